@@ -232,7 +232,9 @@ def resolve(
 _yes = click.option("--yes", is_flag=True, help="Do it; a driver that runs on the checkpoint is fenced.")
 _savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
 _sinks = click.option(
-    "--sinks", type=click.Choice([savepoints.APPEND]), help="Published rows stay, and come once more behind."
+    "--sinks",
+    type=click.Choice(savepoints.SINKS),
+    help="Published rows stay, and come once more behind; or the next start takes them back.",
 )
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 

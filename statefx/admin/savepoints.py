@@ -19,7 +19,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ from statefx.storage import Storage
 logger = logging.getLogger("statefx")
 
 APPEND = "append"
+REWIND = "rewind"
+SINKS = (APPEND, REWIND)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class Restoration:
         The next transaction. Numbers are never used twice.
     published : Mapping[str, int]
         By sink, the rows of those transactions, as far as the log still knows and the sink tells. They stay where they
-        are, and the rows that come again are published behind them.
+        are, and the rows that come again are published behind them; but not those of `taken_back`.
+    taken_back : Mapping[str, str]
+        Sinks, with their targets, that take back what they have published after `txid`: when the topology starts the
+        next time, before its first transaction.
     """
 
     location: str
@@ -72,12 +77,16 @@ class Restoration:
     given_up: int
     next_txid: int
     published: Mapping[str, int]
+    taken_back: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
         if self.given_up:
             said += f"; {self.given_up} transactions after it were given up, and what they read comes again"
-        rows = ", ".join(f"{count} rows of {sink!r}" for sink, count in self.published.items())
+        for sink, target in self.taken_back.items():
+            said += f"; the next start takes back what sink {sink!r} has published since, from {target}"
+        stays = {sink: count for sink, count in self.published.items() if sink not in self.taken_back}
+        rows = ", ".join(f"{count} rows of {sink!r}" for sink, count in stays.items())
         return f"{said}; published in these, and still there: {rows}" if rows else said
 
 
@@ -181,15 +190,15 @@ def restore(
         A folder that is new or empty: it becomes a checkpoint of its own, which stands alone, and this one stays as it
         is. By default this one goes back.
     sinks : str, optional
-        ``"append"``: rows that were published since stay, and come once more behind them. Without it, a checkpoint
-        whose sinks have published something since is refused.
+        ``"append"``: rows that were published since stay, and come once more behind them. ``"rewind"``: they are taken
+        back from their targets by the next start, before its first transaction; all of these sinks must be able to.
+        Without either, a checkpoint whose sinks have published something since is refused.
     config : Mapping, optional
         Settings as given to ``submit``: needed only where a secret is among the provider's options.
 
     Returns
     -------
     Restoration
-        What it goes on from, what was given up, and what sinks have published of that.
 
     Raises
     ------
@@ -197,7 +206,8 @@ def restore(
         The arguments are wrong, or state is kept in a server, which keeps no versions; nothing was changed.
     CheckpointError
         There is no checkpoint, no such savepoint or transaction, a transaction is under way, sinks have published
-        rows since, or `to` is not empty; nothing was changed. The message says what to do.
+        rows since, or can't take them back, or have taken back rows of the very transaction that is asked for; or `to`
+        is not empty. Nothing was changed. The message says what to do.
     StateCorruptedError
         A file that the savepoint needs is missing or damaged; nothing was changed.
 
@@ -206,16 +216,17 @@ def restore(
     * One record makes it so: after a crash the checkpoint is where it was, or where it was to go.
     * A driver that runs on the checkpoint is fenced, but not with `to`.
     * Numbers of transactions that were given up are never used again: no target takes new rows for old ones.
-    * Savepoints stay, also those of what was given up: ``restore`` goes forward again.
-    * What queues were told to forget since is not delivered again: they have no memory of it.
+    * Savepoints stay, also those of what was given up: ``restore`` goes forward again, where no rows were taken back.
+    * What queues were told to forget since is not delivered again: they have no memory of it. So with ``"rewind"`` a
+      topology that has acknowledged messages is refused: their rows would be lost.
+    * With ``"rewind"``, each start repeats the taking back until a transaction is decided.
 
     Examples
     --------
     >>> print(restore("checkpoints/word-count", "before-v2"))     # doctest: +SKIP
     """
+    check_sinks(sinks)
     folders, found = found_checkpoint(checkpointLocation)
-    if sinks not in (None, APPEND):
-        raise ConfigError(f"sinks must be 'append', or left out, got {sinks!r}")
     if to is not None and sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
     provider = provider_of(found, config)
@@ -223,7 +234,7 @@ def restore(
     pin = _pin(folders, found, savepoint, txid)
     if to is not None:
         return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
-    return go_back(folders, found, provider, pin, append=sinks == APPEND)
+    return go_back(folders, found, provider, pin, sinks=sinks)
 
 
 def export(
@@ -253,6 +264,12 @@ def at_pin(state: LogState, pin: Pin) -> LogState:
 
 
 # ---- what is refused
+
+
+def check_sinks(sinks: str | None) -> None:
+    """Refuse what can't be said of rows that were published."""
+    if sinks not in (None, *SINKS):
+        raise ConfigError(f"sinks must be 'append' or 'rewind', or left out, got {sinks!r}")
 
 
 def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
@@ -382,9 +399,53 @@ def _already_published(found: LogState, pin: Pin) -> str:
     return (
         f"transactions {pin.state_txid + 1} to {found.committed} may have published {rows} to {targets}. What they "
         "have read would come again, and be published once more behind that. Say sinks='append' if that is right, or "
-        "remove these rows there by hand and say it then; or restore into another checkpoint with to=, whose sinks "
+        "remove these rows there by hand and say it then; or sinks='rewind' where all these sinks can take them back; "
+        "or restore into another checkpoint with to=, whose sinks "
         "have other targets"
     )
+
+
+def _to_take_back(found: LogState, folders: Folders, pin: Pin, sinks: str | None) -> Mapping[str, str]:
+    """Return which sinks have to take back what, where it was published; refuse what does not go (rule 3.14)."""
+    if sinks == APPEND:
+        return {}
+    txid, due = pin.state_txid, found.taking_back
+    for past in found.taken_back:
+        # Where no driver has started since, RESTORED gives up what nobody has begun.
+        if past.after < txid <= past.until and not (past is due and found.generation == past.generation):
+            raise CheckpointError(
+                f"transaction {txid} was given up once, and rows of transactions {past.after + 1} to {past.until} were "
+                "taken back from the targets of sinks, or may have been: they would be lacking there, for what "
+                f"they came from is not read again. Go back to a transaction up to {past.after}; or restore into "
+                "another checkpoint with to=, whose sinks have other targets; or say sinks='append' if that is right",
+                path=folders.location,
+                txid=txid,
+            )
+    if sinks == REWIND:
+        return _rewound(found, folders, txid)
+    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
+    # seen all that was published, but for what was given up before it, with the user's consent.
+    if found.targets and txid not in (found.state_txid, found.committed):
+        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=txid)
+    return due.targets if due is not None and txid == found.state_txid else {}
+
+
+def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
+    """Return the sinks that have published something after a transaction; all of them can take it back."""
+    since = {sink: found.targets[sink] for sink, each in sorted(found.published.items()) if each.last > txid}
+    can_not = {sink: target for sink, target in since.items() if found.published[sink].fixed > txid}
+    if can_not:
+        shown = ", ".join(f"{sink!r} ({target})" for sink, target in can_not.items())
+        raise CheckpointError(
+            f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
+            "were set up or wrote elsewhere then, nobody can tell later which rows are a transaction's. Nothing was "
+            "changed. Remove these rows by hand and say sinks='append', or say it if they may come once more; or "
+            "restore into another checkpoint with to=, whose sinks have other targets",
+            path=folders.location,
+            txid=txid,
+            sinks=sorted(can_not),
+        )
+    return since
 
 
 # ---- in place
@@ -396,21 +457,19 @@ def go_back(
     provider: StateProvider,
     pin: Pin,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
-    append: bool = False,
+    sinks: str | None = None,
 ) -> Restoration:
     """Let a checkpoint go on from a pin, by one record (see `restore`)."""
     check_idle(found, folders, "restore it")
-    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
-    # seen all that was published, but for what was given up before it, with the user's consent.
-    if found.targets and pin.state_txid not in (found.state_txid, found.committed) and not append:
-        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.state_txid)
+    taken_back = _to_take_back(found, folders, pin, sinks)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
     provider.fence(log.state.lineage, log.state.generation, folders.storage)
-    log.append(Restored(log.state.generation, pin))
+    log.append(Restored(log.state.generation, pin, taken_back))
     txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
-    done = Restoration(folders.location, txid, given_up, log.state.committed + 1, _published_since(found, txid))
+    published, next_txid = _published_since(found, txid), log.state.committed + 1
+    done = Restoration(folders.location, txid, given_up, next_txid, published, taken_back)
     logger.info("%s", done)
     return done
 

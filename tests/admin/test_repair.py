@@ -248,8 +248,8 @@ def test_what_is_refused(place: Path) -> None:
         repair(place / "nowhere")
     with Keeper(place) as keeper:
         keeper.run(*WORK)
-        with pytest.raises(ConfigError, match="sinks must be 'append', or left out, got 'rewind'"):
-            repair(keeper.folder, sinks="rewind")
+        with pytest.raises(ConfigError, match="sinks must be 'append' or 'rewind', or left out, got 'forget'"):
+            repair(keeper.folder, sinks="forget")
 
 
 @pytest.mark.server
