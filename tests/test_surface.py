@@ -97,7 +97,7 @@ GROUPINGS = {
 }  # fmt: skip
 BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
 STATEFUL = {
-    "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion",
+    "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion", "stateSchema",
     "migrateState", "groupingKey",
 }  # fmt: skip
 WINDOWED = {

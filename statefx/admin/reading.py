@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
-from statefx.admin.columns import Decoder, Form, scanned, shown_of, with_origin
+from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
@@ -25,6 +25,7 @@ from statefx.errors import (
     StateClosedError,
     StateCorruptedError,
 )
+from statefx.operators.state_schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
@@ -125,6 +126,8 @@ class _Opened:
     codec: Codec
     state_version: int
     map: str | None
+    declared: Mapping[str, str] | None
+    """What the bolt says of the types of keys and values."""
 
     @property
     def kind(self) -> Kind | None:
@@ -198,7 +201,8 @@ class _Request:
             for each in opened.values():
                 each.close()
             raise
-        return _Opened(state.decided, state.lineage, opened, stores, codec, found.state_version, self.map)
+        declared = found.schemas.get(self.map or "")
+        return _Opened(state.decided, state.lineage, opened, stores, codec, found.state_version, self.map, declared)
 
 
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
@@ -361,7 +365,7 @@ class StateView(Mapping[Any, Any]):
         ----------
         schema : Mapping, optional
             Types of key and value as Spark DDL, such as ``{"key": "word string", "value": "count long"}``; what is
-            left out is a column of JSON text, ``key`` or ``value``.
+            left out is a column of JSON text, ``key`` or ``value``. By default the bolt's ``stateSchema``.
         start, stop : optional
             Bounds, as of `items`.
 
@@ -376,7 +380,7 @@ class StateView(Mapping[Any, Any]):
         ConfigError
             `schema` is wrong, or a key or value does not fit it.
         """
-        opened, form = self._opened, Form.parse(schema)
+        opened, form = self._opened, Form.parse(schema, self._opened.declared)
         shown = shown_of(opened.kind, opened.map or "", opened.codec, start, stop)
         decoder = Decoder(opened.codec, shown.head, form, opened.state_version)
         batches = [

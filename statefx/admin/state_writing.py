@@ -25,7 +25,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.admin.columns import Form
 from statefx.admin.migration import Sum
 from statefx.admin.reading import check_idle, codec_of, component_of, open_task
 from statefx.admin.rescaling import Rescaler, Run
@@ -33,6 +32,7 @@ from statefx.admin.routing import GroupingKey, Router
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
+from statefx.operators.state_schema import Form
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
@@ -154,9 +154,9 @@ def state_writer(
         raise ConfigError(f"writeState: mode must be 'merge' or 'overwrite', got {mode!r}")
     if groupingKey is not None and not callable(groupingKey):
         raise ConfigError(f"writeState: groupingKey must be a function of a key, got {groupingKey!r}")
-    form = Form.parse(schema)
+    Form.parse(schema)
     folders, found = found_checkpoint(checkpointLocation)
-    component_of(found, component, folders)
+    form = Form.parse(schema, component_of(found, component, folders).schemas.get(""))
     return StateWriter(folders, found, provider_of(found, config), component, mode, form, groupingKey, codec)
 
 

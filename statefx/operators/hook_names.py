@@ -54,7 +54,7 @@ BOLTS = HookNames(
         "combine": ("a", "b"),
         "combineBatch": ("batch",),
     },
-    read=("outputFields", "stateVersion", "combinedFields"),
+    read=("outputFields", "stateVersion", "stateSchema", "combinedFields"),
     owners={"finishBatch": "BatchBolt"}
     | dict.fromkeys(
         (
@@ -65,6 +65,7 @@ BOLTS = HookNames(
             "preCommit",
             "preRollback",
             "stateVersion",
+            "stateSchema",
             "migrateState",
             "groupingKey",
         ),

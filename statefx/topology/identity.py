@@ -9,6 +9,7 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.operators import overrides
+from statefx.operators.state_schema import declared_schemas
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
@@ -60,6 +61,7 @@ def _stateful(
         rolls_back=overrides(type(component.operator), "preRollback"),  # `abort` has no topology to ask
         options=options,
         encoding=encoding.own,
+        schemas=declared_schemas(getattr(component.operator, "stateSchema", None)),
         windows=described(component, window_keys(topology, component.id)),
     )
 
