@@ -10,6 +10,7 @@ from statefx.admin.aborting import abort
 from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
+from statefx.admin.renaming import rename
 from statefx.admin.repairing import repair
 from statefx.admin.rescaling import rescale
 from statefx.admin.resolving import resolve
@@ -112,6 +113,7 @@ __all__ = [
     "readCommitted",
     "readState",
     "readUncommitted",
+    "rename",
     "repair",
     "rescale",
     "resolve",

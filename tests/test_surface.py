@@ -54,7 +54,8 @@ EXPORTS = {
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
         "committedFiles", "deleteSavepoint", "explain", "export", "isTick", "migrate", "openState", "readCommitted",
-        "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
+        "readState", "readUncommitted", "rename", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints",
+        "session",
         "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {

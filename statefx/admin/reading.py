@@ -41,6 +41,9 @@ from statefx.state.view.upgrading import Upgrade
 _TRIES = 10
 _ABSENT = object()
 
+Progress = Callable[[int, int], object]
+"""Told how many bytes are done, and of how many."""
+
 
 def openState(
     checkpointLocation: str | os.PathLike[str],

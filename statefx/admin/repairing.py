@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import check_idle
+from statefx.admin.reading import Progress, check_idle
 from statefx.admin.savepoints import (
     at_pin,
     check_sinks,
@@ -20,7 +20,7 @@ from statefx.admin.savepoints import (
     known_pins,
     provider_of,
 )
-from statefx.admin.verifying import Damage, Progress, verify
+from statefx.admin.verifying import Damage, verify
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, StateCorruptedError, StateError

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from statefx.admin.migration import Entries, sum_of
-from statefx.admin.reading import check_idle, check_started, kept_provider, open_task
+from statefx.admin.reading import Progress, check_idle, check_started, kept_provider, open_task
 from statefx.config import Config
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.adoption import NOTHING_ADOPTED
@@ -33,6 +33,7 @@ from statefx.coordinator.format import write_format
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
@@ -172,11 +173,11 @@ def restore(
     to: str | os.PathLike[str] | None = None,
     sinks: str | None = None,
     config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Restoration:
     """Go back to a savepoint, or to any transaction that is still kept: state, timers, and how far sources were read.
 
-    Stop the topology first. The next start goes on from there: with the code that ran then, or with any that could go
-    on from it.
+    Stop the topology first. The next start goes on from there, with any code that could go on from it.
 
     Parameters
     ----------
@@ -195,6 +196,8 @@ def restore(
         Without either, a checkpoint whose sinks have published something since is refused.
     config : Mapping, optional
         Settings as given to ``submit``: needed only where a secret is among the provider's options.
+    progress : callable (done, total), optional
+        As of `verify`, with `to`.
 
     Returns
     -------
@@ -203,27 +206,23 @@ def restore(
     Raises
     ------
     ConfigError
-        The arguments are wrong, or state is kept in a server, which keeps no versions; nothing was changed.
+        The arguments are wrong, or state is kept in a server, which keeps no versions.
     CheckpointError
-        There is no checkpoint, no such savepoint or transaction, a transaction is under way, sinks have published
-        rows since, or can't take them back, or have taken back rows of the very transaction that is asked for; or `to`
-        is not empty. Nothing was changed. The message says what to do.
+        There is no checkpoint, no such savepoint or transaction, a transaction is under way, `to` is not empty; or
+        sinks have published rows since, can't take them back, or have taken back those of the very transaction.
     StateCorruptedError
-        A file that the savepoint needs is missing or damaged; nothing was changed.
+        A file that the savepoint needs is missing or damaged.
 
     Contract
     --------
-    * One record makes it so: after a crash the checkpoint is where it was, or where it was to go.
+    * What raises has changed nothing. One record makes it so: a crash leaves the checkpoint as it was, or restored.
     * A driver that runs on the checkpoint is fenced, but not with `to`.
     * Numbers of transactions that were given up are never used again: no target takes new rows for old ones.
     * Savepoints stay, also those of what was given up: ``restore`` goes forward again, where no rows were taken back.
-    * What queues were told to forget since is not delivered again: they have no memory of it. So with ``"rewind"`` a
-      topology that has acknowledged messages is refused: their rows would be lost.
+    * What queues were told to forget since is not delivered again. So with ``"rewind"`` it is refused, with or before
+      the next start, where messages were acknowledged: their rows would be lost.
     * With ``"rewind"``, each start repeats the taking back until a transaction is decided.
 
-    Examples
-    --------
-    >>> print(restore("checkpoints/word-count", "before-v2"))     # doctest: +SKIP
     """
     check_sinks(sinks)
     folders, found = found_checkpoint(checkpointLocation)
@@ -233,7 +232,7 @@ def restore(
     kept.check_keeps_versions(provider)
     pin = _pin(folders, found, savepoint, txid)
     if to is not None:
-        return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
+        return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
     return go_back(folders, found, provider, pin, sinks=sinks)
 
 
@@ -244,6 +243,7 @@ def export(
     *,
     txid: int | None = None,
     config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Restoration:
     """Write a savepoint, or the last transaction, to a folder that stands alone: a checkpoint, to keep or to start.
 
@@ -255,7 +255,7 @@ def export(
     kept.check_keeps_versions(provider)
     last = savepoint is None and txid is None
     pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
-    return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
+    return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
 
 
 def at_pin(state: LogState, pin: Pin) -> LogState:
@@ -304,6 +304,7 @@ def taken(
     check: Callable[[LogState], None] = lambda state: None,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
     adopt: frozenset[str] = NOTHING_ADOPTED,
+    renaming: Renaming = NOTHING_RENAMED,
 ) -> TransactionLog:
     """Take the next generation, after a last look."""
 
@@ -314,7 +315,7 @@ def taken(
         check(log.state)
         return log
 
-    return take_generation(folders, None, adopt, shared=False, opened=looked_at)
+    return take_generation(folders, None, adopt, shared=False, renaming=renaming, opened=looked_at)
 
 
 def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | None) -> Pin:
@@ -477,8 +478,21 @@ def go_back(
 # ---- a checkpoint of its own
 
 
-def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: Pin, target: Folders) -> Restoration:
+def _exported(
+    folders: Folders,
+    found: LogState,
+    provider: StateProvider,
+    pin: Pin,
+    target: Folders,
+    progress: Progress | None = None,
+) -> Restoration:
     storage = target.storage
+    if target.storage.url.startswith(f"{folders.storage.url}/"):
+        raise CheckpointError(
+            f"{target.location} is in the checkpoint {folders.location} itself, whose files are statefx's to sweep: "
+            "give a folder elsewhere",
+            path=target.location,
+        )
     if next(iter(storage.list()), None) is not None:
         raise CheckpointError(
             f"{target.location} is not empty: give a folder that is new. A folder in which an export was killed has no "
@@ -489,8 +503,12 @@ def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: P
     state, lineage = at_pin(found, pin), uuid.uuid4().hex
     heads: dict[str, Version] = {}
     growth: dict[str, int] = {}
+    sizes, done_bytes = {name: kept.stored_bytes(pin, name) for name in pin.heads}, 0
     for number, name in enumerate(sorted(pin.heads), 1):
         heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name)
+        done_bytes += sizes[name]
+        if progress is not None:
+            progress(done_bytes, sum(sizes.values()))
         logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
     for ref in files_beside(state):
         storage.put(ref.name, folders.storage.read(ref.name))

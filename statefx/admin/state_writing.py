@@ -47,6 +47,8 @@ logger = logging.getLogger("statefx")
 
 MODES = ("merge", "overwrite")
 
+_BATCH_ROWS = 8192
+
 Encoded = tuple[int, bytes, bytes | None]
 """The task of an entry, its key as it is stored, and its value; None deletes."""
 
@@ -198,6 +200,22 @@ class StateWriter:
             self.component, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism,
             router,
         )  # fmt: skip
+
+    def check_columns(self, found: Sequence[str]) -> list[str]:
+        """Return the columns that are read; ConfigError if one of them is lacking."""
+        columns = self.encoder.columns
+        if lacking := [name for name in columns if name not in found]:
+            raise ConfigError(
+                f"writeState: there is no column {lacking[0]!r}: there are {list(found)}, and the columns of key and "
+                f"value are {columns}. Rename some, or say with schema= what they are"
+            )
+        return columns
+
+    def write_table(self, table: pa.Table) -> Written:
+        """Write rows that are in memory, without Spark; raises as `write`."""
+        batches = table.select(self.check_columns(table.column_names)).to_batches(_BATCH_ROWS)
+        encoded = [each for batch in batches for each in self.encoder.encode(batch)]
+        return self.write(sorted(encoded, key=itemgetter(0, 1)))
 
     def write(self, entries: Iterable[Encoded]) -> Written:
         """Write `entries`, which are in order of task and key.
