@@ -119,6 +119,7 @@ def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
     assert left == {Path(name).name for name in committedFiles(two.folder)}
 
 
+@pytest.mark.slow
 def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, place, fast, stride):
     begin(two, 3, 4)
     restore(two.driver.folder, "then", sinks="rewind")
