@@ -12,6 +12,7 @@ from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
 from statefx.admin.quarantined import quarantined
 from statefx.admin.reading import openState
+from statefx.admin.renaming import rename
 from statefx.admin.repairing import repair
 from statefx.admin.rescaling import rescale
 from statefx.admin.resolving import resolve
@@ -116,6 +117,7 @@ __all__ = [
     "readCommitted",
     "readState",
     "readUncommitted",
+    "rename",
     "repair",
     "rescale",
     "resolve",

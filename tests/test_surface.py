@@ -54,8 +54,8 @@ EXPORTS = {
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
         "committedFiles", "deleteSavepoint", "downgrade", "explain", "export", "isTick", "migrate", "openState",
-        "quarantined", "readCommitted",
-        "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
+        "quarantined", "readCommitted", "readState", "readUncommitted", "rename", "repair", "rescale", "resolve",
+        "restore", "savepoint", "savepoints", "session",
         "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {
@@ -98,7 +98,7 @@ GROUPINGS = {
 }  # fmt: skip
 BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
 STATEFUL = {
-    "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion",
+    "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion", "stateSchema",
     "migrateState", "migrateKey", "downgradeState", "downgradeKey", "groupingKey",
 }  # fmt: skip
 WINDOWED = {

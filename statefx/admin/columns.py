@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.errors import ConfigError, TopologyError
-from statefx.operators.schema import parse_schema, to_ddl
+from statefx.errors import ConfigError
+from statefx.operators.schema import to_ddl
+from statefx.operators.state_schema import Form
 from statefx.state.contract.blocks import in_blocks
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of
 from statefx.state.contract.store import StateStore
@@ -23,15 +24,8 @@ from statefx.state.encoding.keys import encode_key
 from statefx.state.encoding.values import decode_values
 from statefx.state.view.upgrading import codec_for
 
-PARTS = ("key", "value")
-OWN = (pa.field("task", pa.int32()), pa.field("space", pa.string()))
-"""Columns behind those of key and value."""
-
 Entries = Iterator[tuple[list[bytes], list[bytes]]]
 """Keys and their values, in order of the keys, many at a time."""
-
-CHANGES = ("op", "before", "after")
-"""Columns of a comparison, beside the key's."""
 
 _STR_TAG, _INT_TAG = encode_key("")[:1], encode_key(0)[:1]
 _INT_BYTES = len(encode_key(0)) - 1
@@ -59,52 +53,6 @@ def _json_writer(things: Sequence[Any]) -> Callable[[Any], str]:
     if kinds == {str}:
         return encode_basestring_ascii
     return int.__repr__ if kinds == {int} else json_text
-
-
-@dataclass(frozen=True)
-class Form:
-    """Which columns a key and a value become; None: one column of JSON text."""
-
-    key: pa.Schema | None = None
-    value: pa.Schema | None = None
-
-    @classmethod
-    def parse(cls, schema: Any) -> Form:
-        """Read ``{"key": "word string", "value": "count long"}``, or one of both; ConfigError if it is wrong."""
-        if schema is None:
-            return cls()
-        if not isinstance(schema, Mapping) or not schema.keys() <= set(PARTS):
-            raise ConfigError(
-                f"schema={schema!r}: give the types of key and value as Spark DDL, such as "
-                '{"key": "word string", "value": "count long"}; what is left out is shown as JSON'
-            )
-        try:
-            form = cls(**{part: parse_schema(fields) for part, fields in schema.items()})
-        except TopologyError as error:
-            raise ConfigError(f"schema={schema!r}: {error.message}") from error
-        for names in (form.row.names, form.change.names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ConfigError(f"schema={schema!r}: two columns would be called {twice}; give other names")
-        return form
-
-    def fields(self, part: str) -> list[pa.Field]:
-        """Return the columns of the key or of the value."""
-        schema = getattr(self, part)
-        return [pa.field(part, pa.string())] if schema is None else [field.with_nullable(True) for field in schema]
-
-    @property
-    def row(self) -> pa.Schema:
-        """The columns of state."""
-        return pa.schema([*self.fields("key"), *self.fields("value"), *OWN])
-
-    @property
-    def change(self) -> pa.Schema:
-        """The columns of a comparison: a value of several fields is one column there, a struct."""
-        fields = self.fields("value")
-        kind = fields[0].type if len(fields) == 1 else pa.struct(fields)
-        values = [pa.field(name, kind) for name in CHANGES[1:]]
-        return pa.schema([pa.field(CHANGES[0], pa.string()), *self.fields("key"), *values, *OWN])
 
 
 @dataclass(frozen=True)

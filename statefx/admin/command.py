@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -19,7 +19,18 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from statefx.admin import downgrading, explaining, repairing, rescaling, savepoints, tables, verifying
+from statefx.admin import (
+    downgrading,
+    explaining,
+    reading,
+    renaming,
+    repairing,
+    rescaling,
+    savepoints,
+    tables,
+    verifying,
+)
+from statefx.admin.state_writing import MODES, state_writer
 from statefx.errors import ConfigError, StatefxError
 from statefx.state.encoding.references import load
 
@@ -82,6 +93,16 @@ def _as_key(found: Any) -> Any:
     return tuple(map(_as_key, found)) if isinstance(found, list) else found
 
 
+class _Moment(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A transaction's number, or a savepoint's name."""
+
+    name = "TXID|SAVEPOINT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return it."""
+        return int(value) if str(value).isdecimal() else str(value)
+
+
 _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
 
 _checkpoint = click.argument("checkpoint")
@@ -129,6 +150,8 @@ def transactions(checkpoint: str, as_json: bool | None) -> None:
 @click.option(
     "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
 )
+@click.option("--at", "moment", type=_Moment(), help="As it was then.")
+@click.option("--since", type=_Moment(), help="What has changed since then: op, key, before, after.")
 @_form
 def state(
     checkpoint: str,
@@ -137,13 +160,19 @@ def state(
     of_map: str | None,
     config: Mapping[str, Any] | None,
     limit: int | None,
+    moment: int | str | None,
+    since: int | str | None,
     as_json: bool | None,
 ) -> None:
     """Show the stateful bolts, or the committed state of the one with the id COMPONENT."""
-    if component is not None:
+    if component is not None and moment is None and since is None:
         listing = tables.entries(checkpoint, component, task, config, of_map)
-    elif task is not None or config is not None or of_map is not None:
-        raise ConfigError("--task, --map and --config are of one bolt's state: name the bolt behind the checkpoint")
+    elif component is not None:
+        listing = tables.at(checkpoint, component, moment, since, task, config, of_map)
+    elif any(each is not None for each in (task, config, of_map, moment, since)):
+        raise ConfigError(
+            "--task, --map, --at, --since and --config are of one bolt's state: name the bolt behind the checkpoint"
+        )
     else:
         listing = tables.bolts(checkpoint)
     _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
@@ -206,7 +235,7 @@ def verify(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | No
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[verifying.Progress]:
+def _bar(what: str) -> Iterator[reading.Progress]:
     """Show on stderr, if that is a terminal, how far something has come."""
     with Progress(*_BAR, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=None)
@@ -252,7 +281,9 @@ def _made(reference: str, given: Mapping[str, Any]) -> Any:
 _yes = click.option("--yes", is_flag=True, help="Do it; a driver that runs on the checkpoint is fenced.")
 _savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
 _sinks = click.option(
-    "--sinks", type=click.Choice([savepoints.APPEND]), help="Published rows stay, and come once more behind."
+    "--sinks",
+    type=click.Choice(savepoints.SINKS),
+    help="Published rows stay, and come once more behind; or the next start takes them back.",
 )
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 
@@ -275,10 +306,11 @@ def _savepoints(checkpoint: str, as_json: bool | None) -> None:
 @click.argument("name")
 @_config
 @_yes
-def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: bool) -> None:
+@_form
+def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: bool, as_json: bool | None) -> None:
     """Take the savepoint NAME of a topology that stands still; one that runs is asked by its query."""
     _check_yes(yes, f"this would keep the last transaction of {checkpoint} as {name!r}, and fence a driver that runs")
-    click.echo(savepoints.savepoint(checkpoint, name, config))
+    _tell(savepoints.savepoint(checkpoint, name, config), as_json)
 
 
 @_cli.command("delete-savepoint")
@@ -299,6 +331,7 @@ def _delete(checkpoint: str, name: str, yes: bool) -> None:
 @_sinks
 @_config
 @_yes
+@_form
 def restore(
     checkpoint: str,
     savepoint: str | None,
@@ -307,11 +340,16 @@ def restore(
     sinks: str | None,
     config: Mapping[str, Any] | None,
     yes: bool,
+    as_json: bool | None,
 ) -> None:
     """Go back to a SAVEPOINT, or to a transaction: state, timers, and how far sources were read."""
     if to is None:
         _check_yes(yes, f"this would give up what {checkpoint} has committed since")
-    click.echo(savepoints.restore(checkpoint, savepoint, txid=txid, to=to, sinks=sinks, config=config))
+    with _bar("restore") as progress:
+        done = savepoints.restore(
+            checkpoint, savepoint, txid=txid, to=to, sinks=sinks, config=config, progress=progress
+        )
+    _tell(done, as_json)
 
 
 @_cli.command()
@@ -319,11 +357,14 @@ def restore(
 @_sinks
 @_config
 @_yes
-def repair(checkpoint: str, sinks: str | None, config: Mapping[str, Any] | None, yes: bool) -> int:
+@_form
+def repair(
+    checkpoint: str, sinks: str | None, config: Mapping[str, Any] | None, yes: bool, as_json: bool | None
+) -> int:
     """Go on from the newest state that is whole; without --yes, say what that is; the exit code is 1 then."""
     with _bar("verify") as progress:
         found = repairing.repair(checkpoint, yes=yes, sinks=sinks, config=config, progress=progress)
-    click.echo(found)
+    _tell(found, as_json)
     return 0 if found.done or not found.damaged else 1
 
 
@@ -333,9 +374,38 @@ def repair(checkpoint: str, sinks: str | None, config: Mapping[str, Any] | None,
 @_savepoint
 @_txid
 @_config
-def export(checkpoint: str, to: str, savepoint: str | None, txid: int | None, config: Mapping[str, Any] | None) -> None:
+@_form
+def export(
+    checkpoint: str,
+    to: str,
+    savepoint: str | None,
+    txid: int | None,
+    config: Mapping[str, Any] | None,
+    as_json: bool | None,
+) -> None:
     """Write a SAVEPOINT, or the last transaction, to the new folder TO, which stands alone."""
-    click.echo(savepoints.export(checkpoint, to, savepoint, txid=txid, config=config))
+    with _bar("export") as progress:
+        done = savepoints.export(checkpoint, to, savepoint, txid=txid, config=config, progress=progress)
+    _tell(done, as_json)
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("names", metavar="OLD=NEW...", nargs=-1)
+@click.option("--drop", multiple=True, metavar="ID", help="Give up what this bolt or spout keeps.")
+@_yes
+@_form
+def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool, as_json: bool | None) -> None:
+    """Give stateful bolts and spouts other ids, as in count=tally."""
+    given: dict[str, str] = {}
+    for each in names:
+        old, _, new = each.partition("=")
+        if not old or not new:
+            raise ConfigError(f"{each!r} says no new id: write it as in count=tally")
+        given[old] = new
+    said = [f"call {old} {new}" for old, new in given.items()] + [f"give up what {one} keeps" for one in drop]
+    _check_yes(yes, f"this would {', '.join(said) or 'do nothing'} in {checkpoint}")
+    _tell(renaming.rename(checkpoint, given, drop=drop), as_json)
 
 
 @_cli.command()
@@ -346,8 +416,14 @@ def export(checkpoint: str, to: str, savepoint: str | None, txid: int | None, co
 )
 @_config
 @_yes
+@_form
 def rescale(
-    checkpoint: str, tasks: Sequence[str], by_key: Sequence[str], config: Mapping[str, Any] | None, yes: bool
+    checkpoint: str,
+    tasks: Sequence[str],
+    by_key: Sequence[str],
+    config: Mapping[str, Any] | None,
+    yes: bool,
+    as_json: bool | None,
 ) -> None:
     """Give stateful bolts another number of tasks, as in count=8."""
     given = dict(_numbered(each, "number of tasks", "count=8") for each in tasks)
@@ -355,7 +431,7 @@ def rescale(
     keys = dict.fromkeys(by_key, _itself)
     with _bar("rescale") as progress:
         done = rescaling.rescale(checkpoint, given, config, groupingKey=keys, progress=progress)
-    click.echo(done)
+    _tell(done, as_json)
 
 
 @_cli.command()
@@ -366,6 +442,7 @@ def rescale(
 @click.option("--by-key", "by_key", is_flag=True, help="Keys of the older form are what rows are grouped by.")
 @_config
 @_yes
+@_form
 def downgrade(
     checkpoint: str,
     to: str,
@@ -374,6 +451,7 @@ def downgrade(
     by_key: bool,
     config: Mapping[str, Any] | None,
     yes: bool,
+    as_json: bool | None,
 ) -> None:
     """Write the state of a bolt as an older version of it did, as in count=1.
 
@@ -382,7 +460,8 @@ def downgrade(
     bolt, version = _numbered(to, "version", "count=1")
     made = _made(operator, given or {})
     _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
-    click.echo(downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=_itself if by_key else None))
+    key = _itself if by_key else None
+    _tell(downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=key), as_json)
 
 
 def _numbered(given: str, what: str, example: str) -> tuple[str, int]:
@@ -396,8 +475,45 @@ def _itself(key: Any) -> Any:
     return key
 
 
+@_cli.command("write-state")
+@_checkpoint
+@click.argument("component")
+@click.argument("file", type=click.File("rb"))
+@click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="Whether other keys stay.")
+@click.option("--by-key", is_flag=True, help="The keys are what rows are grouped by.")
+@click.option("--schema", type=_Settings(), help="Of Parquet: the types of key and value.")
+@_config
+@_yes
+@_form
+def write_state(
+    checkpoint: str,
+    component: str,
+    file: BinaryIO,
+    mode: str,
+    by_key: bool,
+    schema: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | None,
+    yes: bool,
+    as_json: bool | None,
+) -> None:
+    """Write the rows of FILE into the state of COMPONENT; it is all in memory.
+
+    FILE is Parquet, or lines of JSON as `state --json` writes them, with "key" and "value"; - is what comes in.
+    """
+    rows, form = tables.read_rows(file, schema)
+    key = _itself if by_key else None
+    writer = state_writer(checkpoint, component, mode, form, key, config, None)
+    _check_yes(yes, f"this would write {rows.num_rows} rows to {component!r} of {checkpoint}")
+    _tell(writer.write_table(rows), as_json)
+
+
 def _in_json(asked: bool | None) -> bool:
     return not sys.stdout.isatty() if asked is None else asked
+
+
+def _tell(done: object, as_json: bool | None) -> None:
+    """Print what a call has done."""
+    click.echo(tables.json_line(tables.told(done)) if _in_json(as_json) else str(done))
 
 
 def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
-from statefx.admin.columns import Decoder, Form, scanned, shown_of, with_origin
+from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
@@ -26,6 +26,7 @@ from statefx.errors import (
     StateClosedError,
     StateCorruptedError,
 )
+from statefx.operators.state_schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import Namespace, TaskId
 from statefx.protocol.log_state import LogState
@@ -43,6 +44,9 @@ from statefx.state.view.upgrading import Upgrade
 
 _TRIES = 10
 _ABSENT = object()
+
+Progress = Callable[[int, int], object]
+"""Told how many bytes are done, and of how many."""
 
 
 def openState(
@@ -129,6 +133,8 @@ class _Opened:
     codec: Codec
     state_version: int
     map: str | None
+    declared: Mapping[str, str] | None
+    """What the bolt says of the types of keys and values."""
 
     @property
     def kind(self) -> Kind | None:
@@ -202,7 +208,8 @@ class _Request:
             for each in opened.values():
                 each.close()
             raise
-        return _Opened(state.decided, state.lineage, opened, stores, codec, found.state_version, self.map)
+        declared = found.schemas.get(self.map or "")
+        return _Opened(state.decided, state.lineage, opened, stores, codec, found.state_version, self.map, declared)
 
 
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
@@ -365,7 +372,7 @@ class StateView(Mapping[Any, Any]):
         ----------
         schema : Mapping, optional
             Types of key and value as Spark DDL, such as ``{"key": "word string", "value": "count long"}``; what is
-            left out is a column of JSON text, ``key`` or ``value``.
+            left out is a column of JSON text, ``key`` or ``value``. By default the bolt's ``stateSchema``.
         start, stop : optional
             Bounds, as of `items`.
 
@@ -380,7 +387,7 @@ class StateView(Mapping[Any, Any]):
         ConfigError
             `schema` is wrong, or a key or value does not fit it.
         """
-        opened, form = self._opened, Form.parse(schema)
+        opened, form = self._opened, Form.parse(schema, self._opened.declared)
         shown = shown_of(opened.kind, opened.map or "", opened.codec, start, stop)
         decoder = Decoder(opened.codec, shown.head, form, opened.state_version)
         batches = [

@@ -10,12 +10,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import check_idle
-from statefx.admin.savepoints import APPEND, at_pin, files_beside, found_checkpoint, go_back, known_pins, provider_of
-from statefx.admin.verifying import Damage, Progress, verify
+from statefx.admin.reading import Progress, check_idle
+from statefx.admin.savepoints import (
+    at_pin,
+    check_sinks,
+    files_beside,
+    found_checkpoint,
+    go_back,
+    known_pins,
+    provider_of,
+)
+from statefx.admin.verifying import Damage, verify
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.location import Folders
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError
+from statefx.errors import CheckpointError, StateCorruptedError, StateError
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
@@ -99,7 +107,8 @@ def repair(
     yes : bool
         Do it. Without it nothing is changed.
     sinks : str, optional
-        As of `restore`: ``"append"`` if rows that were published since may come once more.
+        As of `restore`: ``"append"`` if rows that were published since may come once more, ``"rewind"`` if they are to
+        be taken back.
     config : Mapping, optional
         As of `openState`.
     progress : callable (done, total), optional
@@ -129,8 +138,7 @@ def repair(
     --------
     >>> print(repair("checkpoints/word-count"))     # doctest: +SKIP
     """
-    if sinks not in (None, APPEND):
-        raise ConfigError(f"sinks must be 'append', or left out, got {sinks!r}")
+    check_sinks(sinks)
     folders, found = found_checkpoint(checkpointLocation)
     provider = provider_of(found, config)
     kept.check_keeps_versions(provider)
@@ -143,7 +151,7 @@ def repair(
     if yes:
         _keep_aside(folders, verified.damaged)
         if planned.rebuilt or planned.given_up:  # else savepoints alone are damaged: there is nothing to go back to
-            go_back(folders, found, provider, pin, append=sinks == APPEND)
+            go_back(folders, found, provider, pin, sinks=sinks)
     return replace(planned, done=yes)
 
 

@@ -19,12 +19,12 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from statefx.admin.migration import Entries, sum_of
-from statefx.admin.reading import check_idle, check_started, kept_provider, open_task
+from statefx.admin.reading import Progress, check_idle, check_started, kept_provider, open_task
 from statefx.config import Config
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.adoption import NOTHING_ADOPTED
@@ -33,6 +33,7 @@ from statefx.coordinator.format import write_format
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
@@ -46,6 +47,8 @@ from statefx.storage import Storage
 logger = logging.getLogger("statefx")
 
 APPEND = "append"
+REWIND = "rewind"
+SINKS = (APPEND, REWIND)
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ class Restoration:
         The next transaction. Numbers are never used twice.
     published : Mapping[str, int]
         By sink, the rows of those transactions, as far as the log still knows and the sink tells. They stay where they
-        are, and the rows that come again are published behind them.
+        are, and the rows that come again are published behind them; but not those of `taken_back`.
+    taken_back : Mapping[str, str]
+        Sinks, with their targets, that take back what they have published after `txid`: when the topology starts the
+        next time, before its first transaction.
     """
 
     location: str
@@ -72,12 +78,16 @@ class Restoration:
     given_up: int
     next_txid: int
     published: Mapping[str, int]
+    taken_back: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
         if self.given_up:
             said += f"; {self.given_up} transactions after it were given up, and what they read comes again"
-        rows = ", ".join(f"{count} rows of {sink!r}" for sink, count in self.published.items())
+        for sink, target in self.taken_back.items():
+            said += f"; the next start takes back what sink {sink!r} has published since, from {target}"
+        stays = {sink: count for sink, count in self.published.items() if sink not in self.taken_back}
+        rows = ", ".join(f"{count} rows of {sink!r}" for sink, count in stays.items())
         return f"{said}; published in these, and still there: {rows}" if rows else said
 
 
@@ -163,11 +173,11 @@ def restore(
     to: str | os.PathLike[str] | None = None,
     sinks: str | None = None,
     config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Restoration:
     """Go back to a savepoint, or to any transaction that is still kept: state, timers, and how far sources were read.
 
-    Stop the topology first. The next start goes on from there: with the code that ran then, or with any that could go
-    on from it.
+    Stop the topology first. The next start goes on from there, with any code that could go on from it.
 
     Parameters
     ----------
@@ -181,49 +191,49 @@ def restore(
         A folder that is new or empty: it becomes a checkpoint of its own, which stands alone, and this one stays as it
         is. By default this one goes back.
     sinks : str, optional
-        ``"append"``: rows that were published since stay, and come once more behind them. Without it, a checkpoint
-        whose sinks have published something since is refused.
+        ``"append"``: rows that were published since stay, and come once more behind them. ``"rewind"``: they are taken
+        back from their targets by the next start, before its first transaction; all of these sinks must be able to.
+        Without either, a checkpoint whose sinks have published something since is refused.
     config : Mapping, optional
         Settings as given to ``submit``: needed only where a secret is among the provider's options.
+    progress : callable (done, total), optional
+        As of `verify`, with `to`.
 
     Returns
     -------
     Restoration
-        What it goes on from, what was given up, and what sinks have published of that.
 
     Raises
     ------
     ConfigError
-        The arguments are wrong, or state is kept in a server, which keeps no versions; nothing was changed.
+        The arguments are wrong, or state is kept in a server, which keeps no versions.
     CheckpointError
-        There is no checkpoint, no such savepoint or transaction, a transaction is under way, sinks have published
-        rows since, or `to` is not empty; nothing was changed. The message says what to do.
+        There is no checkpoint, no such savepoint or transaction, a transaction is under way, `to` is not empty; or
+        sinks have published rows since, can't take them back, or have taken back those of the very transaction.
     StateCorruptedError
-        A file that the savepoint needs is missing or damaged; nothing was changed.
+        A file that the savepoint needs is missing or damaged.
 
     Contract
     --------
-    * One record makes it so: after a crash the checkpoint is where it was, or where it was to go.
+    * What raises has changed nothing. One record makes it so: a crash leaves the checkpoint as it was, or restored.
     * A driver that runs on the checkpoint is fenced, but not with `to`.
     * Numbers of transactions that were given up are never used again: no target takes new rows for old ones.
-    * Savepoints stay, also those of what was given up: ``restore`` goes forward again.
-    * What queues were told to forget since is not delivered again: they have no memory of it.
+    * Savepoints stay, also those of what was given up: ``restore`` goes forward again, where no rows were taken back.
+    * What queues were told to forget since is not delivered again. So with ``"rewind"`` it is refused, with or before
+      the next start, where messages were acknowledged: their rows would be lost.
+    * With ``"rewind"``, each start repeats the taking back until a transaction is decided.
 
-    Examples
-    --------
-    >>> print(restore("checkpoints/word-count", "before-v2"))     # doctest: +SKIP
     """
+    check_sinks(sinks)
     folders, found = found_checkpoint(checkpointLocation)
-    if sinks not in (None, APPEND):
-        raise ConfigError(f"sinks must be 'append', or left out, got {sinks!r}")
     if to is not None and sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
     provider = provider_of(found, config)
     kept.check_keeps_versions(provider)
     pin = _pin(folders, found, savepoint, txid)
     if to is not None:
-        return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
-    return go_back(folders, found, provider, pin, append=sinks == APPEND)
+        return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
+    return go_back(folders, found, provider, pin, sinks=sinks)
 
 
 def export(
@@ -233,6 +243,7 @@ def export(
     *,
     txid: int | None = None,
     config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Restoration:
     """Write a savepoint, or the last transaction, to a folder that stands alone: a checkpoint, to keep or to start.
 
@@ -244,7 +255,7 @@ def export(
     kept.check_keeps_versions(provider)
     last = savepoint is None and txid is None
     pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
-    return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
+    return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
 
 
 def at_pin(state: LogState, pin: Pin) -> LogState:
@@ -253,6 +264,12 @@ def at_pin(state: LogState, pin: Pin) -> LogState:
 
 
 # ---- what is refused
+
+
+def check_sinks(sinks: str | None) -> None:
+    """Refuse what can't be said of rows that were published."""
+    if sinks not in (None, *SINKS):
+        raise ConfigError(f"sinks must be 'append' or 'rewind', or left out, got {sinks!r}")
 
 
 def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
@@ -287,6 +304,7 @@ def taken(
     check: Callable[[LogState], None] = lambda state: None,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
     adopt: frozenset[str] = NOTHING_ADOPTED,
+    renaming: Renaming = NOTHING_RENAMED,
 ) -> TransactionLog:
     """Take the next generation, after a last look."""
 
@@ -297,7 +315,7 @@ def taken(
         check(log.state)
         return log
 
-    return take_generation(folders, None, adopt, shared=False, opened=looked_at)
+    return take_generation(folders, None, adopt, shared=False, renaming=renaming, opened=looked_at)
 
 
 def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | None) -> Pin:
@@ -382,9 +400,53 @@ def _already_published(found: LogState, pin: Pin) -> str:
     return (
         f"transactions {pin.state_txid + 1} to {found.committed} may have published {rows} to {targets}. What they "
         "have read would come again, and be published once more behind that. Say sinks='append' if that is right, or "
-        "remove these rows there by hand and say it then; or restore into another checkpoint with to=, whose sinks "
+        "remove these rows there by hand and say it then; or sinks='rewind' where all these sinks can take them back; "
+        "or restore into another checkpoint with to=, whose sinks "
         "have other targets"
     )
+
+
+def _to_take_back(found: LogState, folders: Folders, pin: Pin, sinks: str | None) -> Mapping[str, str]:
+    """Return which sinks have to take back what, where it was published; refuse what does not go (rule 3.14)."""
+    if sinks == APPEND:
+        return {}
+    txid, due = pin.state_txid, found.taking_back
+    for past in found.taken_back:
+        # Where no driver has started since, RESTORED gives up what nobody has begun.
+        if past.after < txid <= past.until and not (past is due and found.generation == past.generation):
+            raise CheckpointError(
+                f"transaction {txid} was given up once, and rows of transactions {past.after + 1} to {past.until} were "
+                "taken back from the targets of sinks, or may have been: they would be lacking there, for what "
+                f"they came from is not read again. Go back to a transaction up to {past.after}; or restore into "
+                "another checkpoint with to=, whose sinks have other targets; or say sinks='append' if that is right",
+                path=folders.location,
+                txid=txid,
+            )
+    if sinks == REWIND:
+        return _rewound(found, folders, txid)
+    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
+    # seen all that was published, but for what was given up before it, with the user's consent.
+    if found.targets and txid not in (found.state_txid, found.committed):
+        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=txid)
+    return due.targets if due is not None and txid == found.state_txid else {}
+
+
+def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
+    """Return the sinks that have published something after a transaction; all of them can take it back."""
+    since = {sink: found.targets[sink] for sink, each in sorted(found.published.items()) if each.last > txid}
+    can_not = {sink: target for sink, target in since.items() if found.published[sink].fixed > txid}
+    if can_not:
+        shown = ", ".join(f"{sink!r} ({target})" for sink, target in can_not.items())
+        raise CheckpointError(
+            f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
+            "were set up or wrote elsewhere then, nobody can tell later which rows are a transaction's. Nothing was "
+            "changed. Remove these rows by hand and say sinks='append', or say it if they may come once more; or "
+            "restore into another checkpoint with to=, whose sinks have other targets",
+            path=folders.location,
+            txid=txid,
+            sinks=sorted(can_not),
+        )
+    return since
 
 
 # ---- in place
@@ -396,21 +458,19 @@ def go_back(
     provider: StateProvider,
     pin: Pin,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
-    append: bool = False,
+    sinks: str | None = None,
 ) -> Restoration:
     """Let a checkpoint go on from a pin, by one record (see `restore`)."""
     check_idle(found, folders, "restore it")
-    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
-    # seen all that was published, but for what was given up before it, with the user's consent.
-    if found.targets and pin.state_txid not in (found.state_txid, found.committed) and not append:
-        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.state_txid)
+    taken_back = _to_take_back(found, folders, pin, sinks)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
     provider.fence(log.state.lineage, log.state.generation, folders.storage)
-    log.append(Restored(log.state.generation, pin))
+    log.append(Restored(log.state.generation, pin, taken_back))
     txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
-    done = Restoration(folders.location, txid, given_up, log.state.committed + 1, _published_since(found, txid))
+    published, next_txid = _published_since(found, txid), log.state.committed + 1
+    done = Restoration(folders.location, txid, given_up, next_txid, published, taken_back)
     logger.info("%s", done)
     return done
 
@@ -418,8 +478,21 @@ def go_back(
 # ---- a checkpoint of its own
 
 
-def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: Pin, target: Folders) -> Restoration:
+def _exported(
+    folders: Folders,
+    found: LogState,
+    provider: StateProvider,
+    pin: Pin,
+    target: Folders,
+    progress: Progress | None = None,
+) -> Restoration:
     storage = target.storage
+    if target.storage.url.startswith(f"{folders.storage.url}/"):
+        raise CheckpointError(
+            f"{target.location} is in the checkpoint {folders.location} itself, whose files are statefx's to sweep: "
+            "give a folder elsewhere",
+            path=target.location,
+        )
     if next(iter(storage.list()), None) is not None:
         raise CheckpointError(
             f"{target.location} is not empty: give a folder that is new. A folder in which an export was killed has no "
@@ -430,8 +503,12 @@ def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: P
     state, lineage = at_pin(found, pin), uuid.uuid4().hex
     heads: dict[str, Version] = {}
     growth: dict[str, int] = {}
+    sizes, done_bytes = {name: kept.stored_bytes(pin, name) for name in pin.heads}, 0
     for number, name in enumerate(sorted(pin.heads), 1):
         heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name)
+        done_bytes += sizes[name]
+        if progress is not None:
+            progress(done_bytes, sum(sizes.values()))
         logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
     for ref in files_beside(state):
         storage.put(ref.name, folders.storage.read(ref.name))

@@ -16,13 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.admin.columns import Decoder, Entries, Form, Shown, scanned, shown_of, with_origin
+from statefx.admin.columns import Decoder, Entries, Shown, scanned, shown_of, with_origin
 from statefx.admin.reading import codec_of, component_of, kept_provider, tasks_of
 from statefx.admin.savepoints import at_pin
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.savepoints import pinned
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.operators.state_schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.log_state import LogState
@@ -157,7 +158,7 @@ def state_table(
         raise ConfigError("at= shows one transaction and diff= compares two: give one of them")
     if diff is not None and (not isinstance(diff, tuple | list) or len(diff) != 2):
         raise ConfigError(f"diff={diff!r}: give two transactions, or names of savepoints, such as diff=(3, 7)")
-    form, wanted = Form.parse(schema), diff or (at,)
+    wanted = diff or (at,)
     for each in wanted:
         if each is not None and (
             isinstance(each, bool) or not isinstance(each, int | str) or (isinstance(each, int) and each < 0)
@@ -173,6 +174,7 @@ def state_table(
             f"diff={diff!r}: {component!r} had another number of tasks or another codec in one of them, and its keys "
             "can't be compared as they are kept. Join two tables by their keys"
         )
+    form = Form.parse(schema, found.schemas.get(map or ""))
     built = codec_of(component, found, codec)
     tasks = tuple(tasks_of(found.parallelism, component, task))
     provider = kept_provider(states[-1], found, component, config)

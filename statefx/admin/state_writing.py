@@ -25,7 +25,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.admin.columns import Form
 from statefx.admin.migration import Sum
 from statefx.admin.reading import check_idle, codec_of, component_of, open_task
 from statefx.admin.rescaling import Rescaler, Run
@@ -33,6 +32,7 @@ from statefx.admin.routing import GroupingKey, Router
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
+from statefx.operators.state_schema import Form
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
@@ -46,6 +46,8 @@ from statefx.state.view.upgrading import codec_for
 logger = logging.getLogger("statefx")
 
 MODES = ("merge", "overwrite")
+
+_BATCH_ROWS = 8192
 
 Encoded = tuple[int, bytes, bytes | None]
 """The task of an entry, its key as it is stored, and its value; None deletes."""
@@ -154,9 +156,9 @@ def state_writer(
         raise ConfigError(f"writeState: mode must be 'merge' or 'overwrite', got {mode!r}")
     if groupingKey is not None and not callable(groupingKey):
         raise ConfigError(f"writeState: groupingKey must be a function of a key, got {groupingKey!r}")
-    form = Form.parse(schema)
+    Form.parse(schema)
     folders, found = found_checkpoint(checkpointLocation)
-    component_of(found, component, folders)
+    form = Form.parse(schema, component_of(found, component, folders).schemas.get(""))
     return StateWriter(folders, found, provider_of(found, config), component, mode, form, groupingKey, codec)
 
 
@@ -198,6 +200,22 @@ class StateWriter:
             self.component, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism,
             router,
         )  # fmt: skip
+
+    def check_columns(self, found: Sequence[str]) -> list[str]:
+        """Return the columns that are read; ConfigError if one of them is lacking."""
+        columns = self.encoder.columns
+        if lacking := [name for name in columns if name not in found]:
+            raise ConfigError(
+                f"writeState: there is no column {lacking[0]!r}: there are {list(found)}, and the columns of key and "
+                f"value are {columns}. Rename some, or say with schema= what they are"
+            )
+        return columns
+
+    def write_table(self, table: pa.Table) -> Written:
+        """Write rows that are in memory, without Spark; raises as `write`."""
+        batches = table.select(self.check_columns(table.column_names)).to_batches(_BATCH_ROWS)
+        encoded = [each for batch in batches for each in self.encoder.encode(batch)]
+        return self.write(sorted(encoded, key=itemgetter(0, 1)))
 
     def write(self, entries: Iterable[Encoded]) -> Written:
         """Write `entries`, which are in order of task and key.

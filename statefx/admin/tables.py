@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from statefx.admin.columns import json_text
 from statefx.admin.explaining import Explained
 from statefx.admin.quarantined import quarantined as listed_quarantined
 from statefx.admin.reading import check_started, openState
 from statefx.admin.resolving import resolve
+from statefx.admin.state_table import At, state_table
 from statefx.admin.transactions import time_text
 from statefx.admin.transactions import transactions as listed
 from statefx.admin.verifying import Verified
@@ -19,6 +24,7 @@ from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.savepoints import Savepoint
+from statefx.errors import ConfigError
 from statefx.operators import Spout
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.log_state import LogState
@@ -27,6 +33,9 @@ from statefx.state.registry import name_of
 
 Row = Mapping[str, Any]
 """Plain data: JSON says all of it."""
+
+_PARQUET = b"PAR1"
+_NO_TEXT = pa.array([], pa.string())
 
 _OWN_COLUMN = ("kind", "txid", "attempt", "generation", "number", "time_ms")
 
@@ -157,6 +166,58 @@ def quarantined(
     header = ("key", "task", "rows", "first", "txid", "error")
     rows = (_fields(each, *header) for each in listed_quarantined(checkpointLocation, component, config))
     return Listing(header, rows, lambda row: tuple(row.values()))
+
+
+def at(
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    moment: At,
+    since: At,
+    task: int | None,
+    config: Mapping[str, Any] | None,
+    map: str | None,
+) -> Listing:
+    """Return the keys and values of a bolt at a transaction or a savepoint; or what is other there than `since`."""
+    given: dict[str, Any] = {"at": moment} if since is None else {"diff": (since, moment)}
+    table = state_table(checkpointLocation, component, task=task, map=map, config=config, schema={}, **given)
+    json_columns = ("key", "value") if since is None else ("key", "before", "after")
+    names = ("task", *(() if since is None else ("op",)), *json_columns)
+
+    def rows() -> Iterator[Row]:
+        for each in (row for task in table.tasks for batch in table.read(task) for row in batch.to_pylist()):
+            for name in json_columns:
+                each[name] = None if each[name] is None else json.loads(each[name])
+            yield {name: each[name] for name in names}
+
+    return Listing(
+        names, rows(), lambda row: [row[name] if name in ("task", "op") else repr(row[name]) for name in names]
+    )
+
+
+def read_rows(file: BinaryIO, schema: Mapping[str, Any] | None) -> tuple[pa.Table, Mapping[str, Any] | None]:
+    """Return the rows of Parquet, or of JSON as `entries` and `at` give them, and what their columns are."""
+    data = file.read()
+    try:
+        if data[:4] == _PARQUET:
+            return pq.read_table(pa.BufferReader(data)), schema
+        if schema is not None:
+            raise ConfigError("--schema is for Parquet; lines of JSON have keys and values as they are")
+        lines = [json.loads(line) for line in data.splitlines() if line.strip()]
+        rows = [(json_text(each["key"]), None if each["value"] is None else json_text(each["value"])) for each in lines]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f'{file.name}: neither Parquet nor lines of JSON such as {{"key": "spark", "value": 3}} ({error!r})'
+        ) from error
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)] if rows else [_NO_TEXT, _NO_TEXT]
+    return pa.table(columns, names=["key", "value"]), {}
+
+
+def told(done: Any) -> Row:
+    """Return what a call has done as a row."""
+    if isinstance(done, Savepoint):
+        return next(iter(savepoints([done]).rows))
+    row: Row = asdict(done)
+    return row
 
 
 def explained(found: Explained) -> Listing:

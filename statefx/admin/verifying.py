@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from statefx.admin.columns import Shown, scanned
-from statefx.admin.reading import check_started, codec_of, kept_provider, open_task
+from statefx.admin.reading import Progress, check_started, codec_of, kept_provider, open_task
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import StateCorruptedError, StateError, StatefxError
@@ -26,8 +26,6 @@ from statefx.state.view.upgrading import codec_for
 
 _TRIES = 5
 """Of a task whose files are deleted while it is read, since newer ones have taken their place."""
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)

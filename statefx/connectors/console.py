@@ -29,6 +29,9 @@ class _Remembered(Target):
             self._sink.show(marker.txid, rows)
         self._sink.last = marker
 
+    def rewind(self, marker: Marker, after: int) -> None:
+        self._sink.forget(after)
+
 
 class _Forgetful(StagedCommitter):
     """Expects no marker at a start: it ended with the process, and so did the rows."""
@@ -44,6 +47,7 @@ class _Shown(StagedSink):
     """A sink that shows rows on the driver."""
 
     exclusive = False
+    rewinds = True
     last: Marker | None = None
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
@@ -59,6 +63,9 @@ class _Shown(StagedSink):
     def show(self, txid: int, rows: StagedRows) -> None:
         """Show the rows of a transaction."""
         raise NotImplementedError
+
+    def forget(self, after: int) -> None:
+        """Show the rows of later transactions no more. What was printed stays, and does no harm."""
 
 
 class ConsoleSink(_Shown):
@@ -131,6 +138,11 @@ class CollectSink(_Shown):
         found = list(rows.rows())
         with self._lock:
             self.transactions[txid] = found
+
+    def forget(self, after: int) -> None:
+        """Drop the rows of later transactions."""
+        with self._lock:
+            self.transactions = {txid: rows for txid, rows in self.transactions.items() if txid <= after}
 
 
 def _cell(value: Any) -> str:

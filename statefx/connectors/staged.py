@@ -40,6 +40,10 @@ _ROW_SHOWN = 1000
 _FENCE_TRIES = 10
 
 
+Numbered = tuple[str, int]
+"""The name of a column, and the transaction that stands in it."""
+
+
 class StagedRows:
     """The rows of one transaction, in the order of the tasks; may be read several times, also in part.
 
@@ -53,10 +57,17 @@ class StagedRows:
         By task.
     """
 
-    def __init__(self, storage: Storage, schema: pa.Schema, files: Mapping[int, Committable]) -> None:
-        self.schema = schema
+    def __init__(
+        self, storage: Storage, schema: pa.Schema, files: Mapping[int, Committable], numbered: Numbered | None = None
+    ) -> None:
+        self.schema = schema if numbered is None else schema.append(pa.field(numbered[0], pa.int64()))
         self._storage = storage
         self._files = files
+        self._rows_schema, self._numbered = schema, numbered
+
+    def numbered(self, name: str, txid: int) -> StagedRows:
+        """Return the rows with one more column, which has the number of their transaction."""
+        return StagedRows(self._storage, self._rows_schema, self._files, (name, txid))
 
     def __len__(self) -> int:
         return sum(int(each["rows"]) for each in self._files.values())
@@ -79,7 +90,10 @@ class StagedRows:
 
     def parts(self) -> list[StagedRows]:
         """Return the rows of each task by themselves; they travel to executors by pickle."""
-        return [StagedRows(self._storage, self.schema, {task: self._files[task]}) for task in sorted(self._files)]
+        return [
+            StagedRows(self._storage, self._rows_schema, {task: self._files[task]}, self._numbered)
+            for task in sorted(self._files)
+        ]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield every row as a dict of Python values."""
@@ -94,7 +108,12 @@ class StagedRows:
         if xxh3_128(data).hexdigest() != staged["checksum"]:
             raise self._lost(name, "is damaged")
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            yield from reader
+            if self._numbered is None:
+                yield from reader
+                return
+            for batch in reader:
+                number = pa.repeat(pa.scalar(self._numbered[1], pa.int64()), len(batch))
+                yield pa.RecordBatch.from_arrays([*batch.columns, number], schema=self.schema)
 
     def _lost(self, name: str, found: str) -> StagedRowsLostError:
         return StagedRowsLostError(
@@ -141,6 +160,14 @@ class Target(ABC):
         Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here (rule
         10.8). At the start of a driver there are no rows, and only the owner in the marker changes.
         """
+
+    def rewind(self, marker: Marker, after: int) -> None:
+        """Delete the rows of the marker's origin that came with transactions after `after`, in one atomic act.
+
+        Of a sink that says `Sink.rewinds`. Must do nothing and raise if the marker in the target is not `marker`; it
+        stays as it is. Rows of other origins, whose transactions have numbers of their own, stay too.
+        """
+        raise SinkError("this sink says that it can take rows back (rewinds), and its target has no rewind")
 
     def check(self) -> None:
         """Look whether the target can take rows of the schema; changes nothing. Called before anything is started."""
@@ -285,6 +312,13 @@ class StagedCommitter(SinkCommitter):
                         raise
                 else:
                     return
+
+    def rewind(self, after: int) -> None:
+        with self._connected() as target:
+            found = target.marker()
+            if found is None or Marker.of(self._context.owner, found.txid) != found:
+                raise SinkError(f"{self._name}: another driver has taken the target over")
+            target.rewind(found, after)
 
     def sweep(self, committed: int) -> None:
         """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""

@@ -93,8 +93,9 @@ def take_generation(
     write_format(folders.storage)
     for tries in range(TAKE_TRIES):
         log = opened(folders.storage)
-        becomes, changes = wanted or log.state.topology, renaming.of(log.state)
+        changes = renaming.of(log.state)
         found = changes.applied(log.state)
+        becomes = wanted or found.topology
         if is_remote(folders.location) and found.generation and found.location != folders.location:
             folders.storage.check()  # it came with all that the first start would have tried, to another store perhaps
         check_adoption(found, becomes, folders, adopt, shared=shared)

@@ -33,7 +33,7 @@ from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.renaming import Renaming
 from statefx.coordinator.runs import RunEngine
-from statefx.coordinator.sinks import sinks_of
+from statefx.coordinator.sinks import check_taking_back, sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import SnapshotPolicy, StateParticipant
 from statefx.coordinator.ticks import Ticks
@@ -186,6 +186,7 @@ class Launch:
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
         check_spouts(found, self.topology.replaying_spouts)
+        check_taking_back(becomes, self.topology)
         for sink in self._sinks:
             sink.check(becomes)
 

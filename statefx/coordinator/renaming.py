@@ -30,32 +30,44 @@ class Renaming:
     @classmethod
     def given(cls, rename: Mapping[str, str] | None, drop: Iterable[str], topology: Topology) -> Renaming:
         """Read what a user gave; ConfigError if it does not fit the topology."""
-        names = {} if rename is None else rename
-        if not isinstance(names, Mapping) or not all(isinstance(each, str) for pair in names.items() for each in pair):
-            raise ConfigError(f"rename must be a mapping of old ids to new ones, got {rename!r}")
-        dropped = None if isinstance(drop, str) or not isinstance(drop, Iterable) else frozenset(drop)
-        if dropped is None or not all(isinstance(each, str) for each in dropped):
-            raise ConfigError(f"drop must be a list of ids, such as ['old'], got {drop!r}")
+        found = cls.of_names(rename, drop)
+        names, dropped = found.names, found.dropped
         keeping = {one.id for one in topology.components if one.stateful or one.kind is ComponentKind.SPOUT}
-        for old, new in names.items():
+        for new in names.values():
             if new not in keeping:
                 raise ConfigError(
                     f"rename: {new!r} is no stateful bolt and no spout of this topology; there are {sorted(keeping)}. "
                     "Others keep nothing under their names, and may be called otherwise at any start",
                     component=new,
                 )
+        ids = {one.id for one in topology.components}
+        if kept := sorted(dropped & ids):
+            raise ConfigError(f"drop: {kept[0]!r} is in this topology: leave it out there, or here", component=kept[0])
+        return found
+
+    @classmethod
+    def of_names(cls, rename: Mapping[str, str] | None, drop: Iterable[str]) -> Renaming:
+        """Read what a user gave; ConfigError if it does not fit together."""
+        names = {} if rename is None else rename
+        if not isinstance(names, Mapping) or not all(isinstance(each, str) for pair in names.items() for each in pair):
+            raise ConfigError(f"rename must be a mapping of old ids to new ones, got {rename!r}")
+        dropped = None if isinstance(drop, str) or not isinstance(drop, Iterable) else frozenset(drop)
+        if dropped is None or not all(isinstance(each, str) for each in dropped):
+            raise ConfigError(f"drop must be a list of ids, such as ['old'], got {drop!r}")
+        for old, new in names.items():
             if old in names.values() or old in dropped or list(names.values()).count(new) > 1:
                 raise ConfigError(
                     f"rename: {old!r} to {new!r} is not alone: no name may be on both sides, given twice, or dropped "
                     "too. Do it in two starts",
                     component=old,
                 )
-        ids = {one.id for one in topology.components}
-        if found := sorted(dropped & ids):
-            raise ConfigError(
-                f"drop: {found[0]!r} is in this topology: leave it out there, or here", component=found[0]
-            )
         return cls(names, dropped)
+
+    @staticmethod
+    def known(found: LogState) -> set[str]:
+        """Return the ids under which a checkpoint keeps something."""
+        planned = {spout for said in found.planned_metadata.values() for spout in said}
+        return {*found.topology.stateful, *found.committed_metadata, *planned}
 
     def of(self, found: LogState) -> Renaming:
         """Return what of it is to be done in a checkpoint.
@@ -69,8 +81,7 @@ class Renaming:
         """
         if not found.generation or not (self.names or self.dropped):
             return NOTHING_RENAMED
-        planned = {spout for said in found.planned_metadata.values() for spout in said}
-        there = {*found.topology.stateful, *found.committed_metadata, *planned}
+        there = self.known(found)
         names: dict[str, str] = {}
         for old, new in self.names.items():
             if old in there and new in there:

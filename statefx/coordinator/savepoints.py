@@ -98,8 +98,14 @@ def pinned(state: LogState, name: str) -> Pin:
 
 def savepoint(name: str, pin: Pin) -> Savepoint:
     """Return what people are shown of a pin."""
-    size = sum(pin.growth.get(task, 0) for task in pin.heads) + sum(each.size_bytes for each in pin.snapshots.values())
+    size = sum(stored_bytes(pin, task) for task in pin.heads)
     return Savepoint(name, pin.state_txid, datetime.fromtimestamp(pin.time_ms / 1000, UTC), size)
+
+
+def stored_bytes(pin: Pin, task: str) -> int:
+    """Return how much has to be read to open the state of a task, as far as the provider tells."""
+    snapshot = pin.snapshots.get(task)
+    return pin.growth.get(task, 0) + (snapshot.size_bytes if snapshot is not None else 0)
 
 
 def check_name(name: object) -> None:

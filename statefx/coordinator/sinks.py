@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,8 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.storage import Storage
 from statefx.topology.graph import Topology
+
+logger = logging.getLogger("statefx")
 
 
 @dataclass
@@ -78,7 +81,7 @@ class SinkParticipant(Participant):
             if id.component == self.name and ack.committable is not None
         }
         sink = {"target": self.sink.identity, "class": type(self.sink).__name__, "fields": self._fields}
-        return {**sink, "tasks": prepared}
+        return {**sink, "tasks": prepared, **({"rewinds": True} if self.sink.rewinds else {})}
 
     def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
         """Return the call that publishes; None for a target of the original's, in a fork that has another."""
@@ -91,10 +94,20 @@ class SinkParticipant(Participant):
         self._committer.commit(attempt, {int(task): each for task, each in decision["tasks"].items()})
 
     def fence(self, state: LogState) -> None:
-        """Own the target; raises as `check`."""
+        """Own the target, and take back what was restored away (rule 3.14); raises as `check`."""
         self._check_decided(state)  # again: a former driver may have decided a transaction after `check` read the log
         self._committer = self._make(state)
         self._committer.fence(self._reached(state), takeover=self.takeover)
+        due = state.taking_back
+        if due is not None and due.targets.get(self.name) == self.sink.identity:
+            self._committer.rewind(due.after)
+            logger.info(
+                "sink %r (%s) has taken back what transactions %d to %d had published",
+                self.name,
+                self.sink.target,
+                due.after + 1,
+                due.until,
+            )
 
     def sweep(self, state: LogState) -> int:
         """Have the committer delete what no later transaction can need."""
@@ -127,6 +140,34 @@ class SinkParticipant(Participant):
         if decided is not None and state.shared_origins and decided["target"] != self.sink.identity:
             return None  # rule 10.12: the target that the fork has begins behind it
         return decided
+
+
+def check_taking_back(state: LogState, topology: Topology) -> None:
+    """Refuse a topology that can't take back what the checkpoint was restored to take back (rule 3.14).
+
+    Its rows would come once more behind those that are still there; and messages that were acknowledged with what is
+    taken back would come no more.
+    """
+    due = state.taking_back
+    if due is None:
+        return
+    wanted = f"transactions {due.after + 1} to {due.until} of the checkpoint in {state.location} are to be taken back"
+    remedy = "or restore it once more, with sinks='append': then these rows stay"
+    if topology.tracked_spouts:
+        raise CheckpointMismatchError(
+            f"{wanted}, and {min(topology.tracked_spouts)!r} has acknowledged the messages from which they came: "
+            "these are not delivered again, and their rows would be lost. Start a topology that reads its input again; "
+            f"{remedy}",
+            lacking=sorted(topology.tracked_spouts),
+        )
+    for name, target in due.targets.items():
+        sink = topology.sinks[name][0] if name in topology.sinks else None
+        if sink is None or sink.identity != target or not sink.rewinds or state.shared_origins:
+            raise CheckpointMismatchError(
+                f"{wanted} from {target}, by sink {name!r}, and this topology has no such sink that can, or is a "
+                f"copy's: start once with the sink and the target as they were, in the original; {remedy}",
+                sink=name,
+            )
 
 
 def sinks_of(

@@ -91,9 +91,14 @@ class Stateful(ABC):
     stateVersion : int
         The version of what the bolt keeps in its state, from 1; part of the topology's identity in the checkpoint. A
         bolt that raises it says in `migrateState` how values of older versions become its own.
+    stateSchema : Mapping or None
+        The types of its keys and values as Spark DDL, such as ``{"key": "word string", "value": "count long"}``, and
+        of its maps: ``{"maps": {"recent": {"key": ..., "value": ...}}}``. For those who read state as a table and write
+        it so: it is kept in the checkpoint, and is their default. It changes nothing of what is kept, and may change.
     """
 
     stateVersion: int = 1
+    stateSchema: Mapping[str, Any] | None = None
 
     timers = OwnTimers()
     """`statefx.state.Timers` of the task, from ``initState`` on, in a bolt that defines ``onTimer``."""

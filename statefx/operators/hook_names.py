@@ -57,7 +57,7 @@ BOLTS = HookNames(
         "combine": ("a", "b"),
         "combineBatch": ("batch",),
     },
-    read=("outputFields", "stateVersion", "combinedFields"),
+    read=("outputFields", "stateVersion", "stateSchema", "combinedFields"),
     owners={"finishBatch": "BatchBolt"}
     | dict.fromkeys(
         (
@@ -68,6 +68,7 @@ BOLTS = HookNames(
             "preCommit",
             "preRollback",
             "stateVersion",
+            "stateSchema",
             "migrateState",
             "migrateKey",
             "downgradeState",

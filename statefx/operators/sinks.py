@@ -357,6 +357,25 @@ class SinkCommitter(ABC):
             It could not be published, or it is not known whether it was; `commit` is called again.
         """
 
+    def rewind(self, after: int) -> None:
+        """Take back the rows of this checkpoint's transactions after `after`; of a sink that says `Sink.rewinds`.
+
+        Called after `fence` at a start, before any transaction, and again at each start until one is decided. The
+        marker stays: numbers of transactions are never used again.
+
+        Contract
+        --------
+        * Readers see all these rows, or none of them.
+        * Rows of other owners, which had the target before, stay.
+        * Called again it changes nothing.
+
+        Raises
+        ------
+        SinkError
+            It could not be done, or it is not known whether it was; the next start calls it again.
+        """
+        raise SinkError("this sink says that it can take rows back (rewinds), and its committer has no rewind")
+
     def sweep(self, committed: int) -> None:
         """Delete what writers left behind that no transaction after `committed` can name. Called now and then."""
 
@@ -376,10 +395,14 @@ class Sink(ABC):
     key : tuple of str
         Fields that name a row, where a later row replaces an earlier one; ``submit`` warns if rows of one key go to
         several tasks. Empty: rows are added.
+    rewinds : bool
+        Whether its committer can take back rows that were published (`SinkCommitter.rewind`). It is written down with
+        each transaction, so ``restore(..., sinks="rewind")`` knows it without the sink.
     """
 
     exclusive: bool = True
     key: tuple[str, ...] = ()
+    rewinds: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

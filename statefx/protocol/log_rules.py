@@ -10,7 +10,7 @@ from typing import Any, Never, cast
 from statefx.errors import CheckpointFormatError, StateCorruptedError
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
-from statefx.protocol.log_state import Fork, InFlight, LogState
+from statefx.protocol.log_state import Fork, InFlight, LogState, Published, TakenBack
 from statefx.protocol.metadata import BySpout, stacked
 from statefx.protocol.records import (
     BatchInput,
@@ -79,7 +79,9 @@ def _lineage(state: LogState, record: Lineage) -> LogState:
     if state.generation and (fork is None or fork.generation != state.generation):
         # A fork of a fork that has decided nothing: a target may still have the marker of the first (rule 10.12).
         fork = Fork((*state.shared_origins, state.origin), state.generation, state.decided)
-    return replace(state, lineage=record.lineage, origin=record.lineage, fork=fork)
+    # The original's rows are in targets of the original: a fork can't take them back.
+    published = {name: replace(each, fixed=each.last) for name, each in state.published.items()}
+    return replace(state, lineage=record.lineage, origin=record.lineage, fork=fork, published=published)
 
 
 def _generation(state: LogState, record: Generation) -> LogState:
@@ -279,6 +281,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         growth=growth,
         attempts={number: attempt for number, attempt in state.attempts.items() if number > txid},
         targets=_targets(state.targets, entry.committing.committables),
+        published=_published(state, entry.committing),
         batch_id=state.batch_id if batch_id is None else batch_id,
     )
 
@@ -289,6 +292,22 @@ def _targets(targets: Mapping[str, str], committables: Mapping[str, Any]) -> Map
         name: each["target"] for name, each in committables.items() if isinstance(each, dict) and "target" in each
     }
     return targets if decided.items() <= targets.items() else {**targets, **decided}
+
+
+def _published(state: LogState, record: Committing) -> Mapping[str, Published]:
+    """Return what sinks have published, after a decision (rule 3.14)."""
+    found = dict(state.published)
+    for name, each in record.committables.items():
+        if not isinstance(each, dict) or "target" not in each:
+            continue
+        known = found.get(name, Published())
+        if state.targets.get(name, each["target"]) != each["target"]:  # the sink reaches its former target no more
+            known = replace(known, fixed=known.last)
+        if each.get("tasks"):
+            known = Published(record.txid, known.fixed if each.get("rewinds") else record.txid)
+        if known.last:
+            found[name] = known
+    return found
 
 
 def _rolled_back(state: LogState, record: RolledBack) -> LogState:
@@ -374,6 +393,13 @@ def _restored(state: LogState, record: Restored) -> LogState:
         _refuse(record, f"transaction {state.in_flight[0].txid} is under way")
     pin = record.pin
     committed = max(state.committed, pin.txid)
+    taken_back = state.taken_back
+    if state.taking_back is not None:
+        # Where no driver has started since, nothing was taken back. Else who knows: it may be begun, or done.
+        begun = record.generation > taken_back[-1].generation + 1
+        taken_back = (*taken_back[:-1], *([replace(taken_back[-1], targets={})] if begun else []))
+    if record.taken_back:
+        taken_back = (*taken_back, TakenBack(pin.state_txid, committed, record.generation, record.taken_back))
     return replace(
         state,
         committed=committed,
@@ -394,6 +420,7 @@ def _restored(state: LogState, record: Restored) -> LogState:
         heard=pin.heard,
         due_ms=pin.due_ms,
         restored=pin.state_txid,
+        taken_back=taken_back,
     )
 
 

@@ -71,6 +71,25 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """What a sink has published, as the log knows it."""
+
+    last: int = 0  # the last transaction of which it had rows
+    # The last of those whose rows nobody can take back: the sink can't, or has another target since. 0: none.
+    fixed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Rows of the transactions after `after`, up to `until`, are in these targets no more, or will be taken back."""
+
+    after: int
+    until: int
+    generation: int  # of RESTORED; the start that takes a later one may have done it
+    targets: Mapping[str, str]  # sink -> target; none are left to do where another RESTORED has come since
+
+
+@dataclass(frozen=True, slots=True)
 class LogState:
     """The log, folded."""
 
@@ -118,6 +137,8 @@ class LogState:
     # Sink -> where its last decided rows were committed, of every sink there ever was: one that comes back and finds no
     # marker there must not take the target for a new one (rule 10.2).
     targets: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, Published] = field(default_factory=dict)  # by sink
+    taken_back: tuple[TakenBack, ...] = ()  # what restoring has had sinks take back, the oldest first
     batch_id: int | None = None  # the highest id given by a caller that has been committed
     # Event time as decided: the watermarks of tasks, by ``component/task``, and what was heard of the units of sources.
     watermarks: Mapping[str, int] = field(default_factory=dict)
@@ -156,6 +177,12 @@ class LogState:
     @property
     def _pinned_notes(self) -> Iterator[SourceNotes]:
         return (pin.notes for pin in self.pinned.values())
+
+    @property
+    def taking_back(self) -> TakenBack | None:
+        """What sinks have to take back before the next transaction begins; done again until one is decided."""
+        last = self.taken_back[-1] if self.taken_back else None
+        return last if last is not None and last.targets and last.until == self.decided else None
 
     @property
     def state_txid(self) -> int:

@@ -277,6 +277,8 @@ class Restored:
 
     generation: int
     pin: Pin
+    # Sink -> its target, of those that take back what they have published after the pin (rule 3.14).
+    taken_back: Mapping[str, str] = field(default_factory=dict)
 
     kind: ClassVar[str] = "RESTORED"
 

@@ -40,6 +40,9 @@ class StatefulIdentity:
     options: Mapping[str, Json] | None = field(default_factory=dict)
     # The user's own classes that make the bytes, by option. For readers; may change.
     encoding: Mapping[str, str] = field(default_factory=dict)
+    # What the bolt says of the types of its keys and values: of its own by "", of maps by their names. For readers; may
+    # change.
+    schemas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     windows: str = ""  # which windows a windowed bolt has, and what is kept of them
     layout: str = ""  # how its windows lie in state (`statefx.operators.windows.Layout`). For who moves them
     # Of an IntervalJoin: for each field that it joins by, which of its grouping's fields that is; -1: none of them.

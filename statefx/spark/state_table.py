@@ -53,7 +53,7 @@ def readState(
     diff : tuple of two, optional
         Two such: show what is not the same in both.
     schema : Mapping, optional
-        As of ``StateView.to_arrow``.
+        As of ``StateView.to_arrow``; by default the bolt's ``stateSchema``.
 
     Returns
     -------

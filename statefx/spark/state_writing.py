@@ -22,7 +22,7 @@ _BATCH_ROWS = 8192
 
 
 def writeState(
-    df: DataFrame,
+    df: DataFrame | pa.Table,
     checkpointLocation: str | os.PathLike[str],
     component: str,
     *,
@@ -32,21 +32,23 @@ def writeState(
     config: Mapping[str, Any] | None = None,
     codec: Codec | None = None,
 ) -> Written:
-    """Write the rows of a DataFrame into the committed state of one bolt; its topology must not run.
+    """Write the rows of a DataFrame or a table into the committed state of one bolt; its topology must not run.
 
     The rows are as `readState` shows them: columns of key and value; others, such as ``task`` and ``space``, are not
     looked at. Each key goes to the task that its grouping's fields hash to.
 
     Parameters
     ----------
-    df : DataFrame
+    df : DataFrame or pyarrow.Table
+        A table is encoded and sorted here, in memory and without Spark.
     checkpointLocation, component, config, codec
         As of `statefx.openState`. Something must have been committed there before.
     mode : str
         ``"merge"``: rows take the place of entries with the same keys, a row whose value is null deletes its key, and
         other keys stay. ``"overwrite"``: the bolt has the keys of these rows and no others. Maps and timers stay.
     schema : Mapping, optional
-        As of ``StateView.to_arrow``; without it columns ``key`` and ``value`` have JSON. Several fields are a tuple.
+        As of ``StateView.to_arrow``: by default the bolt's ``stateSchema``; without either, columns ``key`` and
+        ``value`` have JSON. Several fields are a tuple.
     groupingKey : callable, optional
         As of `rescale`: returns what of a key is grouped by, where that can't be shown.
 
@@ -75,15 +77,12 @@ def writeState(
     >>> writeState(counts, "checkpoints/word-count", "count", schema={"key": "word string", "value": "n long"})
     ...                                                                                     # doctest: +SKIP
     """
-    if not isinstance(df, DataFrame) or df.isStreaming:
-        raise ConfigError(f"writeState: give a DataFrame that is no stream, got {df!r}")
+    if not isinstance(df, pa.Table) and (not isinstance(df, DataFrame) or df.isStreaming):
+        raise ConfigError(f"writeState: give a DataFrame that is no stream, or a pyarrow.Table, got {df!r}")
     writer = state_writer(checkpointLocation, component, mode, schema, groupingKey, config, codec)
-    columns = writer.encoder.columns
-    if lacking := [name for name in columns if name not in df.columns]:
-        raise ConfigError(
-            f"writeState: the DataFrame has no column {lacking[0]!r}: it has {df.columns}, and the columns of key and "
-            f"value are {columns}. Rename some, or say with schema= what they are"
-        )
+    if isinstance(df, pa.Table):
+        return writer.write_table(df)
+    columns = writer.check_columns(df.columns)
     encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
     # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
     parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")

@@ -367,6 +367,44 @@ class SinkContract(Contract):
         assert program.driver.read() == _words(TRANSACTIONS), f"after a crash at step {at}"
         return count.passed
 
+    # ---- taking back
+
+    def test_what_is_taken_back_is_gone_after_any_crash_and_rows_of_others_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "looked at").mkdir()
+        if not self.make(tmp_path / "looked at").rewinds:
+            pytest.skip("this sink can't take rows back")
+        assert _every_step(tmp_path, self._rewind) > 1, "no step was seen: override 'steps'"
+
+    def _rewind(self, place: Path, at: int) -> bool:
+        others = _Driver(self, place, "others")
+        former = others.start(OTHERS[0])
+        for txid in (1, 2, 3):
+            _commit(former, txid, others.write(txid, [f"other{txid}"]))
+        driver = _Driver(self, place)
+        committer = driver.start(FIRST, takeover=True)
+        for txid in (1, 2, 3, 4):
+            _commit(committer, txid, driver.write(txid, [f"w{txid}"] if txid != 2 else []))
+        seen, kept = driver.read(), sorted(["other1", "other2", "other3", "w1"])
+        count, reached = At(at), CheckpointPosition(4, 4, known=True)
+        with self.steps(count):
+            try:
+                driver.start(SECOND, reached).rewind(1)
+            except (Exception, Crash):
+                if not count.passed:
+                    raise
+            driver.kill()
+        assert driver.read() in (seen, kept), f"after step {at}"
+        committer = driver.start(THIRD, reached)
+        for _ in range(2):
+            committer.rewind(1)
+            assert driver.read() == kept, f"after a crash at step {at}"
+        coming = range(5, 6 if count.passed else 17)
+        for txid in coming:
+            _commit(committer, txid, driver.write(txid, [f"w{txid}"]))
+            committer.sweep(txid)
+        assert driver.read() == sorted([*kept, *(f"w{txid}" for txid in coming)])
+        return count.passed
+
     # ---- concurrency
 
     def test_a_driver_that_stops_anywhere_while_the_next_one_works_changes_nothing(self, tmp_path: Path) -> None:

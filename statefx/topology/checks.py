@@ -28,6 +28,7 @@ from statefx.operators import (
 from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.inputs import Wired
 from statefx.operators.schema import to_ddl_type
+from statefx.operators.state_schema import declared_schemas
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
@@ -110,6 +111,7 @@ def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
     check_operator("bolt", id, bolt, (Bolt,), "derive its class from BasicBolt or StatefulBolt", parallelism)
     if isinstance(bolt, Stateful):
         _check_version(id, bolt)
+        _check_state_schema(id, bolt)
 
 
 def check_operator(kind: str, id: str, given: Any, bases: tuple[type, ...], remedy: str, parallelism: Any) -> None:
@@ -172,6 +174,13 @@ def check_loops(components: Iterable[Component], wanted: Collection[str]) -> Non
 
 def _fields(schema: pa.Schema) -> list[str]:
     return [f"{field.name} {to_ddl_type(field.type)}" for field in schema]
+
+
+def _check_state_schema(id: str, bolt: Stateful) -> None:
+    try:
+        declared_schemas(bolt.stateSchema)
+    except ConfigError as error:
+        raise TopologyError(f"bolt {id!r}: {type(bolt).__name__}: {error.message}", component=id) from None
 
 
 def _check_version(id: str, bolt: Stateful) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from statefx.errors import ProviderError
 from statefx.operators import overrides
 from statefx.operators.interval_join import IntervalJoin
+from statefx.operators.state_schema import declared_schemas
 from statefx.operators.windows import WindowedBolt, layout_of, windowing_of
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
@@ -63,6 +64,7 @@ def _stateful(
         rolls_back=overrides(type(component.operator), "preRollback"),  # `abort` has no topology to ask
         options=options,
         encoding=encoding.own,
+        schemas=declared_schemas(getattr(component.operator, "stateSchema", None)),
         windows=described(component, window_keys(topology, component.id)),
         layout=_layout(component.operator),
         joined=component.operator.grouped if isinstance(component.operator, IntervalJoin) else (),

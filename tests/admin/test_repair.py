@@ -236,9 +236,9 @@ def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["repair", str(keeper.folder)]) == 0
         flip(newest(keeper.folder), 70)
         capsys.readouterr()
-        assert main(["repair", str(keeper.folder)]) == 1
+        assert main(["repair", str(keeper.folder), "--table"]) == 1
         assert "nothing was changed: stop the topology, and say yes" in capsys.readouterr().out
-        assert main(["repair", str(keeper.folder), "--yes"]) == 0
+        assert main(["repair", str(keeper.folder), "--yes", "--table"]) == 0
         assert "repaired" in capsys.readouterr().out
         assert main(["verify", str(keeper.folder)]) == 0
 
@@ -248,8 +248,8 @@ def test_what_is_refused(place: Path) -> None:
         repair(place / "nowhere")
     with Keeper(place) as keeper:
         keeper.run(*WORK)
-        with pytest.raises(ConfigError, match="sinks must be 'append', or left out, got 'rewind'"):
-            repair(keeper.folder, sinks="rewind")
+        with pytest.raises(ConfigError, match="sinks must be 'append' or 'rewind', or left out, got 'forget'"):
+            repair(keeper.folder, sinks="forget")
 
 
 @pytest.mark.server

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from statefx import explain, openState, rescale, restore, savepoint, verify
 from statefx.admin.state_table import state_table
-from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError
+from statefx.admin.state_writing import state_writer
+from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError, TopologyError
 from statefx.state import StandardCodec
 from statefx.storage import FolderStorage
-from tests.admin.checkpoints import KEYS, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server
+from tests.admin.checkpoints import KEYS, Keep, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server
 from tests.testing.codecs import Json
 from tests.testing.places import place
 from tests.testing.topologies import SMALL
@@ -383,3 +384,52 @@ def test_a_bolt_of_another_name(place: Path) -> None:
         (kept,) = explain(keeper.folder, "words", "a").tasks
         assert [txid for _, txid in kept.transactions] == [4, 2, 1]
         assert verify(keeper.folder).ok
+
+
+class Typed(Keep):
+    """Says what its keys and values are."""
+
+    stateSchema = {"key": "word string", "value": "count long", "maps": {"plain": {"value": "times int"}}}
+
+
+def test_types_that_the_bolt_declares_are_those_of_every_reader_and_may_change(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        assert state_table(keeper.folder, "keep").schema.names == ["key", "value", "task", "space"]
+        keeper.run({"rows": [("p", 7, "plain")]}, topology=keeping(2, Typed()))
+        found = state_table(keeper.folder, "keep").table()
+        assert shown(found) == STATES[-1]
+        with openState(keeper.folder, "keep") as view:
+            assert view.to_arrow().equals(found)
+        with openState(keeper.folder, "keep", map="plain") as view:
+            assert view.to_arrow().to_pylist()[0] | {"task": 0} == {
+                "key": '"p"',
+                "times": 7,
+                "task": 0,
+                "space": "map plain",
+            }
+            assert view.to_arrow({"value": "n long"}).schema.names[1] == "n"
+        assert state_table(keeper.folder, "keep", schema={}).schema.names == ["key", "value", "task", "space"]
+        assert state_table(keeper.folder, "keep", map="recent").schema.names == ["key", "value", "task", "space"]
+        writer = state_writer(keeper.folder, "keep", "merge", None, lambda key: key, None, None)
+        assert writer.encoder.columns == ["word", "count"]
+        keeper.run(put(z=1))
+        assert state_table(keeper.folder, "keep").schema.names == ["key", "value", "task", "space"], "it may go again"
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"key": "word strin"}, "strin"),
+        ({"keys": "word string"}, "give the types of key and value"),
+        ({"key": "task int"}, "two columns would be called"),
+        ({"maps": {"": {"key": "a int"}}}, "no name of a map"),
+        ({"maps": {"recent": "a int"}}, "texts of DDL"),
+        ({"maps": "recent"}, "types of maps as"),
+        ("word string", "stateSchema='word string': write"),
+    ],
+)
+def test_types_that_can_not_be_are_refused_by_the_topology(declared: Any, said: str) -> None:
+    bolt = type("Wrong", (Keep,), {"stateSchema": declared})()
+    with pytest.raises(TopologyError, match=said):
+        keeping(2, bolt)

@@ -287,7 +287,7 @@ def test_what_is_not_there_is_told_with_what_is(place):
         with pytest.raises(ConfigError, match="txid must be the number of a committed transaction"):
             restore(driver.folder, txid=0)
         with pytest.raises(ConfigError, match="sinks must be 'append'"):
-            restore(driver.folder, "two", sinks="rewind")
+            restore(driver.folder, "two", sinks="forget")
         with pytest.raises(CheckpointError, match="is not empty: give a folder that is new"):
             export(driver.folder, driver.folder)
         with pytest.raises(CheckpointError, match=r"has the savepoints \['two'\], .*delete them first"):

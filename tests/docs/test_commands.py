@@ -61,6 +61,7 @@ def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, 
     with TopologyTester(word_count(), place / "checkpoints" / "word-count") as tester:
         tester.send(lines("to be or not to be"))
     monkeypatch.chdir(place)
+    (place / "rows.json").write_text('{"key": "to", "value": 7}\n{"key": "or", "value": null}\n')
     commands = [shlex.split(line.removeprefix("$ "))[3:] for line in block.splitlines()]
     printed = ""
     for words in commands:
@@ -70,6 +71,8 @@ def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, 
         assert main(words) == 0, capsys.readouterr().err
         printed += capsys.readouterr().out
     assert "before-v2" in printed
-    assert "count has 8 tasks, and had 2" in printed
+    assert '"tasks": {"count": [2, 8]}' in printed
+    assert '"rows": 1, "deleted": 1' in printed
+    assert '"names": {"count": "tally"}' in printed
     assert main(["rescale", "checkpoints/word-count", "count", "--yes"]) == 2
     assert "write it as in count=8" in capsys.readouterr().err

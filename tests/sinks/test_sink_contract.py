@@ -75,6 +75,13 @@ class TestSqlite(Tables):
         return self.steps(step, unlocked=True)
 
 
+class TestSqliteWithTxid(TestSqlite):
+    """Rows can be taken back."""
+
+    def make(self, place):
+        return SqlSink(f"sqlite:///{place}/db", "words", txid="txid", deadLetter="aside")
+
+
 @pytest.mark.slow
 class TestPostgres(Tables):
     """One database; each place is a schema of it, which is what the connections see."""
@@ -88,7 +95,7 @@ class TestPostgres(Tables):
         if schema is None:
             schema = self.schemas[place] = f"s{len(self.schemas)}"
             self.postgres.run(self.database, f"create schema {schema}")
-        return SqlSink(f"{self.postgres.url(self.database)}?options=-csearch_path%3D{schema}", "words")
+        return SqlSink(f"{self.postgres.url(self.database)}?options=-csearch_path%3D{schema}", "words", txid="txid")
 
     def read(self, sink):
         schema = sink.url.rpartition("%3D")[2]

@@ -103,7 +103,7 @@ def test_json(spark, folder):
     ("given", "ddl", "options", "says"),
     [
         ([("w1", 1), ("w1", 2)], "word string, n long", {"schema": TYPED}, "two rows have the key 'w1'"),
-        ([("w1", 1)], "word string, n long", {}, "has no column 'key'"),
+        ([("w1", 1)], "word string, n long", {}, "there is no column 'key'"),
         ([("{", "1")], "key string, value string", {}, "'{' in column 'key' is no JSON"),
         ([("1", "1")], "key string, value string", {}, r"its grouping is by \(word string\), and its key 1"),
         ([("w1", 1)], "word string, n long", {"schema": TYPED, "mode": "add"}, "mode must be 'merge' or 'overwrite'"),

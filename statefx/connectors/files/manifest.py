@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from statefx.connectors.files.layout import Layout
-from statefx.connectors.files.written import WrittenFile
+from statefx.connectors.files.written import WrittenFile, txid_of_file
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
 from statefx.operators.sinks import (
     UNFENCED,
@@ -61,6 +61,9 @@ class Fence:
         Whether a former start of the same application has sealed `number`, so that this one has nothing to seal.
     layout : Layout
         Of the files of all owners until now.
+    foreign : int
+        How many files of other checkpoints stand before those of this one: their transactions have numbers of their
+        own.
     """
 
     owner: Owner
@@ -68,6 +71,7 @@ class Fence:
     txid: int
     taken_on: bool
     layout: Layout
+    foreign: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +262,8 @@ class Manifest:
             if goes_on and state.fence is not None:
                 mine = replace(state.fence, owner=owner, taken_on=True, layout=grown)
             else:
-                mine = Fence(owner, 0 if state.newest is None else state.newest + 1, txid, False, grown)
+                number = 0 if state.newest is None else state.newest + 1
+                mine = Fence(owner, number, txid, False, grown, self._foreign(state, owner))
             try:
                 self.storage.create(_owner(state.fences + 1), _json(asdict(mine)))  # 1.
                 before = Marker.of(owner, UNFENCED)
@@ -269,6 +274,60 @@ class Manifest:
                 continue
             return
         raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
+
+    def _foreign(self, state: _FolderState, owner: Owner) -> int:
+        if state.fence is not None and state.fence.owner.origin == owner.origin:
+            return state.fence.foreign
+        return 0 if state.newest is None else len(list(self._until(state.newest)))
+
+    def rewind(self, owner: Owner, after: int) -> None:
+        """Name the files of `owner`'s transactions after `after` no more, in one atomic act; again: nothing.
+
+        Spark believes the newest compact manifest, and looks for one at every tenth number alone. So:
+
+        1. Write a file that names the number of the next compact one as this owner's seal.
+        2. Write empty manifests up to it: Spark refuses gaps.
+        3. Write the compact one, without these files. From here on readers do not see them.
+        4. Write the seal.
+
+        A crash before 4 leaves a fence without its seal; the next start fences anew, and rewinds again.
+
+        Raises
+        ------
+        SinkError
+            Another driver has fenced meanwhile.
+        """
+        state = self._state()
+        if state.fence is None or state.fence.owner != owner or state.newest is None or not state.sealed:
+            raise self._taken_meanwhile()
+        files = list(self._until(state.newest))
+        foreign = state.fence.foreign
+        kept = files[:foreign] + [each for each in files[foreign:] if (txid_of_file(each.name) or 0) <= after]
+        if len(kept) == len(files):
+            return
+        marker, at = self._checked(state), state.fences + 1
+        assert marker is not None
+        number = state.newest + INTERVAL - (state.newest + 1) % INTERVAL
+        try:
+            mine = replace(state.fence, number=number, txid=marker.txid, taken_on=False)
+            self.storage.create(_owner(at), _json(asdict(mine)))  # 1.
+            for gap in range(state.newest + 1, number):  # 2.
+                self._check_newest(at)
+                self._write(gap, [])
+            self._check_newest(at)
+            lines = [_VERSION, *map(self._line, kept)]
+            self.storage.create(_name(number, compact=True), "\n".join(lines).encode())  # 3.
+            self.storage.create(_sealed(at), _json(asdict(owner)))  # 4.
+        except AlreadyExistsError as error:
+            raise self._taken_meanwhile() from error
+
+    def _check_newest(self, fence: int) -> None:
+        """Stop where another has fenced: an empty manifest of ours would pass for one of its transactions."""
+        if self._newest_fence() != fence:
+            raise self._taken_meanwhile()
+
+    def _taken_meanwhile(self) -> SinkError:
+        return SinkError(f"{self.storage.root}: another driver has taken the folder over", path=self.storage.root)
 
     def _before_unsealed(
         self, state: _FolderState, marker: Marker | None, owner: Owner, reached: CheckpointPosition

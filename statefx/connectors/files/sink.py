@@ -80,6 +80,8 @@ class FileSink(Sink):
         An argument can't be used.
     """
 
+    rewinds = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -338,6 +340,10 @@ class _Committer(SinkCommitter):
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
         storage = self._manifest.storage
         self._manifest.publish(self._owner, attempt.txid, lambda: written_files(storage, committables))
+
+    def rewind(self, after: int) -> None:
+        """Name the files of later transactions no more; the next sweep deletes them."""
+        self._manifest.rewind(self._owner, after)
 
     def sweep(self, committed: int) -> None:
         """Delete files that no manifest names, what writers left unfinished, and manifests that nobody needs.

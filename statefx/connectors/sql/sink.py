@@ -42,6 +42,10 @@ class SqlSink(StagedSink):
     validate : bool
         Whether each task tries its statement in prepare, and takes it back: rows that the database refuses then fail
         the transaction while it can still be rolled back. It costs a second write.
+    txid : str, optional
+        A column that the sink fills with the number of a row's transaction, BIGINT: then
+        ``restore(..., sinks="rewind")`` can take rows back. Not with `key`: of a row that was replaced nothing is left.
+        Whoever takes the table over empties the column of the rows that are there, for its numbers are others.
 
     Raises
     ------
@@ -63,6 +67,7 @@ class SqlSink(StagedSink):
         *,
         deadLetter: str | None = None,
         validate: bool = False,
+        txid: str | None = None,
     ) -> None:
         parsed = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
         if not isinstance(table, str) or not table:
@@ -76,6 +81,15 @@ class SqlSink(StagedSink):
         self.key = (key,) if isinstance(key, str) else tuple(key or ())
         self.dead_letter = deadLetter
         self.validate = validate
+        if txid is not None and (not isinstance(txid, str) or not txid):
+            raise ConfigError(f"SqlSink: txid must be the name of a column, got {txid!r}")
+        if txid is not None and self.key:
+            raise ConfigError(
+                "SqlSink: rows that are replaced by their key can't be taken back, so txid= is for a table without a "
+                "key: leave out one of them"
+            )
+        self.txid = txid
+        self.rewinds = txid is not None
         self._location = parsed.location
         self.backend = parsed.backend
         if self.key and self.backend not in _UPSERTS:
@@ -95,6 +109,11 @@ class SqlSink(StagedSink):
         refuse_keys(schema, "SqlSink")
         for field in schema:
             sql_type(field, lite=self.backend == "sqlite")
+        if self.txid is not None and self.txid in schema.names:
+            raise TopologyError(
+                f"SqlSink: the rows have a field {self.txid!r} already: give the transaction's column another name",
+                field=self.txid,
+            )
         for name in self.key:
             if schema.get_field_index(name) < 0:
                 raise TopologyError(f"SqlSink's key is {name!r}; its rows have {', '.join(schema.names)}", field=name)
@@ -105,7 +124,7 @@ class SqlSink(StagedSink):
 
     def connect(self, schema: pa.Schema) -> SqlTable:
         """Return the table; it connects when it is asked something."""
-        return SqlTable(self.url, self.target, self.table, self.key, self.dead_letter, schema)
+        return SqlTable(self.url, self.target, self.table, self.key, self.dead_letter, schema, self.txid)
 
 
 class _SqlWriter(SinkWriter):

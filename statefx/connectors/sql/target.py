@@ -46,11 +46,19 @@ class SqlTable(Target):
     """A table, and its line in `MARKERS`, which is in the same schema; messages call it `name`."""
 
     def __init__(
-        self, url: str, name: str, table: str, key: tuple[str, ...], dead_letter: str | None, fields: pa.Schema
+        self,
+        url: str,
+        name: str,
+        table: str,
+        key: tuple[str, ...],
+        dead_letter: str | None,
+        fields: pa.Schema,
+        txid: str | None = None,
     ) -> None:
         self._name = name
         self._key = key
-        self._fields = fields
+        self._txid = txid
+        self._fields = fields = fields if txid is None else fields.append(pa.field(txid, pa.int64()))
         self._key_types = [fields.field(name).type for name in key]
         self._database = SqlConnection(url, name)
         self._schema, _, self._table_name = table.rpartition(".")
@@ -207,14 +215,40 @@ class SqlTable(Target):
         try:
             with self._database.transaction(keep=False) as connection:
                 self._find_schema(connection)
-                self._insert(connection, rows)
+                self._insert(connection, self._numbered(rows, 0))
         except RowRefusedError:
             with self._database.transaction(keep=False) as connection:
-                self._insert_parts(connection, rows, lambda _, row, reason: self._raise_refused(row, reason))
+                self._insert_parts(
+                    connection, self._numbered(rows, 0), lambda _, row, reason: self._raise_refused(row, reason)
+                )
 
     # ---- rows
 
+    def _numbered(self, rows: StagedRows, txid: int) -> StagedRows:
+        return rows if self._txid is None else rows.numbered(self._txid, txid)
+
+    def rewind(self, marker: Marker, after: int) -> None:
+        assert self._txid is not None
+        with self._database.transaction(name=session_name(marker, self._table.fullname)) as connection:
+            if self._read_marker(connection, lock=True) != marker:
+                raise SinkError(f"{self._name}: another driver has published meanwhile", target=self._name)
+            connection.execute(self._table.delete().where(self._table.c[self._txid] > after))
+            if (aside := self._dead_letters) is not None:
+                mine = aside.c.target == self._table_name
+                connection.execute(aside.delete().where(mine & (aside.c.txid > after)))
+
+    def _disown(self, connection: sa.Connection) -> None:
+        """Forget of which transactions the rows of another checkpoint are: its numbers are not this one's."""
+        if self._txid is None:
+            return
+        number = self._table.c[self._txid]
+        connection.execute(self._table.update().where(number.is_not(None)).values({number: None}))
+        if (aside := self._dead_letters) is not None:
+            mine = aside.c.target == self._table_name
+            connection.execute(aside.update().where(mine & aside.c.txid.is_not(None)).values(txid=None))
+
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
+        rows = self._numbered(rows, marker.txid)
         try:
             self._publish(marker, previous, lambda connection: self._insert(connection, rows))
         except RowRefusedError:
@@ -245,6 +279,8 @@ class SqlTable(Target):
                 self._make_tables(connection)
             if self._read_marker(connection, lock=True) != previous:
                 raise SinkError(f"{self._name}: another driver has published meanwhile", target=self._name)
+            if previous is None or previous.origin != marker.origin:
+                self._disown(connection)
             insert(connection)
             values = asdict(marker)
             if previous is None:

@@ -1,0 +1,369 @@
+"""What was published after a savepoint is taken back: of files, tables and lists; all of it, or nothing is restored."""
+
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from statefx import (
+    TopologyBuilder,
+    committedFiles,
+    deleteSavepoint,
+    openState,
+    repair,
+    restore,
+    savepoint,
+)
+from statefx.connectors.console import CollectSink, ConsoleSink
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
+from statefx.connectors.staged import Target
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, SinkError, TopologyError
+from statefx.storage import FolderStorage
+from statefx.testing import rows
+from statefx.testing.sink_contract import At
+from statefx.testing.steps import Crash
+from tests.sinks.durable_steps import fast, folder_and_database_steps
+from tests.spouts.test_tracked import Count as CountWords
+from tests.spouts.test_tracked import Words
+from tests.testing.places import place
+from tests.testing.topologies import Count, Driver, Split, lines, words
+
+__all__ = ["fast", "place"]
+
+WORK = [lines(f"to be {number}", f"w{number % 3}") for number in range(24)]
+GIVEN_UP = [lines(f"never {number}", "to be") for number in range(12)]
+
+
+def topology(**sinks):
+    builder = TopologyBuilder("word-count")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
+    for name, sink in sinks.items():
+        builder.setSink(name, sink, parallelism=2).shuffleGrouping("split")
+    return builder.createTopology()
+
+
+class Two:
+    """A topology that writes its words to files and to a table."""
+
+    def __init__(self, place):
+        self.folder, self.database = place / "out", place / "out.db"
+        self.driver = Driver(place)
+
+    def topology(self, **more):
+        table = SqlSink(f"sqlite:///{self.database}", "words", txid="txid")
+        return topology(files=FileSink(self.folder, "json"), table=table, **more)
+
+    def send(self, works, **more):
+        with self.driver.start(self.topology(), **more) as tester:
+            for work in works:
+                tester.send(work)
+
+    def files(self):
+        """Return how often each word is in committed files, as readers see them."""
+        found = Counter()
+        for path in committedFiles(self.folder):
+            found.update(line.split('"word":"')[1].split('"')[0] for line in Path(path).read_text().splitlines())
+        return found
+
+    def table(self):
+        with closing(sqlite3.connect(self.database)) as connection:
+            return Counter(word for (word,) in connection.execute("select word from words"))
+
+    def check(self, works):
+        expected = words(works)
+        assert (self.files(), self.table()) == (expected, expected)
+        with openState(self.driver.folder, "count") as state:
+            assert dict(state.items()) == expected
+
+
+@pytest.fixture
+def two(place, fast):
+    two = Two(place)
+    with two.driver:
+        yield two
+
+
+def begin(two, before=5, after=12):
+    two.send(WORK[:before])
+    savepoint(two.driver.folder, "then")
+    two.send(GIVEN_UP[:after])
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 12), (1, 1), (9, 1), (3, 5)])
+def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, after):
+    begin(two, before, after)
+    done = restore(two.driver.folder, "then", sinks="rewind")
+    assert done.taken_back == {"files": str(two.folder), "table": two.topology().sinks["table"][0].target}
+    assert "the next start takes back what sink 'files' has published since" in str(done)
+    assert two.files() == words(WORK[:before] + GIVEN_UP[:after]), "nothing is taken back before"
+    two.send([])
+    two.check(WORK[:before])
+    two.send(WORK[before:])
+    two.check(WORK)
+
+
+def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    with two.driver.start(two.topology()) as tester:
+        tester.send(WORK[5])
+        tester.sweep()
+    left = {path.name for path in two.folder.glob("part-*")}
+    assert left == {Path(name).name for name in committedFiles(two.folder)}
+
+
+@pytest.mark.slow
+def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, place, fast, stride):
+    begin(two, 3, 4)
+    restore(two.driver.folder, "then", sinks="rewind")
+    kept = place / "kept"
+    shutil.copytree(two.driver.folder, kept / "checkpoint")
+    shutil.copytree(two.folder, kept / "out")
+    shutil.copy(two.database, kept / "out.db")
+    crashes = 0
+    for at in range(1, 400, stride):
+        for path, source in ((two.driver.folder, "checkpoint"), (two.folder, "out")):
+            shutil.rmtree(path)
+            shutil.copytree(kept / source, path)
+        shutil.copy(kept / "out.db", two.database)
+        step = At(at)
+        with suppress(Crash, Exception), folder_and_database_steps(step):
+            two.send(WORK[3:4])
+        if not step.passed:
+            break
+        crashes += 1
+        two.send([])
+        with openState(two.driver.folder, "count") as state:
+            sent = dict(state.items()) == words(WORK[:4])
+        two.check(WORK[: 4 if sent else 3])
+        two.send(WORK[4 if sent else 3 : 12])
+        two.check(WORK[:12])
+    assert crashes > 10 // stride
+
+
+def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):
+    begin(two)
+    savepoint(two.driver.folder, "all")
+    restore(two.driver.folder, "then", sinks="rewind")
+    assert restore(two.driver.folder, "all").taken_back == {}
+    two.send(WORK[5:6])
+    two.check(WORK[:5] + GIVEN_UP + WORK[5:6])
+
+
+def test_what_was_taken_back_can_not_be_gone_forward_to(two):
+    begin(two)
+    savepoint(two.driver.folder, "all")
+    restore(two.driver.folder, "then", sinks="rewind")
+    two.send([])
+    for sinks in (None, "rewind"):
+        with pytest.raises(CheckpointError, match="transaction 17 was given up once, and rows of transactions 6 to 17"):
+            restore(two.driver.folder, "all", sinks=sinks)
+    two.send(WORK[5:8])
+    with pytest.raises(CheckpointError, match="were taken back"):
+        restore(two.driver.folder, "all", sinks="rewind")
+    restore(two.driver.folder, "then", sinks="rewind")
+    two.send(WORK[5:])
+    two.check(WORK)
+    assert restore(two.driver.folder, "all", sinks="append").txid == 17, "who says so takes targets as they are"
+
+
+def test_twice_further_back_and_once_more_as_it_is(two):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    assert restore(two.driver.folder, "then").taken_back.keys() == {"files", "table"}, "it is still to be done"
+    two.send([])
+    assert restore(two.driver.folder, txid=2, sinks="rewind").taken_back.keys() == {"files", "table"}
+    two.send(WORK[2:])
+    two.check(WORK)
+
+
+def test_rows_that_were_left_once_can_be_taken_back_later(two):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="append")
+    two.send(WORK[5:7])
+    restore(two.driver.folder, "then", sinks="rewind")
+    two.send(WORK[5:])
+    two.check(WORK)
+
+
+def test_append_after_it_leaves_the_rows(two):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    restore(two.driver.folder, "then", sinks="append")
+    two.send(WORK[5:6])
+    assert two.files() == two.table() == words(WORK[:6] + GIVEN_UP)
+
+
+def test_other_tools_leave_it_to_be_done(two):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    deleteSavepoint(two.driver.folder, "then")
+    two.send(WORK[5:])
+    two.check(WORK)
+
+
+def test_a_fold_of_the_log_keeps_it(two):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    TransactionLog(FolderStorage(two.driver.folder)).fold()
+    two.send(WORK[5:])
+    two.check(WORK)
+
+
+def test_all_sinks_can_or_nothing_is_changed(place):
+    url = f"sqlite:///{place}/out.db"
+    made = topology(files=FileSink(place / "out", "json"), table=SqlSink(url, "words"))
+    with Driver(place) as driver:
+        with driver.start(made) as tester:
+            tester.send(WORK[0])
+        savepoint(driver.folder, "one")
+        with driver.start(made) as tester:
+            tester.send({"lines": []})
+        assert restore(driver.folder, "one", sinks="rewind").taken_back == {}, "nothing was published"
+        with driver.start(made) as tester:
+            tester.send(WORK[1])
+        before = read_state(FolderStorage(driver.folder))
+        with pytest.raises(CheckpointError, match=r"can't be taken back by 'table' \(.*#words\).*sinks='append'.*to="):
+            restore(driver.folder, "one", sinks="rewind")
+        assert read_state(FolderStorage(driver.folder)) == before
+
+
+def test_a_sink_that_wrote_elsewhere_since_can_not_take_it_back(place):
+    with Driver(place) as driver:
+        for number, out in enumerate(("a", "a", "b")):
+            with driver.start(topology(files=FileSink(place / out, "json"))) as tester:
+                tester.send(WORK[number])
+        with pytest.raises(CheckpointError, match="or wrote elsewhere then"):
+            restore(driver.folder, txid=1, sinks="rewind")
+        restore(driver.folder, txid=2, sinks="rewind")
+        with driver.start(topology(files=FileSink(place / "b", "json"))):
+            assert committedFiles(place / "b") == []
+            assert committedFiles(place / "a") != []
+
+
+@pytest.mark.parametrize("other", ["lacks", "elsewhere", "can't"])
+def test_a_start_that_can_not_take_back_is_refused_before_it_changes_anything(two, other):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    files, url = FileSink(two.folder, "json"), f"sqlite:///{two.database}"
+    table = {"elsewhere": SqlSink(url, "others", txid="txid"), "can't": SqlSink(url, "words")}
+    given = {"files": files} if other == "lacks" else {"files": files, "table": table[other]}
+    before = read_state(FolderStorage(two.driver.folder))
+    with pytest.raises(CheckpointMismatchError, match=r"6 to 17 .* are to be taken back from .* by sink 'table'"):
+        two.driver.start(topology(**given))
+    assert read_state(FolderStorage(two.driver.folder)) == before
+    two.send(WORK[5:])
+    two.check(WORK)
+
+
+def test_rows_of_who_had_the_target_before_stay(place):
+    """Their transactions have the same numbers."""
+    with Two(place).driver as driver:
+        two = Two(place)
+        two.driver = driver
+        begin(two)
+        folder, driver.folder = driver.folder, place / "second"
+        two.send(WORK[:2], adopt="takeover")
+        two.send(WORK[2:8])
+        restore(driver.folder, txid=3, sinks="rewind")
+        two.send([])
+        first = Counter(words(WORK[:5] + GIVEN_UP))
+        assert two.files() == two.table() == first + Counter(words(WORK[:3]))
+        two.send(WORK[3:5])
+        assert two.files() == two.table() == first + Counter(words(WORK[:5]))
+        assert folder != driver.folder
+
+
+def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(place):
+    collected = CollectSink()
+    with Driver(place) as driver:
+        made = topology(list=collected, console=ConsoleSink())
+        with driver.start(made) as tester:
+            for work in WORK[:3]:
+                tester.send(work)
+        restore(driver.folder, txid=1, sinks="rewind")
+        with driver.start(made):
+            assert sorted(collected.transactions) == [1]
+
+
+def test_repair_takes_back_too(two):
+    begin(two, 5, 3)
+    newest = max(Path(two.driver.folder, "state", "count").rglob("*"), key=lambda path: (path.is_file(), path.name))
+    newest.write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="sinks='rewind'"):
+        repair(two.driver.folder, yes=True)
+    done = repair(two.driver.folder, yes=True, sinks="rewind")
+    assert done.txid == 7
+    two.send(WORK[5:6])
+    two.check(WORK[:5] + GIVEN_UP[:2] + WORK[5:6])
+
+
+def test_messages_that_were_acknowledged_are_not_lost(place):
+    def made():
+        builder = TopologyBuilder("tracked")
+        builder.setSpout("words", Words("a", "b", "c", "d"))
+        builder.setBolt("count", CountWords(), 2).fieldsGrouping("words", "word")
+        builder.setSink("out", FileSink(place / "out", "json")).shuffleGrouping("words")
+        return builder.createTopology()
+
+    with Driver(place) as driver:
+        with driver.start(made()) as tester:
+            tester.emit()
+        found = read_state(FolderStorage(driver.folder)).committed
+        with driver.start(made()) as tester:
+            tester.emit()
+        rows_then = committedFiles(place / "out")
+        restore(driver.folder, txid=found, sinks="rewind")
+        with pytest.raises(CheckpointMismatchError, match=r"'words' has acknowledged the messages .*sinks='append'"):
+            driver.start(made())
+        restore(driver.folder, txid=found, sinks="append")
+        with driver.start(made()):
+            assert committedFiles(place / "out") == rows_then
+
+
+def test_what_is_refused(place):
+    with pytest.raises(ConfigError, match="'append' or 'rewind'"):
+        restore(place, "x", sinks="forget")
+    with pytest.raises(ConfigError, match="can't be taken back, so txid= is for a table without a key"):
+        SqlSink("sqlite:///x.db", "words", key="word", txid="txid")
+    with pytest.raises(ConfigError, match="txid must be the name"):
+        SqlSink("sqlite:///x.db", "words", txid="")
+    with pytest.raises(TopologyError, match="a field 'word' already"):
+        topology(table=SqlSink(f"sqlite:///{place}/x.db", "words", txid="word"))
+
+
+def test_a_sink_that_only_says_that_it_can_does_not_start(place):
+    class Says(SqlSink):
+        rewinds = True
+
+        def __init__(self, *given):
+            super().__init__(*given, txid="txid")
+
+        def connect(self, schema):
+            return Bare(super().connect(schema))
+
+    class Bare(Target):
+        def __init__(self, table):
+            self.table = table
+
+        def marker(self):
+            return self.table.marker()
+
+        def publish(self, marker, previous, rows):
+            self.table.publish(marker, previous, rows)
+
+    with Driver(place) as driver:
+        made = topology(table=Says(f"sqlite:///{place}/x.db", "words"))
+        with driver.start(made) as tester:
+            for work in WORK[:2]:
+                tester.send(work)
+        restore(driver.folder, txid=1, sinks="rewind")
+        with pytest.raises(SinkError, match="its target has no rewind"):
+            driver.start(made)
