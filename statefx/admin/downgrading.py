@@ -114,26 +114,28 @@ def downgrade(
     was, provider = known.state_version, provider_of(found, config)
     if was == version:
         return Downgrade(component, was, version, 0, 0, time.monotonic() - began)
-    if was < version:
-        raise CheckpointError(
-            f"{component!r} in {folders.location} has version {was}: a start with a bolt of version {version} "
-            "upgrades it",
-            component=component,
-        )
-    if bolt.stateVersion != was:
-        raise CheckpointMismatchError(
-            f"{component!r} in {folders.location} has version {was}, and {type(bolt).__name__} has stateVersion "
-            f"{bolt.stateVersion}: give the bolt that ran last",
-            component=component,
-            found=was,
-            wanted=bolt.stateVersion,
-        )
-
+    _check_version(bolt, version, component, was, folders.location)
     rewriter = Rewriter(folders, provider, f"given the form of version {version}", "downgrade")
     done = rewriter.run(found, {component: older_form(known, bolt, version, groupingKey)})
     downgraded = Downgrade(component, was, version, done.keys, done.bytes, time.monotonic() - began)
     logger.info("%s: %s", folders.location, downgraded)
     return downgraded
+
+
+def _check_version(bolt: Stateful, version: int, component: str, was: int, location: str) -> None:
+    if was < version:
+        raise CheckpointError(
+            f"{component!r} in {location} has version {was}: a start with a bolt of version {version} upgrades it",
+            component=component,
+        )
+    if bolt.stateVersion != was:
+        raise CheckpointMismatchError(
+            f"{component!r} in {location} has version {was}, and {type(bolt).__name__} has stateVersion "
+            f"{bolt.stateVersion}: give the bolt that ran last",
+            component=component,
+            found=was,
+            wanted=bolt.stateVersion,
+        )
 
 
 def older_form(known: StatefulIdentity, bolt: Stateful, version: int, groupingKey: GroupingKey | None) -> NewForm:

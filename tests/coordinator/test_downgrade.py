@@ -352,6 +352,6 @@ def test_from_a_shell(place, capsys):
         assert "can't be made with ['length']" in capsys.readouterr().err
         assert main([*words[:2], "count", words[3], "--yes"]) == 2
         assert "write it as in count=1" in capsys.readouterr().err
-        assert main([*words[:3], f"{__name__}:Sized", '{"size": 1}', "--by-key", "--yes"]) == 0
+        assert main([*words[:3], f"{__name__}:Sized", '{"size": 1}', "--by-key", "--table", "--yes"]) == 0
         assert "count has version 1, and had 2" in capsys.readouterr().out
         send(driver, [2], One())

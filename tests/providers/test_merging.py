@@ -15,6 +15,7 @@ from statefx.errors import StateCorruptedError
 from statefx.state.changelog import artefacts, merging, reading
 from statefx.state.changelog.artefacts import Artefact
 from statefx.state.changelog.chain import Changelog
+from statefx.state.contract import blocks
 from statefx.state.contract.store import EMPTY, Namespace, Retention, SnapshotRef, StateProvider, Version, prepare_as
 from statefx.storage import FolderStorage
 from statefx.testing.site import Site, image, prepare, writes
@@ -117,7 +118,7 @@ class TestNumber:
     def test_what_is_merged_block_by_block_has_the_newest_value_of_each_key(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[dict[bytes, bytes | None]], block: int
     ) -> None:
-        monkeypatch.setattr(artefacts, "_CHUNK_ENTRIES", block)
+        monkeypatch.setattr(blocks, "BLOCK_ENTRIES", block)
         changelog = Changelog(Namespace("lineage", uuid4().hex, 0), FolderStorage(tmp_path))
         versions, newest = [EMPTY], {}
         for txid, entries in enumerate(changes, 1):

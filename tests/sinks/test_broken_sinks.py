@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from statefx.connectors import StagedRows
+from statefx.connectors.sql.target import SqlTable
 from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkMismatchError, StagedRowsLostError
 from statefx.operators.sinks import CheckpointPosition
@@ -176,6 +177,16 @@ def test_a_broken_sink_is_caught(tmp_path, part):
         test(contract, tmp_path)
 
 
+TAKES_BACK = SinkContract.test_what_is_taken_back_is_gone_after_any_crash_and_rows_of_others_stay
+
+
+def test_a_sink_that_takes_back_rows_of_others_is_caught(tmp_path, monkeypatch):
+    """Transactions of the checkpoint before a takeover have the same numbers as those of this one."""
+    monkeypatch.setattr(SqlTable, "_disown", lambda self, connection: None)
+    with pytest.raises(AssertionError):
+        TAKES_BACK(sound.TestSqliteWithTxid(), tmp_path)
+
+
 def test_each_test_of_the_contract_catches_a_sink():
     tests = {each for name, each in vars(SinkContract).items() if name.startswith("test_")}
-    assert tests == {test for test, _ in BROKEN.values()}
+    assert tests == {test for test, _ in BROKEN.values()} | {TAKES_BACK}
