@@ -495,8 +495,8 @@ def _exported(
         )
     if next(iter(storage.list()), None) is not None:
         raise CheckpointError(
-            f"{target.location} is not empty: give a folder that is new. A folder in which an export was killed has no "
-            "log, and no topology is started on it: delete it, and export again",
+            f"{target.location} is not empty: give a folder that is new. Nothing was changed. Only if an export was "
+            "killed in it, so that it has no log: delete it, and export again",
             path=target.location,
         )
     _open_all(folders, found, provider, pin)
