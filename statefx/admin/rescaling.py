@@ -150,6 +150,8 @@ def rescale(
     --------
     >>> print(rescale("checkpoints/word-count", {"count": 8}))     # doctest: +SKIP
     """
+    if not isinstance(groupingKey, Mapping | None):
+        raise ConfigError(f"groupingKey must be a mapping such as {{'count': lambda key: key}}, got {groupingKey!r}")
     folders, found = found_checkpoint(checkpointLocation)
     provider = provider_of(found, config)
     return Rescaler(folders, provider, dict(groupingKey or {}), progress=progress).run(found, tasks)

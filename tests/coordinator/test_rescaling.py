@@ -355,3 +355,8 @@ def test_a_new_bolt_with_the_name_of_a_renamed_one_is_not_taken_for_it(place):
         with Driver(place, name=order[0]) as driver:
             send(driver, range(6), named(count=2))
             assert launch.rescalings(read_state(FolderStorage(driver.folder))) == {"count": 4}
+
+
+def test_a_function_alone_is_no_mapping_of_grouping_keys(tmp_path):
+    with pytest.raises(ConfigError, match="groupingKey must be a mapping such as"):
+        rescale(tmp_path, {"count": 2}, groupingKey=lambda key: key)
