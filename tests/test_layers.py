@@ -104,6 +104,7 @@ MAY_OPEN_FILES = {
     "statefx/testing/": "no part of what is run",
     "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
     "statefx/admin/rescaling.py": "temporary files of this machine, of entries that go to other tasks",
+    "statefx/admin/runs.py": "temporary files of this machine, of sorted entries",
     "statefx/admin/rewriting.py": "temporary files of this machine, of entries that get another form",
     "statefx/admin/state_writing.py": "temporary files of this machine, of rows that become state",
     "statefx/admin/savepoints.py": "a temporary folder of this machine, for caches",

@@ -16,56 +16,38 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
-import msgpack
-import pyarrow as pa
-
-from statefx.admin.layouts import own_entries
-from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
-from statefx.admin.reading import blocks_at, codec_of, task_blocks
-from statefx.admin.routing import GroupingKey, Router
+from statefx.admin.reading import Progress, task_blocks
+from statefx.admin.routing import MOVED, GroupingKey, check_grouping, router_of
+from statefx.admin.runs import Run, Runs
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.admin.task_writing import TaskWriter
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError
-from statefx.operators.ddl import parse_type
-from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.errors import CheckpointError, ConfigError
+from statefx.protocol.identity import TaskId
 from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.changelog.merging import image_of
-from statefx.state.contract.blocks import Block, InBlocks, in_blocks
-from statefx.state.contract.store import StateContext, StateProvider, prepare_as
-from statefx.state.encoding.codec import Codec
+from statefx.state.contract.blocks import Block
+from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
 TASKS_MAX = 1 << 15
 
-_RUN_BYTES = 256 << 10
-"""Of a run, so much is in memory; as many are written at a time as there are new tasks."""
-
-_FRAME = struct.Struct(">I")
-
-Progress = Callable[[int, int], object]
-
 _PASSES = 3
 """State is read, written, and read back."""
-
-MOVED = "given other tasks"
 
 
 @dataclass(frozen=True)
@@ -179,21 +161,17 @@ class Rescaler:
             return Rescaling({}, 0, 0, self.clock() - began)
         log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened, self.adopt)
         state = log.state
-        # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
-        self.provider.fence(state.lineage, state.generation, self.folders.storage)
-        tokens: dict[str, str] = {}
-        sizes: dict[str, int] = {}
-        sums: list[Sum] = []
+        writer = TaskWriter(self.folders.storage, self.provider, self._told).fenced(state)
         self._total = _PASSES * self._size(state, changed) if self.progress else 0
         names = self._names(state, changed)
         for bolt, now in changed.items():
             with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
-                self._rescaled(state, bolt, now, names, folder, tokens, sizes, sums)
-        log.append(Rescaled(state.generation, changed, tokens, sizes, names))
+                self._rescaled(state, bolt, now, names, folder, writer)
+        log.append(Rescaled(state.generation, changed, writer.tokens, writer.sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
-            sum(each.keys for each in sums),
-            sum(each.bytes for each in sums),
+            writer.keys,
+            writer.bytes,
             self.clock() - began,
         )
         if self.progress is not None:
@@ -236,8 +214,7 @@ class Rescaler:
         if unknown := sorted(set(self.grouping_key) - set(stateful)):
             raise ConfigError(f"groupingKey: {unknown[0]!r} is no stateful bolt of this checkpoint")
         changed = {bolt: now for bolt, now in tasks.items() if stateful[bolt].parallelism != now}
-        holding = {TaskId.parse(name).component for name in found.heads}
-        for bolt in changed.keys() & holding:
+        for bolt in filter(found.holds, changed):
             self._check_routing(bolt, stateful[bolt])
         return changed
 
@@ -268,50 +245,20 @@ class Rescaler:
                 "Group both by these, start it once with the tasks of now, and rescale then",
                 component=bolt,
             )
-        self.check_grouping(bolt, known, MOVED)
-        router = self.router(bolt, known)
+        check_grouping(bolt, known, MOVED)
+        router = router_of(bolt, known, self.grouping_key.get(bolt))
         if known.parallelism == 1 and router.given is None and router.own is None:
             raise CheckpointError(f"bolt {bolt!r} can't be given other tasks: {router.alone()}", component=bolt)
 
-    def check_grouping(self, bolt: str, known: StatefulIdentity, what: str) -> None:
-        """Refuse a bolt whose grouping does not say which task a key belongs to."""
-        keyed = [each for each in known.routing if each != ("broadcast",)]
-        if len(keyed) != 1 or keyed[0][0] != "fields":
-            shown = " and ".join(f"{kind}({', '.join(types)})" if types else kind for kind, *types in known.routing)
-            raise CheckpointError(
-                f"bolt {bolt!r} can't be {what}: it gets its rows by {shown}, and only fieldsGrouping, with the same "
-                "types for all inputs, says which task a key belongs to",
-                component=bolt,
-            )
-
     # ---- keys and tasks
 
-    def router(self, bolt: str, known: StatefulIdentity, codec: Codec | None = None, what: str = MOVED) -> Router:
-        """Return what finds the task of a bolt's keys."""
-        (types,) = (types for kind, *types in known.routing if kind == "fields")
-        fields = tuple(f"field {number + 1}" for number in range(len(types)))
-        if known.key_fields:
-            fields = known.key_fields[0].fields
-        schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
-        written = codec_of(bolt, known, codec)
-        own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
-        return Router(bolt, fields, schema, written, self.grouping_key.get(bolt), what, own)
-
     def _rescaled(
-        self,
-        state: LogState,
-        bolt: str,
-        now: int,
-        names: Mapping[str, str],
-        folder: str,
-        tokens: dict[str, str],
-        sizes: dict[str, int],
-        sums: list[Sum],
+        self, state: LogState, bolt: str, now: int, names: Mapping[str, str], folder: str, writer: TaskWriter
     ) -> None:
         was = state.topology.stateful[bolt].parallelism
-        if not any(TaskId.parse(name).component == bolt for name in state.heads):
+        if not state.holds(bolt):
             return  # nothing has been committed by it
-        router = self.router(bolt, state.topology.stateful[bolt])
+        router = router_of(bolt, state.topology.stateful[bolt], self.grouping_key.get(bolt))
         target = replace(state, kept_as={**state.kept_as, **names})
         runs: list[list[Run]] = [[] for _ in range(now)]
         for task in range(was):
@@ -329,171 +276,5 @@ class Rescaler:
             for entry in router.common():
                 common.add(*entry)
         for task in range(now):
-            name = str(TaskId(bolt, task))
-            tokens[name], sizes[name], copied = self.written(
-                target, TaskId(bolt, task), _Runs([*runs[task], *([common] if common.keys else ())]), folder
-            )
-            sums.append(copied)
-            logger.info("state of %s is written: %d keys (%d of %d)", name, copied.keys, task + 1, now)
-
-    def written(self, state: LogState, task: TaskId, runs: Scanned, folder: str) -> tuple[str, int, Sum]:
-        """Write the state of a new task; return its token, its size and what it holds."""
-        namespace, storage, token = state.namespace(task), self.folders.storage, uuid.uuid4().hex
-        count = runs.keys if isinstance(runs, _Runs) else sum_of(runs.scan(None, None)).keys
-        given = _Given(runs, count, self._told)
-        cache = os.path.join(folder, "cache")
-        context = StateContext(state.generation, EMPTY, storage, cache)
-        with closing(self.provider.newState(namespace, context)) as store:
-            try:
-                written = prepare_as(store, state.committed, token, given)
-            except StateError as error:
-                if error.data.get("errno") is None:
-                    raise
-                raise StateError(
-                    f"{error.message}. Nothing was changed: the checkpoint needs room for the state once more. Make "
-                    "room, or see why the place refuses, and do it again",
-                    **error.data,
-                ) from error
-            if not self.provider.capabilities.lazy_commit:  # no later record would tell it
-                store.commit(state.committed, token)
-        there = given.sum or sum_of(runs.scan(None, None))
-        context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
-        summing = Summing()
-        for keys, values in self._told(blocks_at(self.provider, namespace, context)):
-            summing.add(keys, values)
-        found = summing.sum
-        if found != there or found.keys != count:
-            raise StateCorruptedError(
-                f"what was written of {task} is not what was read: {found} for {there}. Nothing was changed; look for "
-                "the fault in the provider or the disk",
-                component=task.component,
-                task=task.task,
-                found=found,
-                expected=there,
-            )
-        return written.token, written.size_bytes, found
-
-
-class Run:
-    """Entries in key order, in a temporary file.
-
-    Raises StateError: the file system refused, for instance because the disk is full.
-    """
-
-    def __init__(self, path: str, stack: ExitStack) -> None:
-        self.path = path
-        self.keys = 0
-        """How many it has."""
-        self._keys: list[bytes] = []
-        self._values: list[bytes] = []
-        self._bytes = 0
-        with self._refusals():
-            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - the stack closes it
-        stack.push(self._end)
-
-    def add(self, key: bytes, value: bytes) -> None:
-        """Take an entry; keys come in order."""
-        self._keys.append(key)
-        self._values.append(value)
-        self._bytes += len(key) + len(value)
-        if self._bytes > _RUN_BYTES:
-            self._flush()
-
-    def extend(self, keys: list[bytes], values: list[bytes]) -> None:
-        """Take many entries."""
-        self._keys.extend(keys)
-        self._values.extend(values)
-        self._bytes += sum(map(len, keys)) + sum(map(len, values))
-        if self._bytes > _RUN_BYTES:
-            self._flush()
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield all entries."""
-        with open(self.path, "rb") as file:
-            while head := file.read(_FRAME.size):
-                keys, values = msgpack.unpackb(file.read(_FRAME.unpack(head)[0]))
-                yield keys, values
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        for keys, values in self.blocks():
-            yield from zip(keys, values, strict=True)
-
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:  # else nobody reads it
-                self._flush()
-        finally:
-            with suppress(OSError):  # what is left after a refusal is refused again, which would hide the first error
-                self._file.close()
-
-    def _flush(self) -> None:
-        if self._keys:
-            frame = msgpack.packb([self._keys, self._values])
-            with self._refusals():
-                self._file.write(_FRAME.pack(len(frame)))
-                self._file.write(frame)
-                self._file.flush()
-            self.keys += len(self._keys)
-            self._keys, self._values, self._bytes = [], [], 0
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            folder = os.path.dirname(self.path)
-            raise StateError(
-                f"{folder}: a temporary file cannot be written: {error.strerror}. Nothing was changed. State needs as "
-                "much room there as it has: make room, or name another folder with TMPDIR, and do it again",
-                path=self.path,
-                errno=error.errno,
-            ) from error
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """The runs of a new task, which are merged as they are read."""
-
-    runs: Sequence[Run]
-
-    @property
-    def keys(self) -> int:
-        """How many entries they have."""
-        return sum(run.keys for run in self.runs)
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield all entries in key order; no key is in two of them."""
-        if len(self.runs) == 1:  # as many tasks as before, times a number: of one task's keys nothing is to be merged
-            return self.runs[0].blocks()
-        return image_of([((keys, [*values]) for keys, values in run.blocks()) for run in self.runs])
-
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all entries in key order."""
-        for keys, values in self.blocks():
-            yield from zip(keys, values, strict=True)
-
-
-class _Given(Entries):
-    """The entries of a new task as they are given to its store; summed up while they are, so that they are read once.
-
-    `sum` is None until all of them were taken in one go.
-    """
-
-    def __init__(self, source: Scanned, count: int, told: Callable[[Iterable[Block]], Iterator[Block]]) -> None:
-        super().__init__(source, count)
-        self._source = source
-        self._told = told
-        self.sum: Sum | None = None
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield them in blocks."""
-        summing, source = Summing(), self._source
-        blocks = source.blocks() if isinstance(source, InBlocks) else in_blocks(source.scan(None, None))
-        for keys, values in self._told(blocks):
-            summing.add(keys, values)
-            yield keys, values
-        self.sum = summing.sum
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes | None]]:
-        for keys, values in self.blocks():
-            yield from zip(keys, values, strict=True)
+            own_runs = Runs([*runs[task], *([common] if common.keys else ())])
+            writer.write(target, TaskId(bolt, task), now, own_runs, folder)

@@ -22,18 +22,16 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueForm
-from statefx.admin.migration import Sum
-from statefx.admin.reading import check_idle, codec_of, open_task
-from statefx.admin.rescaling import Rescaler
-from statefx.admin.routing import GroupingKey, Router, Taker
+from statefx.admin.reading import check_idle, codec_of, task_blocks
+from statefx.admin.routing import GroupingKey, Router, Taker, check_grouping, router_of
 from statefx.admin.savepoints import taken
 from statefx.admin.sorting import SortedEntries
+from statefx.admin.task_writing import TaskWriter
 from statefx.coordinator.adoption import NOTHING_ADOPTED, same_tasks
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
@@ -46,9 +44,6 @@ from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
-
-_BLOCK = 4096
-"""So many entries are sent to their tasks at a time."""
 
 _STAYING = {"shuffle", "all", "global", "broadcast"}
 """Groupings by which no key belongs to a task: what lies in one stays there."""
@@ -98,7 +93,7 @@ class Rewriter:
         StateCorruptedError
             What is read is damaged, or what was read back is not what was written.
         """
-        holding = {bolt: form for bolt, form in forms.items() if self._holds(found, bolt)}
+        holding = {bolt: form for bolt, form in forms.items() if found.holds(bolt)}
         for bolt, form in holding.items():
             self._check(bolt, found.topology.stateful[bolt], form)
         check_idle(found, self.folders, self.then)
@@ -110,29 +105,16 @@ class Rewriter:
             }
             log = taken(self.folders, self.then, partial(self._check_same, found), self.opened, self.adopt)
             state = log.state
-            # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
-            self.provider.fence(state.lineage, state.generation, self.folders.storage)
-            tokens: dict[str, str] = {}
-            sizes: dict[str, int] = {}
-            sums: list[Sum] = []
-            writer = Rescaler(self.folders, self.provider, {})
+            writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
             for bolt, own_entries in entries.items():
                 for task in range(own_entries.tasks):
-                    id = TaskId(bolt, task)
-                    tokens[str(id)], sizes[str(id)], copied = writer.written(state, id, own_entries.of(task), folder)
-                    sums.append(copied)
-                    logger.info(
-                        "state of %s is written: %d keys (%d of %d)", id, copied.keys, task + 1, own_entries.tasks
-                    )
+                    writer.write(state, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
             becomes = {bolt: form.becomes for bolt, form in forms.items()}
             tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
-            log.append(Rescaled(state.generation, tasks, tokens, sizes, stateful=becomes))
-        return Rewritten(sum(each.keys for each in sums), sum(each.bytes for each in sums))
+            log.append(Rescaled(state.generation, tasks, writer.tokens, writer.sizes, stateful=becomes))
+        return Rewritten(writer.keys, writer.bytes)
 
     # ---- what is refused
-
-    def _holds(self, found: LogState, bolt: str) -> bool:
-        return any(TaskId.parse(name).component == bolt for name in found.heads)
 
     def _check(self, bolt: str, before: StatefulIdentity, form: NewForm) -> None:
         if self.provider.capabilities.shared:
@@ -147,7 +129,7 @@ class Rewriter:
             )
         if _stays(before, form):
             return
-        Rescaler(self.folders, self.provider, {}).check_grouping(bolt, form.becomes, self.what)
+        check_grouping(bolt, form.becomes, self.what)
         if form.grouping_key is None and (before.parallelism == 1 or not same_tasks(before, form.becomes)):
             why = "it has had one task" if before.parallelism == 1 else "its rows are grouped otherwise than before"
             raise CheckpointError(
@@ -183,16 +165,9 @@ class Rewriter:
         entries = SortedEntries(path, form.becomes.parallelism)
         placing = self._placing(bolt, before, form, entries)
         for task in range(before.parallelism):
-            with closing(open_task(self.provider, self.folders, found, bolt, task)[0]) as store:
-                block: list[Entry] = []
-                for stored, data in store.scan(None, None):
-                    entry = forms.entry(stored, data)
-                    if entry is not None:
-                        block.append(entry)
-                    if len(block) == _BLOCK:
-                        placing.place(task, block)
-                        block = []
-                placing.place(task, block)
+            for keys, values in task_blocks(self.provider, self.folders, found, bolt, task):
+                made = map(forms.entry, keys, values)
+                placing.place(task, [entry for entry in made if entry is not None])
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, before.parallelism)
         entries.flush()
         placing.check_proof()
@@ -205,13 +180,10 @@ class Rewriter:
     def _placing(self, bolt: str, before: StatefulIdentity, form: NewForm, entries: SortedEntries) -> _Placing:
         if _stays(before, form):
             return _Placing(entries.takers(), before.parallelism)
-        told = form.grouping_key
-        router = Rescaler(self.folders, self.provider, {} if told is None else {bolt: told}).router(
-            bolt, form.becomes, what=self.what
-        )
+        router = router_of(bolt, form.becomes, form.grouping_key, what=self.what)
         proves = before.parallelism > 1 and same_tasks(before, form.becomes)
         remedy = self._remedy(form)
-        return _Placing(entries.takers(), before.parallelism, router, proves, told is not None, remedy)
+        return _Placing(entries.takers(), before.parallelism, router, proves, form.grouping_key is not None, remedy)
 
     def _two_in_one(
         self, found: LogState, bolt: str, forms: EntryForms, stored: bytes, origins: Iterable[int]
@@ -219,8 +191,8 @@ class Rewriter:
         """Return the error that names two keys that have become one; only for it, they are read again."""
         shown: list[str] = []
         for task in origins:
-            with closing(open_task(self.provider, self.folders, found, bolt, task)[0]) as store:
-                for old, data in store.scan(None, None):
+            for keys, values in task_blocks(self.provider, self.folders, found, bolt, task):
+                for old, data in zip(keys, values, strict=True):
                     entry = forms.entry(old, data)
                     if entry is not None and entry.stored == stored:
                         shown.append(f"{forms.shown(old)} in task {task}")

@@ -18,9 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statefx.admin.columns import quick_keys
-from statefx.admin.layouts import OwnEntries, Pieces, Source
+from statefx.admin.layouts import OwnEntries, Pieces, Source, own_entries
+from statefx.admin.reading import codec_of
 from statefx.errors import CheckpointError, SchemaError
+from statefx.operators.ddl import parse_type
 from statefx.plan.hashing import hashes_of, row_hasher
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
@@ -31,6 +34,8 @@ GroupingKey = Callable[[Any], Any]
 
 Group = tuple[bytes, str | None]
 """Keys of one kind: those of the state itself, of one map, or of timers."""
+
+MOVED = "given other tasks"
 
 PROOF_BITS = 20
 """Keys that have nothing to do with the grouping lie right by chance: 20 of them in two tasks once in a million."""
@@ -276,3 +281,33 @@ def remedy(bolt: str) -> str:
 
 def _of(name: str | None) -> str:
     return "" if name is None else f" of state.map({name!r})"
+
+
+def check_grouping(bolt: str, known: StatefulIdentity, what: str) -> None:
+    """Refuse a bolt whose grouping does not say which task a key belongs to."""
+    keyed = [each for each in known.routing if each != ("broadcast",)]
+    if len(keyed) != 1 or keyed[0][0] != "fields":
+        shown = " and ".join(f"{kind}({', '.join(types)})" if types else kind for kind, *types in known.routing)
+        raise CheckpointError(
+            f"bolt {bolt!r} can't be {what}: it gets its rows by {shown}, and only fieldsGrouping, with the same "
+            "types for all inputs, says which task a key belongs to",
+            component=bolt,
+        )
+
+
+def router_of(
+    bolt: str,
+    known: StatefulIdentity,
+    given: GroupingKey | None,
+    codec: Codec | None = None,
+    what: str = MOVED,
+) -> Router:
+    """Return what finds the task of a bolt's keys."""
+    (types,) = (types for kind, *types in known.routing if kind == "fields")
+    fields = tuple(f"field {number + 1}" for number in range(len(types)))
+    if known.key_fields:
+        fields = known.key_fields[0].fields
+    schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
+    written = codec_of(bolt, known, codec)
+    own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
+    return Router(bolt, fields, schema, written, given, what, own)

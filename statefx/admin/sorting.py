@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import itemgetter
 
-from statefx.admin.rescaling import Run
+from statefx.admin.runs import Run, Runs
 
 _SORTED_BYTES = 64 << 20
 """So many bytes are sorted at a time. 10 GB of a task are 160 runs then, of which 256 kB each are in memory."""
@@ -61,29 +59,9 @@ class SortedEntries:
             held.clear()
         self._bytes = 0
 
-    def of(self, task: int) -> SortedTask:
-        """Return the entries of a task, as a store is scanned."""
-        return SortedTask(self._runs[task])
-
-
-@dataclass(frozen=True)
-class SortedTask:
-    """The entries of one task."""
-
-    runs: list[Run]
-
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all entries in key order."""
-        return heapq.merge(*self.runs, key=_key)
-
-    def twice(self) -> bytes | None:
-        """Return a key that two entries have; None: there is none."""
-        before = None
-        for key, _ in self.scan(None, None):
-            if key == before:
-                return key
-            before = key
-        return None
+    def of(self, task: int) -> Runs:
+        """Return the entries of a task."""
+        return Runs(self._runs[task])
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.admin.migration import Sum
 from statefx.admin.reading import check_idle, codec_of, component_of, open_task
-from statefx.admin.rescaling import Rescaler, Run
-from statefx.admin.routing import GroupingKey, Router
+from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
+from statefx.admin.runs import Run
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.admin.task_writing import TaskWriter
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.operators.state_schema import Form
@@ -174,7 +174,6 @@ class StateWriter:
     form: Form
     grouping_key: GroupingKey | None
     codec: Codec | None
-    rescaler: Rescaler = field(init=False)
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -184,18 +183,14 @@ class StateWriter:
                 "files with statefx.migrate(..., to='rocksdb'), write, and move it back"
             )
         known = self.found.topology.stateful[self.component]
-        if self.found.committed == 0 or self.component not in {
-            TaskId.parse(name).component for name in self.found.heads
-        }:
+        if self.found.committed == 0 or not self.found.holds(self.component):
             raise CheckpointError(
                 f"writeState: {self.component!r} in {self.folders.location} has committed nothing yet: run its "
                 "topology once over any input, stop it, and write then",
                 component=self.component,
             )
-        given = {} if self.grouping_key is None else {self.component: self.grouping_key}
-        self.rescaler = Rescaler(self.folders, self.provider, given)
-        self.rescaler.check_grouping(self.component, known, "written to")
-        router = self.rescaler.router(self.component, known, self.codec, "written to")
+        check_grouping(self.component, known, "written to")
+        router = router_of(self.component, known, self.grouping_key, self.codec, "written to")
         self.encoder = Encoder(
             self.component, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism,
             router,
@@ -234,21 +229,15 @@ class StateWriter:
             runs, rows, deleted = self._spooled(entries, folder)
             log = taken(self.folders, "write", self._check_same)
             state = log.state
-            # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
-            self.provider.fence(state.lineage, state.generation, self.folders.storage)
-            tokens: dict[str, str] = {}
-            sizes: dict[str, int] = {}
-            sums: list[Sum] = []
+            writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
             tasks = state.topology.stateful[self.component].parallelism
             for task in range(tasks):
                 id = TaskId(self.component, task)
                 with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
                     merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
-                    tokens[str(id)], sizes[str(id)], found = self.rescaler.written(state, id, merged, folder)
-                sums.append(found)
-                logger.info("state of %s is written: %d keys (%d of %d)", id, found.keys, task + 1, tasks)
-            log.append(Rescaled(state.generation, {self.component: tasks}, tokens, sizes))
-        done = Written(self.component, rows, deleted, sum(each.keys for each in sums), sum(each.bytes for each in sums))
+                    writer.write(state, id, tasks, merged, folder)
+            log.append(Rescaled(state.generation, {self.component: tasks}, writer.tokens, writer.sizes))
+        done = Written(self.component, rows, deleted, writer.keys, writer.bytes)
         logger.info("%s: %s", self.folders.location, done)
         return done
 

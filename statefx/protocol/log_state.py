@@ -213,6 +213,10 @@ class LogState:
         """Return the last committed version of ``component/task``."""
         return self.heads.get(name, EMPTY)
 
+    def holds(self, component: str) -> bool:
+        """Tell whether a component has committed state."""
+        return any(TaskId.parse(name).component == component for name in self.heads)
+
     def stored_bytes(self) -> dict[str, int]:
         """Return, by component, the bytes of the newest snapshots and of what was committed since them."""
         found: dict[str, int] = {}

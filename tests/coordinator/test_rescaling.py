@@ -1,7 +1,7 @@
 """State that is given to other tasks: it is as if the bolt had had them from the beginning."""
 
 import shutil
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -17,14 +17,12 @@ from statefx.state import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
 from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, Split, lines
 
 __all__ = ["place", "provider"]
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-WORK = [lines(f"to be {number}", "or not", f"w{number % 7} w{number % 5} v{number % 11}") for number in range(12)]
 
 
 class Everything(Stateful, BatchBolt):
@@ -97,26 +95,6 @@ def topology(parallelism, bolt=Everything, grouping="fieldsGrouping"):
     return builder.createTopology()
 
 
-def send(driver, numbers, topology, **more):
-    for number in numbers:
-        now = START + timedelta(seconds=7 * number)
-        with driver.start(topology, now=now, **more) as tester:
-            tester.send(WORK[number])
-
-
-def held(driver, tasks, bolt="count"):
-    """What each task holds, of all that can be seen: by name, key and value."""
-    found = []
-    for task in range(tasks):
-        with openState(driver.folder, bolt, task) as state:
-            own = {None: dict(state.items())}
-            for name in state.names()["map"]:
-                with openState(driver.folder, bolt, task, map=name) as view:
-                    own[name] = dict(view.items())
-            found.append(own)
-    return found
-
-
 @pytest.mark.parametrize(("was", "now"), [(2, 4), (4, 2), (3, 1), (2, 3)])
 def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, provider, was, now):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
@@ -131,7 +109,7 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, prov
         send(driver, range(6, 12), topology(now), limits=SMALL)
         send(same, range(6, 12), topology(now), limits=SMALL)
         assert held(driver, now) == held(same, now)
-        fired = [value for own in held(driver, now) for key, value in own["pairs"].items() if key[1] == "fired"]
+        fired = [value for own in held(driver, now) for key, value in own["pairs"] if key[1] == "fired"]
         assert sum(fired) > 3, "timers of before have fired in their new tasks"
 
 

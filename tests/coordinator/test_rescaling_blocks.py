@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from statefx import rescale
-from statefx.admin.rescaling import Rescaler, Run
+from statefx.admin.rescaling import Rescaler
 from statefx.admin.routing import Router
+from statefx.admin.runs import Run
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError, FencedError, StateError
@@ -20,8 +21,9 @@ from statefx.state import load_provider
 from statefx.state.contract.spaces import Kind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
 from statefx.testing.steps import DurableSteps, SteppedStorage
+from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
-from tests.coordinator.test_rescaling import held, send, topology
+from tests.coordinator.test_rescaling import topology
 from tests.testing.disks import Disk
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver

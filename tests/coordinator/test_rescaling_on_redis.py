@@ -16,8 +16,9 @@ from statefx.state import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
-from tests.coordinator.test_rescaling import Plain, held, send, topology
+from tests.coordinator.test_rescaling import Plain, topology
 from tests.providers.redis_server import RedisServer
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver, Split

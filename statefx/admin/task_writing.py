@@ -1,0 +1,133 @@
+"""Writes the state of tasks, which one record of the log then makes that of their bolts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Self
+
+from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
+from statefx.admin.reading import blocks_at
+from statefx.admin.runs import Runs
+from statefx.errors import StateCorruptedError, StateError
+from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.log_state import LogState
+from statefx.state.contract.blocks import Block, InBlocks, in_blocks
+from statefx.state.contract.store import StateContext, StateProvider, prepare_as
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+
+@dataclass
+class TaskWriter:
+    """Writes the state of tasks on top of nothing, reads it back and compares.
+
+    Parameters
+    ----------
+    storage, provider
+        Where, and by whom.
+    told : callable, optional
+        Is given blocks that are written and read back, and yields them: it sees how far this is.
+
+    Attributes
+    ----------
+    tokens, sizes : dict
+        By ``component/task``, what was written, for the record RESCALED.
+    keys, bytes : int
+        How many entries that is, and the size of their keys and values.
+    """
+
+    storage: Storage
+    provider: StateProvider
+    told: Callable[[Iterable[Block]], Iterator[Block]] = iter
+    tokens: dict[str, str] = field(default_factory=dict, init=False)
+    sizes: dict[str, int] = field(default_factory=dict, init=False)
+    keys: int = field(default=0, init=False)
+    bytes: int = field(default=0, init=False)
+
+    def fenced(self, state: LogState) -> Self:
+        """Have no task of a former driver write any more.
+
+        Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
+        """
+        self.provider.fence(state.lineage, state.generation, self.storage)
+        return self
+
+    def write(self, state: LogState, task: TaskId, tasks: int, source: Scanned, folder: str) -> None:
+        """Write the state of a task, of so many that its bolt has; `folder` is for temporary files.
+
+        Raises
+        ------
+        StateError
+            There is no room for it; says what to do.
+        StateCorruptedError
+            What was read back is not what was written.
+        """
+        namespace, storage, token = state.namespace(task), self.storage, uuid.uuid4().hex
+        count = source.keys if isinstance(source, Runs) else sum_of(source.scan(None, None)).keys
+        given = _Given(source, count, self.told)
+        cache = os.path.join(folder, "cache")
+        context = StateContext(state.generation, EMPTY, storage, cache)
+        with closing(self.provider.newState(namespace, context)) as store:
+            try:
+                written = prepare_as(store, state.committed, token, given)
+            except StateError as error:
+                if error.data.get("errno") is None:
+                    raise
+                raise StateError(
+                    f"{error.message}. Nothing was changed: the checkpoint needs room for the state once more. Make "
+                    "room, or see why the place refuses, and do it again",
+                    **error.data,
+                ) from error
+            if not self.provider.capabilities.lazy_commit:  # no later record would tell it
+                store.commit(state.committed, token)
+        there = given.sum or sum_of(source.scan(None, None))
+        context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
+        summing = Summing()
+        for keys, values in self.told(blocks_at(self.provider, namespace, context)):
+            summing.add(keys, values)
+        found = summing.sum
+        if found != there or found.keys != count:
+            raise StateCorruptedError(
+                f"what was written of {task} is not what was read: {found} for {there}. Nothing was changed; look for "
+                "the fault in the provider or the disk",
+                component=task.component,
+                task=task.task,
+                found=found,
+                expected=there,
+            )
+        name = str(task)
+        self.tokens[name], self.sizes[name] = written.token, written.size_bytes
+        self.keys, self.bytes = self.keys + found.keys, self.bytes + found.bytes
+        logger.info("state of %s is written: %d keys (%d of %d)", name, found.keys, task.task + 1, tasks)
+
+
+class _Given(Entries):
+    """The entries of a new task as they are given to its store; summed up while they are, so that they are read once.
+
+    `sum` is None until all of them were taken in one go.
+    """
+
+    def __init__(self, source: Scanned, count: int, told: Callable[[Iterable[Block]], Iterator[Block]]) -> None:
+        super().__init__(source, count)
+        self._source = source
+        self._told = told
+        self.sum: Sum | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield them in blocks."""
+        summing, source = Summing(), self._source
+        blocks = source.blocks() if isinstance(source, InBlocks) else in_blocks(source.scan(None, None))
+        for keys, values in self._told(blocks):
+            summing.add(keys, values)
+            yield keys, values
+        self.sum = summing.sum
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes | None]]:
+        for keys, values in self.blocks():
+            yield from zip(keys, values, strict=True)
