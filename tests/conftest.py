@@ -280,3 +280,12 @@ def spark() -> Iterator["object"]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _connected_workers(request: pytest.FixtureRequest) -> None:
+    """Start each test on Spark with workers that have a connection."""
+    if "spark" in request.fixturenames:
+        from tests.spark.idle_workers import drop_closed
+
+        drop_closed(request.getfixturevalue("spark"))

@@ -1,0 +1,42 @@
+"""Keeps a test from a Python worker whose connection an earlier test's query has closed.
+
+A task that is cancelled while it gives its worker back may close the connection of a worker that Spark already counts as
+idle. Spark 4.3 skips such a worker only if its process has ended by then; else the next task to get it fails with a
+ClosedChannelException, before any of its code ran. The topology makes that attempt again, and a test that counts attempts
+finds one too many.
+"""
+
+import time
+
+WAITED_SECS = 10
+"""So long the tasks of earlier tests may take to end; those of a query that outlives its test don't."""
+
+_CLEAN = "org$apache$spark$api$python$PythonWorkerFactory$$cleanupIdleWorkers"
+
+
+def drop_closed(session):
+    """Have Spark forget its idle workers if one of them has no connection any more."""
+    context = session.sparkContext._jsc.sc()
+    until = time.monotonic() + WAITED_SECS
+    while context.statusStore().executorList(True).head().activeTasks() and time.monotonic() < until:
+        time.sleep(0.01)
+    for factory in factories(session):
+        if not all(worker.channel().isOpen() for worker in idle(factory)):
+            getattr(factory, _CLEAN)()
+
+
+def factories(session):
+    """Return what makes Python workers in the driver's JVM, and keeps those that are idle."""
+    context = session.sparkContext
+    # Not by a method of SparkEnv: to list them, the JVM would need classes that PySpark does not bring.
+    field = context._gateway.jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("pythonWorkers")
+    field.setAccessible(True)
+    return _listed(field.get(context._jsc.sc().env()).values().toSeq())
+
+
+def idle(factory):
+    return _listed(factory.idleWorkers())
+
+
+def _listed(found):
+    return [found.apply(number) for number in range(found.size())]
