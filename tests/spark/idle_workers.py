@@ -1,12 +1,14 @@
 """Keeps a test from a Python worker whose connection an earlier test's query has closed.
 
-A task that is cancelled while it gives its worker back may close the connection of a worker that Spark already counts as
-idle. Spark 4.3 skips such a worker only if its process has ended by then; else the next task to get it fails with a
-ClosedChannelException, before any of its code ran. The topology makes that attempt again, and a test that counts attempts
-finds one too many.
+A task that is cancelled while it gives its worker back may close the connection of a worker that Spark already counts
+as idle. Spark 4.3 skips such a worker only if its process has ended by then; else the next task to get it fails with a
+ClosedChannelException, before any of its code ran. The topology makes that attempt again, and a test that counts
+attempts finds one too many.
 """
 
-import time
+from contextlib import suppress
+
+from tests.spark.running import wait_for
 
 WAITED_SECS = 10
 """So long the tasks of earlier tests may take to end; those of a query that outlives its test don't."""
@@ -17,9 +19,8 @@ _CLEAN = "org$apache$spark$api$python$PythonWorkerFactory$$cleanupIdleWorkers"
 def drop_closed(session):
     """Have Spark forget its idle workers if one of them has no connection any more."""
     context = session.sparkContext._jsc.sc()
-    until = time.monotonic() + WAITED_SECS
-    while context.statusStore().executorList(True).head().activeTasks() and time.monotonic() < until:
-        time.sleep(0.01)
+    with suppress(AssertionError):
+        wait_for(lambda: not context.statusStore().executorList(True).head().activeTasks(), "no task", WAITED_SECS)
     for factory in factories(session):
         if not all(worker.channel().isOpen() for worker in idle(factory)):
             getattr(factory, _CLEAN)()
