@@ -1,9 +1,9 @@
 """Checkpointed stateful operators with exactly-once state and output, for Python on Spark.
 
-``submit``, ``session``, ``readState`` and ``writeState`` need pyspark and are loaded when first used; everything else
-works without a JVM.
+What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everything else works without it.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from statefx.admin.aborting import abort
@@ -14,7 +14,6 @@ from statefx.admin.quarantined import quarantined
 from statefx.admin.reading import openState
 from statefx.admin.renaming import rename
 from statefx.admin.repairing import repair
-from statefx.admin.rescaling import rescale
 from statefx.admin.resolving import resolve
 from statefx.admin.savepoints import deleteSavepoint, export, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
@@ -61,6 +60,7 @@ from statefx.topology import Topology, TopologyBuilder
 if TYPE_CHECKING:
     from statefx.spark.builder import session
     from statefx.spark.query import Query
+    from statefx.spark.rescaling import rescale
     from statefx.spark.state_table import readState
     from statefx.spark.state_writing import writeState
     from statefx.spark.submit import submit
@@ -133,25 +133,17 @@ __all__ = [
 ]
 
 
+_WITH_PYSPARK = {
+    "Query": "statefx.spark.query",
+    "readState": "statefx.spark.state_table",
+    "rescale": "statefx.spark.rescaling",
+    "session": "statefx.spark.builder",
+    "submit": "statefx.spark.submit",
+    "writeState": "statefx.spark.state_writing",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "session":
-        from statefx.spark.builder import session
-
-        return session
-    if name == "submit":
-        from statefx.spark.submit import submit
-
-        return submit
-    if name == "readState":
-        from statefx.spark.state_table import readState
-
-        return readState
-    if name == "writeState":
-        from statefx.spark.state_writing import writeState
-
-        return writeState
-    if name == "Query":
-        from statefx.spark.query import Query
-
-        return Query
+    if name in _WITH_PYSPARK:
+        return getattr(import_module(_WITH_PYSPARK[name]), name)
     raise AttributeError(f"module 'statefx' has no attribute {name!r}")

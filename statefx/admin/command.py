@@ -430,7 +430,7 @@ def rescale(
     _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
     keys = dict.fromkeys(by_key, _itself)
     with _bar("rescale") as progress:
-        done = rescaling.rescale(checkpoint, given, config, groupingKey=keys, progress=progress)
+        done = rescaling.rescale_checkpoint(checkpoint, given, config, grouping_key=keys, progress=progress)
     _tell(done, as_json)
 
 

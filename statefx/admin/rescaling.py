@@ -15,20 +15,22 @@ Which task a key belongs to is shown, see `statefx.admin.routing`.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from statefx.admin.parallel import Here, Told, Workers, telling
 from statefx.admin.reading import Progress, task_blocks
-from statefx.admin.routing import MOVED, GroupingKey, check_grouping, router_of
+from statefx.admin.routing import MOVED, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.runs import Run, Runs
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
-from statefx.admin.task_writing import TaskWriter
+from statefx.admin.task_writing import TaskWriter, WrittenTasks
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
@@ -38,13 +40,15 @@ from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.contract.blocks import Block
 from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
 TASKS_MAX = 1 << 15
+
+_PIECES_A_SLOT = 4
+"""Tasks are not of one size: with smaller pieces the slots end at about the same time."""
 
 _PASSES = 3
 """State is read, written, and read back."""
@@ -74,69 +78,23 @@ class Rescaling:
         return f"{shown or 'nothing was to be done'}; {self.keys} keys, {self.bytes} bytes, {self.seconds:.1f} s"
 
 
-def rescale(
-    checkpointLocation: str | os.PathLike[str],
+def rescale_checkpoint(
+    location: str | os.PathLike[str],
     tasks: Mapping[str, int],
     config: Mapping[str, Any] | None = None,
     *,
-    groupingKey: Mapping[str, GroupingKey] | None = None,
+    grouping_key: Mapping[str, GroupingKey] | None = None,
     progress: Progress | None = None,
+    workers: Workers | None = None,
 ) -> Rescaling:
-    """Give stateful bolts another number of tasks; their topology must not run.
-
-    Afterwards submit it with this parallelism. ``submit(..., rescale=True)`` does both.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    tasks : Mapping
-        Bolt to the number of tasks that it shall have.
-    config : Mapping, optional
-        Settings as given to ``submit``: needed only where a secret is among the provider's options.
-    groupingKey : Mapping, optional
-        Bolt to a function that is given a key of its state (of what is kept under a name: name and key) and returns
-        the field, or the tuple of fields, that its grouping hashes. Not needed where a key is that field or these
-        fields, or a tuple that begins with them, and the bolt has more than one task and more than a few keys.
-    progress : callable (done, total), optional
-        Is told the bytes that were read, written and read back, and about how many there are.
-
-    Returns
-    -------
-    Rescaling
-        How much was moved.
-
-    Raises
-    ------
-    ConfigError
-        The arguments are wrong; nothing was changed.
-    CheckpointError
-        There is no checkpoint, no such bolt, a transaction is under way, the bolt does not get its rows by
-        ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
-    StateCorruptedError
-        What is read is damaged, or what was read back is not what was written; the bolt is as it was.
-    StateError
-        A disk is full, that of the checkpoint or that of temporary files; the bolt is as it was.
-
-    Contract
-    --------
-    * For every key, the fields of its grouping are shown to name the task that it lies in. One task holds all keys, so
-      that nothing can be shown, and a few keys may lie so by chance: then `groupingKey` has to be given.
-    * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
-    * A driver that runs on the checkpoint is fenced.
-    * State in a server is written under new names there. The former tasks' is deleted by the next start's first sweep.
-    * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
-    * Memory does not grow with state: it is read, sorted into temporary files, and written.
-
-    Examples
-    --------
-    >>> print(rescale("checkpoints/word-count", {"count": 8}))     # doctest: +SKIP
-    """
-    if not isinstance(groupingKey, Mapping | None):
-        raise ConfigError(f"groupingKey must be a mapping such as {{'count': lambda key: key}}, got {groupingKey!r}")
-    folders, found = found_checkpoint(checkpointLocation)
-    provider = provider_of(found, config)
-    return Rescaler(folders, provider, dict(groupingKey or {}), progress=progress).run(found, tasks)
+    """Do as `statefx.rescale`, by `workers`; by default here."""
+    if not isinstance(grouping_key, Mapping | None):
+        raise ConfigError(f"groupingKey must be a mapping such as {{'count': lambda key: key}}, got {grouping_key!r}")
+    folders, found = found_checkpoint(location)
+    kept = provider_of(found, config)
+    rescaler = Rescaler(folders, kept, dict(grouping_key or {}), progress=progress, workers=workers or Here())
+    rescaler.build = partial(provider_of, found, config)
+    return rescaler.run(found, tasks)
 
 
 @dataclass
@@ -150,6 +108,9 @@ class Rescaler:
     clock: Callable[[], float] = time.monotonic
     adopt: frozenset[str] = NOTHING_ADOPTED
     progress: Progress | None = None
+    workers: Workers = field(default_factory=Here)
+    build: Callable[[], StateProvider] | None = None
+    """Builds `provider` where the workers are; None: it can be sent to them."""
     _done: int = field(default=0, init=False)
     _total: int = field(default=0, init=False)
 
@@ -161,17 +122,18 @@ class Rescaler:
             return Rescaling({}, 0, 0, self.clock() - began)
         log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened, self.adopt)
         state = log.state
-        writer = TaskWriter(self.folders.storage, self.provider, self._told).fenced(state)
+        TaskWriter(self.folders.storage, self.provider).fenced(state)
         self._total = _PASSES * self._size(state, changed) if self.progress else 0
         names = self._names(state, changed)
+        written = WrittenTasks()
         for bolt, now in changed.items():
-            with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
-                self._rescaled(state, bolt, now, names, folder, writer)
-        log.append(Rescaled(state.generation, changed, writer.tokens, writer.sizes, names))
+            if state.holds(bolt):  # else it has committed nothing
+                written.add(self._moved(state, bolt, now, names))
+        log.append(Rescaled(state.generation, changed, written.tokens, written.sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
-            writer.keys,
-            writer.bytes,
+            written.keys,
+            written.bytes,
             self.clock() - began,
         )
         if self.progress is not None:
@@ -185,13 +147,28 @@ class Rescaler:
         prefixes = [f"{state.namespace(each).prefix}/" for each in ids]
         return sum(file.size_bytes for prefix in prefixes for file in self.folders.storage.list(prefix))
 
-    def _told(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield blocks, and tell how far this is."""
-        for keys, values in blocks:
-            yield keys, values
-            if self.progress is not None:
-                self._done += sum(map(len, keys)) + sum(map(len, values))
-                self.progress(self._done, max(self._done, self._total))
+    def _moved(self, state: LogState, bolt: str, now: int, names: Mapping[str, str]) -> WrittenTasks:
+        """Have the state of a bolt written for its new tasks, and show that each key lies where its grouping says."""
+        becomes = replace(state, kept_as={**state.kept_as, **names})
+        build = self.build or _giving(self.provider)
+        moving = Moving(self.folders, build, state, becomes, bolt, now, self.grouping_key.get(bolt))
+        # On a server, a piece that is done twice would write twice under one name.
+        workers = Here() if self.provider.capabilities.shared else self.workers
+        router = moving.router
+        pieces = pieces_of(moving.was, now, workers.slots, together=router.own is not None)
+        written = WrittenTasks()
+        for number, (done, proof) in enumerate(workers.run(moving.do, pieces, self._told), start=1):
+            router.proof.add(proof)
+            written.add(done)
+            logger.info("%s: %d of %d pieces are done", bolt, number, len(pieces))
+        router.check_proof(moving.was)
+        return written
+
+    def _told(self, size: int) -> None:
+        """Tell how far this is."""
+        if self.progress is not None:
+            self._done += size
+            self.progress(self._done, max(self._done, self._total))
 
     # ---- what is refused
 
@@ -250,31 +227,109 @@ class Rescaler:
         if known.parallelism == 1 and router.given is None and router.own is None:
             raise CheckpointError(f"bolt {bolt!r} can't be given other tasks: {router.alone()}", component=bolt)
 
-    # ---- keys and tasks
 
-    def _rescaled(
-        self, state: LogState, bolt: str, now: int, names: Mapping[str, str], folder: str, writer: TaskWriter
-    ) -> None:
-        was = state.topology.stateful[bolt].parallelism
-        if not state.holds(bolt):
-            return  # nothing has been committed by it
-        router = router_of(bolt, state.topology.stateful[bolt], self.grouping_key.get(bolt))
-        target = replace(state, kept_as={**state.kept_as, **names})
-        runs: list[list[Run]] = [[] for _ in range(now)]
-        for task in range(was):
+def _giving(provider: StateProvider) -> Callable[[], StateProvider]:
+    return lambda: provider
+
+
+class _Elsewhere:
+    """Takes entries of tasks that another piece writes."""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Leave it."""
+
+    def extend(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Leave them."""
+
+
+_ELSEWHERE = _Elsewhere()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tasks of before that are read, and those of now that are written: all keys of these are in the former."""
+
+    was: Sequence[int]
+    now: Sequence[int]
+
+
+def pieces_of(was: int, now: int, slots: int, *, together: bool) -> list[Piece]:
+    """Divide a rescaling among `slots` that work at the same time.
+
+    A key with hash h moves from task h % was to h % now, and these agree modulo g = gcd(was, now): tasks that are r
+    modulo g get nothing but what such tasks had, and no state is read twice. With fewer such classes than slots, the
+    new tasks of a class are parted, and each part reads the class.
+
+    Parameters
+    ----------
+    together : bool
+        Every new task needs something of each former one.
+    """
+    if slots == 1:
+        return [Piece(range(was), range(now))]
+    classes = 1 if together else math.gcd(was, now)
+    if classes >= slots:
+        count = min(classes, _PIECES_A_SLOT * slots)
+        residues = [range(number, classes, count) for number in range(count)]
+        return [Piece(_of(mine, was, classes), _of(mine, now, classes)) for mine in residues]
+    parts = min(-(-slots // classes), now // classes)
+    return [
+        Piece(range(was) if together else _of([residue], was, classes), _of([residue], now, classes)[part::parts])
+        for residue in range(classes)
+        for part in range(parts)
+    ]
+
+
+def _of(residues: Iterable[int], tasks: int, classes: int) -> list[int]:
+    return [task for residue in residues for task in range(residue, tasks, classes)]
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What is the same for all pieces of a bolt's rescaling; executors get it."""
+
+    folders: Folders
+    provider: Callable[[], StateProvider]
+    before: LogState
+    becomes: LogState
+    """With the names under which the new tasks keep their state."""
+    bolt: str
+    now: int
+    given: GroupingKey | None
+
+    @property
+    def was(self) -> int:
+        """How many tasks there are before."""
+        return self.before.topology.stateful[self.bolt].parallelism
+
+    @property
+    def router(self) -> Router:
+        """What finds the tasks of keys; has seen none yet."""
+        return router_of(self.bolt, self.before.topology.stateful[self.bolt], self.given)
+
+    def do(self, piece: Piece, told: Told) -> tuple[WrittenTasks, Proof]:
+        """Write the state of a piece's tasks of now; return what was written, and what the keys have shown."""
+        provider, router = self.provider(), self.router
+        writer = TaskWriter(self.folders.storage, provider, partial(telling, told=told))
+        with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
+            runs: dict[int, list[Run]] = {task: [] for task in piece.now}
+            for task in piece.was:
+                with ExitStack() as stack:
+                    own = {new: Run(os.path.join(folder, f"{task}-{new}"), stack) for new in piece.now}
+                    takers = [own.get(new, _ELSEWHERE) for new in range(self.now)]
+                    blocks = task_blocks(provider, self.folders, self.before, self.bolt, task)
+                    router.route_blocks(telling(blocks, told), task, self.was, takers)
+                for new, run in own.items():
+                    if run.keys:
+                        runs[new].append(run)
+                logger.info("state of %s/%d is read (%d tasks)", self.bolt, task, self.was)
+            if len(piece.was) == self.was:
+                router.check_proof(self.was)
             with ExitStack() as stack:
-                own = [Run(os.path.join(folder, f"{task}-{number}"), stack) for number in range(now)]
-                blocks = task_blocks(self.provider, self.folders, state, bolt, task)
-                router.route_blocks(self._told(blocks), task, was, own)
-            for number, run in enumerate(own):
-                if run.keys:
-                    runs[number].append(run)
-            logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, was)
-        router.check_proof(was)
-        with ExitStack() as stack:
-            common = Run(os.path.join(folder, "common"), stack)
-            for entry in router.common():
-                common.add(*entry)
-        for task in range(now):
-            own_runs = Runs([*runs[task], *([common] if common.keys else ())])
-            writer.write(target, TaskId(bolt, task), now, own_runs, folder)
+                common = Run(os.path.join(folder, "common"), stack)
+                for entry in router.common():
+                    common.add(*entry)
+            for new in piece.now:
+                own_runs = Runs([*runs[new], *([common] if common.keys else ())])
+                writer.write(self.becomes, TaskId(self.bolt, new), self.now, own_runs, folder)
+        return writer.done, router.proof

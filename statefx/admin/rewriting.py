@@ -111,8 +111,8 @@ class Rewriter:
                     writer.write(state, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
             becomes = {bolt: form.becomes for bolt, form in forms.items()}
             tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
-            log.append(Rescaled(state.generation, tasks, writer.tokens, writer.sizes, stateful=becomes))
-        return Rewritten(writer.keys, writer.bytes)
+            log.append(Rescaled(state.generation, tasks, writer.done.tokens, writer.done.sizes, stateful=becomes))
+        return Rewritten(writer.done.keys, writer.done.bytes)
 
     # ---- what is refused
 

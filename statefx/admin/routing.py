@@ -56,6 +56,28 @@ class BlockTaker(Taker, Protocol):
 
 
 @dataclass
+class Proof:
+    """What shows that keys lie in the task that their grouping's fields name, and not by chance.
+
+    Attributes
+    ----------
+    shown : dict
+        Hashes of different keys that name the task in which they lie, no more of each group than are needed.
+    own : set
+        Those of small groups that a key of the state itself has as well.
+    """
+
+    shown: dict[Group, set[int]] = field(default_factory=dict)
+    own: set[int] = field(default_factory=set)
+
+    def add(self, other: Proof) -> None:
+        """Take what was found in other tasks."""
+        for group, hashes in other.shown.items():
+            self.shown.setdefault(group, set()).update(hashes)
+        self.own |= other.own
+
+
+@dataclass
 class Router:
     """Finds the task of every entry of a bolt's state."""
 
@@ -70,10 +92,7 @@ class Router:
     """What statefx keeps for the bolt; None: all is the bolt's, or nobody asks for the rest."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
     _quarantined: GroupKeys = field(init=False)
-    _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
-    """Hashes of different keys that name the task in which they lie, no more of each group than are needed."""
-    _own: set[int] = field(default_factory=set, init=False)
-    """Those of small groups that a key of the state itself has as well."""
+    proof: Proof = field(default_factory=Proof, init=False)
 
     def __post_init__(self) -> None:
         self._hash = row_hasher(self.schema, self.schema.names)
@@ -84,14 +103,17 @@ class Router:
         return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what)
 
     def check_proof(self, was: int) -> None:
-        """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
+        """Refuse what may be chance, once all tasks were read.
+
+        Of keys that are not what is grouped by, each lies right with 1 in `was`.
+        """
         if self.given is not None:
             return
-        if was == 1 and self._shown:
+        if was == 1 and self.proof.shown:
             raise self._refused(self.alone())
-        for (space, name), shown in self._shown.items():
+        for (space, name), shown in self.proof.shown.items():
             # A key of a map, or of a timer, that is one of the state itself is as sure as that.
-            if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self._own):
+            if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self.proof.own):
                 raise self._refused(
                     f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
                     f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
@@ -154,13 +176,13 @@ class Router:
 
     def _show(self, group: Group, hashes: npt.NDArray[np.int64]) -> None:
         """Note what is needed of keys that lie where they belong, as `route` does of each."""
-        known = self._shown.setdefault(group, set())
+        known = self.proof.shown.setdefault(group, set())
         if len(known) < PROOF_BITS:
             known.update(np.unique(hashes)[: PROOF_BITS - len(known)].tolist())
         if group[0] == Space.USER.value:  # the state itself comes last
-            few = {each for other in self._shown.values() if other is not known for each in other}
+            few = {each for other in self.proof.shown.values() if other is not known for each in other}
             if few:
-                self._own.update(hashes[np.isin(hashes, np.array(list(few), np.int64))].tolist())
+                self.proof.own.update(hashes[np.isin(hashes, np.array(list(few), np.int64))].tolist())
 
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
         """Give each entry of a task to the run of its new task; but for what `common` returns when all were read."""
@@ -181,14 +203,14 @@ class Router:
             hashed = self._hash_of(key, name)
             if hashed % was != task:
                 raise self._unproved(key, name, task, hashed % was)
-            known = self._shown.setdefault((space, name), set())
+            known = self.proof.shown.setdefault((space, name), set())
             if len(known) < PROOF_BITS:
                 known.add(hashed)
             if space == user:
                 if few is None:  # the state itself comes last
-                    few = {each for other in self._shown.values() if other is not known for each in other}
+                    few = {each for other in self.proof.shown.values() if other is not known for each in other}
                 if hashed in few:
-                    self._own.add(hashed)
+                    self.proof.own.add(hashed)
             runs[hashed % now].add(stored, value)
 
     def _without_proof(self, stored: bytes, value: bytes, kind: Kind | None, task: int, runs: Sequence[Taker]) -> bool:

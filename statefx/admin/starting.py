@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from statefx.admin.parallel import Here, Workers
 from statefx.admin.rescaling import Rescaler
 from statefx.admin.rewriting import NewForm, Rewriter
 from statefx.coordinator.adoption import Adopt, adoptions
@@ -19,9 +20,15 @@ logger = logging.getLogger("statefx")
 
 
 def fit_state(
-    launch: Launch, found: LogState, adopt: Adopt, opened: Callable[[Storage], TransactionLog] = TransactionLog
+    launch: Launch,
+    found: LogState,
+    adopt: Adopt,
+    opened: Callable[[Storage], TransactionLog] = TransactionLog,
+    workers: Workers | None = None,
 ) -> None:
     """Have the state of a checkpoint be as the topology of `launch` wants it, which `check_checkpoint` has allowed.
+
+    `workers` give it other tasks, by default this process.
 
     Raises
     ------
@@ -42,4 +49,6 @@ def fit_state(
         done = rewriter.run(found, forms)
         logger.info("%s: keys of %s have another form; %d keys were written", folders.location, [*forms], done.keys)
     if tasks := launch.rescalings(found):
-        Rescaler(folders, provider, keys, opened, adopt=words).run(found, tasks)
+        rescaler = Rescaler(folders, provider, keys, opened, adopt=words, workers=workers or Here())
+        rescaler.build = launch.build_provider
+        rescaler.run(found, tasks)

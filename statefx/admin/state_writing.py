@@ -236,8 +236,8 @@ class StateWriter:
                 with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
                     merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
                     writer.write(state, id, tasks, merged, folder)
-            log.append(Rescaled(state.generation, {self.component: tasks}, writer.tokens, writer.sizes))
-        done = Written(self.component, rows, deleted, writer.keys, writer.bytes)
+            log.append(Rescaled(state.generation, {self.component: tasks}, writer.done.tokens, writer.done.sizes))
+        done = Written(self.component, rows, deleted, writer.done.keys, writer.done.bytes)
         logger.info("%s: %s", self.folders.location, done)
         return done
 

@@ -24,6 +24,31 @@ logger = logging.getLogger("statefx")
 
 
 @dataclass
+class WrittenTasks:
+    """State that was written for the record RESCALED.
+
+    Attributes
+    ----------
+    tokens, sizes : dict
+        By ``component/task``.
+    keys, bytes : int
+        How many entries that is, and the size of their keys and values.
+    """
+
+    tokens: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    keys: int = 0
+    bytes: int = 0
+
+    def add(self, other: WrittenTasks) -> None:
+        """Count in what somebody else has written."""
+        self.tokens.update(other.tokens)
+        self.sizes.update(other.sizes)
+        self.keys += other.keys
+        self.bytes += other.bytes
+
+
+@dataclass
 class TaskWriter:
     """Writes the state of tasks on top of nothing, reads it back and compares.
 
@@ -34,21 +59,12 @@ class TaskWriter:
     told : callable, optional
         Is given blocks that are written and read back, and yields them: it sees how far this is.
 
-    Attributes
-    ----------
-    tokens, sizes : dict
-        By ``component/task``, what was written, for the record RESCALED.
-    keys, bytes : int
-        How many entries that is, and the size of their keys and values.
     """
 
     storage: Storage
     provider: StateProvider
     told: Callable[[Iterable[Block]], Iterator[Block]] = iter
-    tokens: dict[str, str] = field(default_factory=dict, init=False)
-    sizes: dict[str, int] = field(default_factory=dict, init=False)
-    keys: int = field(default=0, init=False)
-    bytes: int = field(default=0, init=False)
+    done: WrittenTasks = field(default_factory=WrittenTasks, init=False)
 
     def fenced(self, state: LogState) -> Self:
         """Have no task of a former driver write any more.
@@ -102,8 +118,7 @@ class TaskWriter:
                 expected=there,
             )
         name = str(task)
-        self.tokens[name], self.sizes[name] = written.token, written.size_bytes
-        self.keys, self.bytes = self.keys + found.keys, self.bytes + found.bytes
+        self.done.add(WrittenTasks({name: written.token}, {name: written.size_bytes}, found.keys, found.bytes))
         logger.info("state of %s is written: %d keys (%d of %d)", name, found.keys, task.task + 1, tasks)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks
@@ -136,7 +137,8 @@ class Launch:
         )
         self.others = (*others, *self._sinks)
         self._provider_reference = resolve(self.settings.state_provider)
-        self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
+        self.build_provider = partial(load_provider, self._provider_reference, self.settings.state_provider_config)
+        self.provider = self.build_provider()
         check_misplaced(self.settings, self.provider)
         self._encodings = encodings_of(given, self.settings)  # the acker's keys and values are its own
         # Rule 9.1: with one transaction at a time one job does, unless what spouts emitted must be durable in between.

@@ -35,7 +35,7 @@ _STREAMING = "spark.sql.streaming."
 _hinted = False
 
 
-def check_session(spark: Any) -> SparkSession:
+def check_session(spark: Any, caller: str = "submit") -> SparkSession:
     """Return `spark` if statefx can run on it; refuse what is no session, or one of Spark Connect."""
     if not isinstance(spark, SparkSession):
         name = f"{type(spark).__module__}.{type(spark).__qualname__}"
@@ -44,7 +44,7 @@ def check_session(spark: Any) -> SparkSession:
                 "statefx needs a classic SparkSession: Spark Connect has no local properties, job tags of tasks or "
                 "RDD-level control. Build the session with .master(...) instead of .remote(...)."
             )
-        raise ConfigError(f"submit needs the SparkSession as its second argument, got {name}")
+        raise ConfigError(f"{caller} needs a SparkSession, got {name}")
     if tuple(map(int, spark.version.split(".")[:2])) < LEAST_VERSION:
         raise ConfigError(
             f"statefx needs Spark 4.3 or later, and this session's is {spark.version}: if pyspark is newer, SPARK_HOME "

@@ -27,6 +27,7 @@ from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import no_rows, unite
 from statefx.spark.internals import clone, interval_ms, sources_of
+from statefx.spark.parallel import Executors
 from statefx.spark.pickling import dumps
 from statefx.spark.pipelined.choice import is_pipelined
 from statefx.spark.pipelined.engine import PipelinedEngine, warm_up
@@ -213,7 +214,7 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
     write_format(folders.storage)  # makes the folder, in which executors then look for a file
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
-    fit_state(launch, found, adopt)
+    fit_state(launch, found, adopt, workers=Executors(session, f"{launch.topology.name}: rescale"))
     log = launch.take_generation()
     if log.state.committed:
         logger.info("checkpoint %s: going on after transaction %d", folders.location, log.state.committed)

@@ -12,8 +12,11 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+import pyarrow as pa
+
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, rescale
 from statefx.errors import StatefxError
+from statefx.plan.hashing import row_hasher
 from statefx.protocol.commands import Segment
 from statefx.spark.engine import SparkEngine
 from tests.conftest import ROOT
@@ -145,6 +148,31 @@ def spouts_in_flight(spark, work, phases, rows):
     assert Once(work)
 
 
+def rescaled(spark, work):
+    """An executor dies while it gives keys to other tasks; Spark has another do it again."""
+    feed(work / "in", **FILES)
+    given = {"topology.state.provider": "rocksdb"}
+    run(word_count(lines_of(spark, work / "in")), spark, work / "ck", given, trigger={"availableNow": True})
+    before, once = state(work / "ck", "count"), Once(work)
+
+    def killing(key):
+        if once:
+            os.kill(executor(), signal.SIGKILL)
+        return key
+
+    done = rescale(work / "ck", {"count": 4}, groupingKey={"count": killing}, spark=spark)
+    assert done.keys == len(before) == 10, (done, before)
+    assert state(work / "ck", "count") == before
+    assert [len(state(work / "ck", "count", task)) for task in range(4)] == spread(before, 4)
+
+
+def spread(words, tasks):
+    """How many words each task has."""
+    hashed = row_hasher(pa.schema([("word", pa.string())]), ["word"])
+    found = Counter(hashed((word,)) % tasks for word in words)
+    return [found[task] for task in range(tasks)]
+
+
 def executors(spark):
     return spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
 
@@ -157,6 +185,7 @@ PLAYS = {
     "spouts, between the jobs": (between_jobs, "false"),
     "spouts": (spout_is_lost, "true"),
     "spouts, in each phase": (spouts_are_lost, "true"),
+    "rescaled": (rescaled, "true"),
 }
 
 

@@ -23,7 +23,8 @@ RARE = ("shuffled input", "spouts", "spouts, in each phase")
 @pytest.fixture(scope="module")
 def told(request, tmp_path_factory):
     """What the program says of each topology that a test asks for; it runs them all in one cluster."""
-    names = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
+    items = [item for item in request.session.items if item.path == request.path]
+    names = [item.callspec.params["name"] if hasattr(item, "callspec") else "rescaled" for item in items]
     env = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.losing_executors", str(tmp_path_factory.mktemp("cluster")), *names],
@@ -50,3 +51,8 @@ def test_the_attempt_is_rolled_back_and_the_next_is_exact(told, name):
         assert told[name]["reasons"][0].startswith("a stage of the job had to be run again")
     if name == "spouts, between the jobs":  # nothing of job O ran twice
         assert "saw token" in told[name]["reasons"][-1]
+
+
+def test_another_executor_gives_keys_to_other_tasks(told):
+    assert "error" not in told["rescaled"], told["rescaled"]["error"]
+    assert told["rescaled"]["killed"]
