@@ -1,12 +1,14 @@
 """A bolt gets twice as many tasks, beside an export of the same state, which reads, writes and reads back as much.
 
-Without Spark: each is a new process, whose memory is told. A row is a key of 25 characters and a number.
+Each is a new process, whose memory is told; of the one with Spark, that of the largest worker. A row is a key of 25
+characters and a number.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import time
@@ -17,7 +19,7 @@ from typing import Any
 
 from measuring import arguments
 
-from statefx import StatefulBolt, TopologyBuilder, export, rescale
+from statefx import StatefulBolt, TopologyBuilder, export, rescale, session
 from statefx.testing import TopologyTester, rows
 
 BATCH = 200_000
@@ -41,31 +43,45 @@ def topology(tasks: int):
     return builder.createTopology()
 
 
-def exported(work: Path, config: Mapping[str, Any]) -> None:
+def exported(work: Path, config: Mapping[str, Any], spark: Any) -> None:
     """Export what was filled."""
     export(work / "plain", work / "export", config=config)
 
 
-def rescaled(work: Path, config: Mapping[str, Any]) -> None:
+def rescaled(work: Path, config: Mapping[str, Any], spark: Any) -> None:
     """Give it twice as many tasks."""
-    print(rescale(work / "checkpoint", {"put": 4}, config), file=sys.stderr)
+    print(rescale(work / "checkpoint", {"put": 4}, config, spark=spark), file=sys.stderr)
 
 
-def copied(work: Path, config: Mapping[str, Any]) -> None:
+def copied(work: Path, config: Mapping[str, Any], spark: Any) -> None:
     """Copy the folder."""
     shutil.copytree(work / "checkpoint", work / "plain")
 
 
 def measured(
-    call: Callable[[Path, Mapping[str, Any]], None], work: Path, config: Mapping[str, Any]
+    call: Callable[[Path, Mapping[str, Any], Any], None], work: Path, config: Mapping[str, Any], on_spark: bool
 ) -> tuple[float, float, float]:
-    """Return seconds, seconds of processor time, and the most memory that the process has had, in MB."""
+    """Return seconds, seconds of this process's processor time, and the most memory that a process has had, in MB."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(master="local[2]") if on_spark else None
     began, used = time.perf_counter(), time.process_time()
-    call(work, config)
+    call(work, config, spark)
     seconds, processor = time.perf_counter() - began, time.process_time() - used
-    # ru_maxrss has that of the process before exec as well, which filled the state
-    status = Path("/proc/self/status").read_text()
-    return seconds, processor, int(status.partition("VmHWM:")[2].split()[0]) / 1e3
+    memory = max(map(most_memory, workers() if on_spark else ["self"]))
+    if spark is not None:
+        spark.stop()
+    return seconds, processor, memory
+
+
+def workers() -> list[str]:
+    """Return the Python workers that there are."""
+    lines = {path.parent.name: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+    return [pid for pid, line in lines.items() if b"statefx.spark.daemon" in line]
+
+
+def most_memory(pid: str) -> float:
+    """Return in MB what `ru_maxrss` does not: it has that of the process before exec, which filled the state."""
+    return int(Path("/proc", pid, "status").read_text().partition("VmHWM:")[2].split()[0]) / 1e3
 
 
 def main() -> None:
@@ -77,12 +93,18 @@ def main() -> None:
             numbers = range(start, min(start + BATCH, given.keys))
             tester.send({"rows": [(f"user-{number * 2654435761 % 2**64:020d}", number) for number in numbers]})
     systems = []
-    calls = {"a copy of the folder, by the system": copied, "export": exported, "rescale, 2 to 4 tasks": rescaled}
+    here = "rescale, 2 to 4 tasks"
+    slots = f"{here}, two slots"
+    calls = {"a copy of the folder, by the system": copied, "export": exported, slots: rescaled, here: rescaled}
     for name, call in calls.items():
+        on_spark = name is slots
         # a new process each time: what was needed to fill the state is not its memory
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            seconds, processor, memory = pool.submit(measured, call, given.work, config).result()
+            seconds, processor, memory = pool.submit(measured, call, given.work, config, on_spark).result()
         system = {"name": name, "rows_per_second": given.keys / seconds, "reference": call is exported}
+        if on_spark:  # the next one does the same
+            shutil.rmtree(checkpoint)
+            shutil.copytree(given.work / "plain", checkpoint)
         systems.append({**system, "processor_us_a_key": 1e6 * processor / given.keys, "memory_mb": memory})
     print(json.dumps({"measure": "throughput", "systems": systems}))
 
