@@ -99,7 +99,8 @@ class SinkParticipant(Participant):
         self._committer = self._make(state)
         self._committer.fence(self._reached(state), takeover=self.takeover)
         due = state.taking_back
-        if due is not None and due.targets.get(self.name) == self.sink.identity:
+        # By the target: the sink may have another id since (rule 3.14).
+        if due is not None and self.sink.identity in due.targets.values():
             self._committer.rewind(due.after)
             logger.info(
                 "sink %r (%s) has taken back what transactions %d to %d had published",
@@ -160,9 +161,9 @@ def check_taking_back(state: LogState, topology: Topology) -> None:
             f"{remedy}",
             lacking=sorted(topology.tracked_spouts),
         )
+    sinks = {sink.identity: sink for sink, _ in topology.sinks.values()}
     for name, target in due.targets.items():
-        sink = topology.sinks[name][0] if name in topology.sinks else None
-        if sink is None or sink.identity != target or not sink.rewinds or state.shared_origins:
+        if target not in sinks or not sinks[target].rewinds or state.shared_origins:
             raise CheckpointMismatchError(
                 f"{wanted} from {target}, by sink {name!r}, and this topology has no such sink that can, or is a "
                 f"copy's: start once with the sink and the target as they were, in the original; {remedy}",

@@ -49,6 +49,14 @@ def topology(**sinks):
     return builder.createTopology()
 
 
+def written(folder):
+    """Return how often each word is in committed files, as readers see them."""
+    found = Counter()
+    for path in committedFiles(folder):
+        found.update(line.split('"word":"')[1].split('"')[0] for line in Path(path).read_text().splitlines())
+    return found
+
+
 class Two:
     """A topology that writes its words to files and to a table."""
 
@@ -67,10 +75,7 @@ class Two:
 
     def files(self):
         """Return how often each word is in committed files, as readers see them."""
-        found = Counter()
-        for path in committedFiles(self.folder):
-            found.update(line.split('"word":"')[1].split('"')[0] for line in Path(path).read_text().splitlines())
-        return found
+        return written(self.folder)
 
     def table(self):
         with closing(sqlite3.connect(self.database)) as connection:
@@ -246,6 +251,22 @@ def test_a_sink_that_wrote_elsewhere_since_can_not_take_it_back(place):
         with driver.start(topology(files=FileSink(place / "b", "json"))):
             assert committedFiles(place / "b") == []
             assert committedFiles(place / "a") != []
+
+
+@pytest.mark.parametrize("now", ["former", "later", "new"])
+def test_a_sink_that_has_another_id_since_takes_back_by_its_target(place, now):
+    def made(id):
+        return topology(**{id: FileSink(place / "out", "json")})
+
+    with Driver(place) as driver:
+        for number, id in enumerate(("former", "former", "later", "later")):
+            with driver.start(made(id)) as tester:
+                tester.send(WORK[number])
+        assert restore(driver.folder, txid=1, sinks="rewind").taken_back.keys() == {"former", "later"}
+        with driver.start(made(now)) as tester:
+            assert written(place / "out") == words(WORK[:1])
+            tester.send(WORK[1])
+        assert written(place / "out") == words(WORK[:2])
 
 
 @pytest.mark.parametrize("other", ["lacks", "elsewhere", "can't"])
