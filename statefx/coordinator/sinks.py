@@ -143,8 +143,8 @@ class SinkParticipant(Participant):
         return decided
 
 
-def check_taking_back(state: LogState, topology: Topology) -> None:
-    """Refuse a topology that can't take back what the checkpoint was restored to take back (rule 3.14).
+def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) -> None:
+    """Refuse a start that can't take back what the checkpoint was restored to take back (rule 3.14).
 
     Its rows would come once more behind those that are still there; and messages that were acknowledged with what is
     taken back would come no more.
@@ -160,6 +160,11 @@ def check_taking_back(state: LogState, topology: Topology) -> None:
             "these are not delivered again, and their rows would be lost. Start a topology that reads its input again; "
             f"{remedy}",
             lacking=sorted(topology.tracked_spouts),
+        )
+    if takeover:
+        raise CheckpointMismatchError(
+            f"{wanted}, which nobody can do who takes targets over: if another one has had them since, these rows "
+            f"count as its own. Start once without adopt='takeover'; {remedy}",
         )
     sinks = {sink.identity: sink for sink, _ in topology.sinks.values()}
     for name, target in due.targets.items():

@@ -12,6 +12,7 @@ from statefx import (
     TopologyBuilder,
     committedFiles,
     deleteSavepoint,
+    export,
     openState,
     repair,
     restore,
@@ -300,6 +301,41 @@ def test_rows_of_who_had_the_target_before_stay(place):
         two.send(WORK[3:5])
         assert two.files() == two.table() == first + Counter(words(WORK[:5]))
         assert folder != driver.folder
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_what_another_one_took_over_is_not_taken_back(two, place, when):
+    """Its numbers are gone: rows that are read again would come once more, behind those that were to be taken back."""
+    two.send(WORK[:3])
+    savepoint(two.driver.folder, "three")
+    two.send(WORK[3:5])
+    own = two.driver.folder
+    if when == "before":
+        restore(own, "three", sinks="rewind")
+    export(own, place / "other", "three")
+    two.driver.folder = place / "other"
+    two.send(WORK[8:9], adopt="takeover")
+    two.driver.folder = own
+    if when == "after":
+        two.send(WORK[5:6], adopt="takeover")
+        with pytest.raises(CheckpointError, match="or since they were taken over"):
+            restore(own, "three", sinks="rewind")
+        two.send(WORK[6:8])
+        restore(own, txid=6, sinks="rewind")
+        two.send(WORK[6:7])
+        assert two.files() == two.table() == words(WORK[:7] + WORK[8:9])
+        return
+    if when == "between":
+        restore(own, "three", sinks="rewind")
+    before = read_state(FolderStorage(own))
+    with pytest.raises(SinkError, match="takeover"):
+        two.send([])
+    with pytest.raises(CheckpointMismatchError, match="which nobody can do who takes targets over"):
+        two.send([], adopt="takeover")
+    assert read_state(FolderStorage(own)) == before
+    restore(own, "three", sinks="append")
+    two.send([], adopt="takeover")
+    assert two.files() == two.table() == words(WORK[:5] + WORK[8:9])
 
 
 def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(place):
