@@ -154,6 +154,16 @@ def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) ->
         return
     wanted = f"transactions {due.after + 1} to {due.until} of the checkpoint in {state.location} are to be taken back"
     remedy = "or restore it once more, with sinks='append': then these rows stay"
+    sinks = {sink.identity: sink for sink, _ in topology.sinks.values()}
+    if state.shared_origins:  # a fork: it owns no target of the original's, and has nothing to take back from its own
+        for name, target in due.targets.items():
+            if target in sinks:
+                raise CheckpointMismatchError(
+                    f"{wanted} from {target}, by sink {name!r} of the original, and this is a copy of it: start the "
+                    "original once, and copy it then; or give the copy's sinks targets of their own",
+                    sink=name,
+                )
+        return
     if topology.tracked_spouts:
         raise CheckpointMismatchError(
             f"{wanted}, and {min(topology.tracked_spouts)!r} has acknowledged the messages from which they came: "
@@ -166,12 +176,11 @@ def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) ->
             f"{wanted}, which nobody can do who takes targets over: if another one has had them since, these rows "
             f"count as its own. Start once without adopt='takeover'; {remedy}",
         )
-    sinks = {sink.identity: sink for sink, _ in topology.sinks.values()}
     for name, target in due.targets.items():
-        if target not in sinks or not sinks[target].rewinds or state.shared_origins:
+        if target not in sinks or not sinks[target].rewinds:
             raise CheckpointMismatchError(
-                f"{wanted} from {target}, by sink {name!r}, and this topology has no such sink that can, or is a "
-                f"copy's: start once with the sink and the target as they were, in the original; {remedy}",
+                f"{wanted} from {target}, by sink {name!r}, and this topology has no such sink that can: start "
+                f"once with the sink and the target as they were; {remedy}",
                 sink=name,
             )
 

@@ -338,6 +338,28 @@ def test_what_another_one_took_over_is_not_taken_back(two, place, when):
     assert two.files() == two.table() == words(WORK[:5] + WORK[8:9])
 
 
+def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    shutil.copytree(two.driver.folder, place / "copy")
+    with Driver(place, name="copy") as copy:
+        for adopt in ("fork", ["fork", "takeover"]):
+            with pytest.raises(
+                CheckpointMismatchError, match=r"of the original, and this is a copy .*targets of their"
+            ):
+                copy.start(two.topology(), adopt=adopt)
+        own = topology(files=FileSink(place / "own", "json"))
+        for works in ([], WORK[5:6]):  # the first start may decide nothing
+            with copy.start(own, adopt="fork") as tester:
+                for work in works:
+                    tester.send(work)
+        assert written(place / "own") == words(WORK[5:6])
+        with openState(copy.folder, "count") as state:
+            assert dict(state.items()) == words(WORK[:6])
+    two.send(WORK[5:])
+    two.check(WORK)
+
+
 def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(place):
     collected = CollectSink()
     with Driver(place) as driver:
