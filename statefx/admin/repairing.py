@@ -22,12 +22,13 @@ from statefx.admin.savepoints import (
 )
 from statefx.admin.verifying import Damage, verify
 from statefx.coordinator import savepoints as kept
+from statefx.coordinator.entries import read_entries
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, StateCorruptedError, StateError
 from statefx.protocol.identity import TaskId, Version
-from statefx.protocol.log_rules import pin_of
+from statefx.protocol.log_rules import apply, pin_of
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Pin
+from statefx.protocol.records import Generation, Pin, Rescaled
 from statefx.state.changelog.chain import Changelog
 from statefx.state.contract.store import SnapshotRef
 
@@ -52,6 +53,9 @@ class Repair:
         Transactions since then, whose input is read again; 0: no state is lost.
     rebuilt : tuple of str
         Tasks (``count/0``) whose state is read from other files than before: an older snapshot, or changelogs alone.
+    undone : tuple of str
+        Bolts and spouts that tools have rescaled, written, renamed or dropped since the state that is gone on from:
+        they are again as they were then, and it is to be done once more.
     savepoints : tuple of str
         Names of savepoints that can't be restored any more.
     done : bool
@@ -63,6 +67,7 @@ class Repair:
     txid: int
     given_up: int
     rebuilt: tuple[str, ...]
+    undone: tuple[str, ...]
     savepoints: tuple[str, ...]
     done: bool
 
@@ -75,12 +80,20 @@ class Repair:
                 f"the newest state that is whole is that of transaction {self.txid}: {self.given_up} are given up, and "
                 "what they had read comes again"
             )
-        else:
+        elif not self.undone:
             lines.append(f"the state of transaction {self.txid} is whole: nothing is given up")
+        if self.undone:
+            lines.append(
+                f"since transaction {self.txid} these were rescaled, written, renamed or dropped, which is undone: "
+                f"{', '.join(self.undone)}"
+            )
         if self.rebuilt:
             lines.append(f"read from other files: {', '.join(self.rebuilt)}")
         if self.savepoints:
-            lines.append(f"savepoints that can't be restored any more: {', '.join(self.savepoints)}")
+            lost = ", ".join(self.savepoints)
+            lines.append(
+                f"savepoints that can't be restored any more: {lost}; their tasks are not swept before these go"
+            )
         lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say yes")
         return "\n".join(lines)
 
@@ -97,8 +110,9 @@ def repair(
 
     For each task other files of the same state are tried: an older snapshot with all changelogs since, or all
     changelogs. If a task's last state can't be had, all go back to the newest transaction of which every task's can, of
-    those that the state of now came from and that the log still knows: as `restore` does it. Damaged files are copied
-    below ``damaged/`` in the checkpoint.
+    those that the state of now came from and that the log still knows: as `restore` does it. What `rescale`,
+    `writeState` or `rename` have done since is then undone too. Damaged files are copied below ``damaged/`` in the
+    checkpoint.
 
     Parameters
     ----------
@@ -144,13 +158,14 @@ def repair(
     kept.check_keeps_versions(provider)
     verified = verify(checkpointLocation, config, progress=progress)
     if verified.ok:
-        return Repair(folders.location, (), found.state_txid, 0, (), (), done=False)
+        return Repair(folders.location, (), found.state_txid, 0, (), (), (), done=False)
     check_idle(found, folders, "repair it")
     pin = _newest_whole(folders, found)
     planned = _planned(folders, found, verified.damaged, pin)
     if yes:
         _keep_aside(folders, verified.damaged)
-        if planned.rebuilt or planned.given_up:  # else savepoints alone are damaged: there is nothing to go back to
+        # Else savepoints alone are damaged: there is nothing to go back to.
+        if planned.rebuilt or planned.given_up or planned.undone:
             go_back(folders, found, provider, pin, sinks=sinks)
     return replace(planned, done=yes)
 
@@ -158,10 +173,24 @@ def repair(
 def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin: Pin) -> Repair:
     now = pin_of(found)
     given_up = found.state_txid - pin.state_txid
+    same = (pin.state_txid, pin.heads) == (now.state_txid, now.heads)
     changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
-    rebuilt = () if given_up else tuple(changed)
+    rebuilt = tuple(changed) if same else ()
+    undone = () if same else _changed_since(folders, pin.state_txid)
     lost = tuple(sorted(name for name, one in found.pinned.items() if not _restorable(folders, found, one)))
-    return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, lost, done=False)
+    return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, undone, lost, done=False)
+
+
+def _changed_since(folders: Folders, txid: int) -> tuple[str, ...]:
+    """Return what tools have changed, behind a transaction or later ones: no number of a transaction tells of it."""
+    state, changed = LogState(), list[tuple[int, str]]()
+    for entry in read_entries(folders.storage):
+        state, record = apply(state, entry.record), entry.record
+        if isinstance(record, Rescaled):
+            changed += [(state.state_txid, bolt) for bolt in record.tasks]
+        elif isinstance(record, Generation):
+            changed += [(state.state_txid, id) for id in (*record.renamed.values(), *record.dropped)]
+    return tuple(sorted({id for since, id in changed if since >= txid}))
 
 
 def _newest_whole(folders: Folders, found: LogState) -> Pin:

@@ -439,9 +439,9 @@ def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
         shown = ", ".join(f"{sink!r} ({target})" for sink, target in can_not.items())
         raise CheckpointError(
             f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
-            "were set up or wrote elsewhere then, nobody can tell later which rows are a transaction's. Nothing was "
-            "changed. Remove these rows by hand and say sinks='append', or say it if they may come once more; or "
-            "restore into another checkpoint with to=, whose sinks have other targets",
+            "were set up or wrote elsewhere then, or since they were taken over, nobody can tell which rows are a "
+            "transaction's. Nothing was changed. Remove these rows by hand and say sinks='append', or say it if they "
+            "may come once more; or restore into another checkpoint with to=, whose sinks have other targets",
             path=folders.location,
             txid=txid,
             sinks=sorted(can_not),

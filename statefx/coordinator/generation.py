@@ -106,7 +106,8 @@ def take_generation(
             if not log.state.lineage or forking:  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))
             generation = log.state.generation + 1
-            log.append(Generation(generation, folders.location, becomes, changes.names, tuple(sorted(changes.dropped))))
+            dropped, takes_over = tuple(sorted(changes.dropped)), "takeover" in adopt
+            log.append(Generation(generation, folders.location, becomes, changes.names, dropped, takes_over))
         except FencedError:
             if tries == TAKE_TRIES - 1:
                 raise

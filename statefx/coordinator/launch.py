@@ -188,7 +188,7 @@ class Launch:
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
         check_spouts(found, self.topology.replaying_spouts)
-        check_taking_back(becomes, self.topology)
+        check_taking_back(becomes, self.topology, takeover="takeover" in self._adopt)
         for sink in self._sinks:
             sink.check(becomes)
 

@@ -71,7 +71,7 @@ def checkpoint_location(location: str | os.PathLike[str]) -> str:
 def local_path(location: str | os.PathLike[str]) -> str:
     """Return a checkpoint location as an absolute path; ConfigError if it names a file system other than a folder's."""
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")
     found = _LOCAL.fullmatch(text)
     if found is None and _SCHEME.match(text):

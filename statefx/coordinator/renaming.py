@@ -55,6 +55,8 @@ class Renaming:
         if dropped is None or not all(isinstance(each, str) for each in dropped):
             raise ConfigError(f"drop must be a list of ids, such as ['old'], got {drop!r}")
         for old, new in names.items():
+            if old.startswith("__"):  # a topology has it under this id alone, and no name that begins so can be given
+                raise ConfigError(f"rename: {old!r} is statefx's own, and has no other name", component=old)
             if old in names.values() or old in dropped or list(names.values()).count(new) > 1:
                 raise ConfigError(
                     f"rename: {old!r} to {new!r} is not alone: no name may be on both sides, given twice, or dropped "

@@ -99,7 +99,8 @@ class SinkParticipant(Participant):
         self._committer = self._make(state)
         self._committer.fence(self._reached(state), takeover=self.takeover)
         due = state.taking_back
-        if due is not None and due.targets.get(self.name) == self.sink.identity:
+        # By the target: the sink may have another id since (rule 3.14).
+        if due is not None and self.sink.identity in due.targets.values():
             self._committer.rewind(due.after)
             logger.info(
                 "sink %r (%s) has taken back what transactions %d to %d had published",
@@ -142,8 +143,8 @@ class SinkParticipant(Participant):
         return decided
 
 
-def check_taking_back(state: LogState, topology: Topology) -> None:
-    """Refuse a topology that can't take back what the checkpoint was restored to take back (rule 3.14).
+def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) -> None:
+    """Refuse a start that can't take back what the checkpoint was restored to take back (rule 3.14).
 
     Its rows would come once more behind those that are still there; and messages that were acknowledged with what is
     taken back would come no more.
@@ -153,6 +154,16 @@ def check_taking_back(state: LogState, topology: Topology) -> None:
         return
     wanted = f"transactions {due.after + 1} to {due.until} of the checkpoint in {state.location} are to be taken back"
     remedy = "or restore it once more, with sinks='append': then these rows stay"
+    sinks = {sink.identity: sink for sink, _ in topology.sinks.values()}
+    if state.shared_origins:  # a fork: it owns no target of the original's, and has nothing to take back from its own
+        for name, target in due.targets.items():
+            if target in sinks:
+                raise CheckpointMismatchError(
+                    f"{wanted} from {target}, by sink {name!r} of the original, and this is a copy of it: start the "
+                    "original once, and copy it then; or give the copy's sinks targets of their own",
+                    sink=name,
+                )
+        return
     if topology.tracked_spouts:
         raise CheckpointMismatchError(
             f"{wanted}, and {min(topology.tracked_spouts)!r} has acknowledged the messages from which they came: "
@@ -160,12 +171,16 @@ def check_taking_back(state: LogState, topology: Topology) -> None:
             f"{remedy}",
             lacking=sorted(topology.tracked_spouts),
         )
+    if takeover:
+        raise CheckpointMismatchError(
+            f"{wanted}, which nobody can do who takes targets over: if another one has had them since, these rows "
+            f"count as its own. Start once without adopt='takeover'; {remedy}",
+        )
     for name, target in due.targets.items():
-        sink = topology.sinks[name][0] if name in topology.sinks else None
-        if sink is None or sink.identity != target or not sink.rewinds or state.shared_origins:
+        if target not in sinks or not sinks[target].rewinds:
             raise CheckpointMismatchError(
-                f"{wanted} from {target}, by sink {name!r}, and this topology has no such sink that can, or is a "
-                f"copy's: start once with the sink and the target as they were, in the original; {remedy}",
+                f"{wanted} from {target}, by sink {name!r}, and this topology has no such sink that can: start "
+                f"once with the sink and the target as they were; {remedy}",
                 sink=name,
             )
 

@@ -80,8 +80,12 @@ def _lineage(state: LogState, record: Lineage) -> LogState:
         # A fork of a fork that has decided nothing: a target may still have the marker of the first (rule 10.12).
         fork = Fork((*state.shared_origins, state.origin), state.generation, state.decided)
     # The original's rows are in targets of the original: a fork can't take them back.
-    published = {name: replace(each, fixed=each.last) for name, each in state.published.items()}
-    return replace(state, lineage=record.lineage, origin=record.lineage, fork=fork, published=published)
+    return replace(state, lineage=record.lineage, origin=record.lineage, fork=fork, published=_fixed(state))
+
+
+def _fixed(state: LogState) -> Mapping[str, Published]:
+    """Return what sinks have published, where nobody can take back any of it later (rule 3.14)."""
+    return {name: replace(each, fixed=each.last) for name, each in state.published.items()}
 
 
 def _generation(state: LogState, record: Generation) -> LogState:
@@ -99,6 +103,8 @@ def _generation(state: LogState, record: Generation) -> LogState:
         location=record.location,
         topology=record.topology,
         kept_as=_kept_as(state, record),
+        # Another owner that had a target meanwhile has made the numbers of its rows unknown: they were not its own.
+        published=_fixed(state) if record.takes_over else state.published,
     )
 
 

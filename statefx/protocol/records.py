@@ -94,7 +94,7 @@ class Generation:
     """A driver has started here; `topology` is the identity of what it runs.
 
     Stateful bolts and spouts that were called otherwise before, old name to new one, keep what they have; what those in
-    `dropped` have is given up.
+    `dropped` have is given up. Where it `takes_over` targets of sinks, others may have had them meanwhile.
     """
 
     generation: int
@@ -102,6 +102,7 @@ class Generation:
     topology: TopologyIdentity
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    takes_over: bool = False
 
     kind: ClassVar[str] = "GENERATION"
 

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
-from statefx import openState, repair, restore, savepoint, verify
+from statefx import openState, repair, rescale, restore, savepoint, verify, writeState
 from statefx.admin import repairing
 from statefx.admin.command import main
 from statefx.admin.savepoints import go_back
 from statefx.coordinator.location import Folders
+from statefx.coordinator.log import read_state
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.storage import FolderStorage
@@ -25,6 +27,7 @@ from tests.testing.places import place
 __all__ = ["place", "server"]
 
 WORK = [put(a=n, **{f"k{n}": n}) for n in range(1, 9)]
+BY_KEY = {"keep": lambda key: key}
 IMAGES = Limits(SnapshotPolicy(min_bytes=1, ratio=0), sweep_every=1000)
 """A snapshot of one task in each transaction, and nothing is deleted."""
 
@@ -258,3 +261,36 @@ def test_state_in_a_server(place: Path, server: Any) -> None:
         keeper.run(*WORK[:2])
         with pytest.raises(ConfigError, match="kept in a server"):
             repair(keeper.folder, config={"topology.state.provider.config": {"url": server.url}})
+
+
+@pytest.mark.parametrize("later", [0, 2])
+@pytest.mark.parametrize("tool", ["rescale", "writeState"])
+def test_what_a_tool_has_written_is_undone_and_named(place: Path, tool: str, later: int) -> None:
+    """Its file has the number of the transaction before it, and no transaction brings it again."""
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:5]).close()
+        tasks = 3 if tool == "rescale" else 2
+        if tool == "rescale":
+            rescale(keeper.folder, {"keep": tasks}, groupingKey=BY_KEY)
+        else:
+            writeState(
+                pa.table({"key": ['"a"', '"b"', '"c"'], "value": ["-1"] * 3}),
+                keeper.folder,
+                "keep",
+                groupingKey=BY_KEY["keep"],
+            )
+        written = [version.token for version in read_state(FolderStorage(keeper.folder)).heads.values()]
+        keeper.run(*WORK[5 : 5 + later], topology=keeping(tasks)).close()
+        for token in written:
+            [path] = (keeper.folder / "state/keep").rglob(f"*-{token}.changelog")
+            flip(path, 70)
+        planned = repair(keeper.folder)
+        assert (planned.txid, planned.given_up, planned.undone, planned.done) == (5, later, ("keep",), False)
+        assert "since transaction 5 these were rescaled" in str(planned)
+        assert "renamed or dropped, which is undone: keep" in str(planned)
+        assert "nothing is given up" not in str(planned)
+        assert repair(keeper.folder, yes=True).done
+        assert verify(keeper.folder).ok
+        assert kept(keeper.folder) == after(5)
+        keeper.start(keeping(), cache=place / "another").send(put(z=9))
+        assert kept(keeper.folder) == {**after(5), "z": 9}

@@ -194,6 +194,7 @@ def test_a_decided_transaction_is_committed_under_the_old_names_first(place):
         ({"rename": {"cuont": "tally"}}, r"holds state of bolt 'count', .*rename=\{'count': its name\}"),
         ({"rename": {"tally": "tally"}}, "'tally' to 'tally' is not alone"),
         ({"rename": {"count": "tally"}, "drop": ["count"]}, "is not alone"),
+        ({"rename": {"__acker": "tally"}}, "'__acker' is statefx's own"),
         ({"rename": ["count"]}, "rename must be a mapping of old ids to new ones"),
         ({"drop": "count"}, r"drop must be a list of ids, such as \['old'\]"),
         ({"drop": ["split"]}, "drop: 'split' is in this topology"),

@@ -12,6 +12,7 @@ from statefx import (
     TopologyBuilder,
     committedFiles,
     deleteSavepoint,
+    export,
     openState,
     repair,
     restore,
@@ -49,6 +50,14 @@ def topology(**sinks):
     return builder.createTopology()
 
 
+def written(folder):
+    """Return how often each word is in committed files, as readers see them."""
+    found = Counter()
+    for path in committedFiles(folder):
+        found.update(line.split('"word":"')[1].split('"')[0] for line in Path(path).read_text().splitlines())
+    return found
+
+
 class Two:
     """A topology that writes its words to files and to a table."""
 
@@ -67,10 +76,7 @@ class Two:
 
     def files(self):
         """Return how often each word is in committed files, as readers see them."""
-        found = Counter()
-        for path in committedFiles(self.folder):
-            found.update(line.split('"word":"')[1].split('"')[0] for line in Path(path).read_text().splitlines())
-        return found
+        return written(self.folder)
 
     def table(self):
         with closing(sqlite3.connect(self.database)) as connection:
@@ -248,6 +254,22 @@ def test_a_sink_that_wrote_elsewhere_since_can_not_take_it_back(place):
             assert committedFiles(place / "a") != []
 
 
+@pytest.mark.parametrize("now", ["former", "later", "new"])
+def test_a_sink_that_has_another_id_since_takes_back_by_its_target(place, now):
+    def made(id):
+        return topology(**{id: FileSink(place / "out", "json")})
+
+    with Driver(place) as driver:
+        for number, id in enumerate(("former", "former", "later", "later")):
+            with driver.start(made(id)) as tester:
+                tester.send(WORK[number])
+        assert restore(driver.folder, txid=1, sinks="rewind").taken_back.keys() == {"former", "later"}
+        with driver.start(made(now)) as tester:
+            assert written(place / "out") == words(WORK[:1])
+            tester.send(WORK[1])
+        assert written(place / "out") == words(WORK[:2])
+
+
 @pytest.mark.parametrize("other", ["lacks", "elsewhere", "can't"])
 def test_a_start_that_can_not_take_back_is_refused_before_it_changes_anything(two, other):
     begin(two)
@@ -279,6 +301,63 @@ def test_rows_of_who_had_the_target_before_stay(place):
         two.send(WORK[3:5])
         assert two.files() == two.table() == first + Counter(words(WORK[:5]))
         assert folder != driver.folder
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_what_another_one_took_over_is_not_taken_back(two, place, when):
+    """Its numbers are gone: rows that are read again would come once more, behind those that were to be taken back."""
+    two.send(WORK[:3])
+    savepoint(two.driver.folder, "three")
+    two.send(WORK[3:5])
+    own = two.driver.folder
+    if when == "before":
+        restore(own, "three", sinks="rewind")
+    export(own, place / "other", "three")
+    two.driver.folder = place / "other"
+    two.send(WORK[8:9], adopt="takeover")
+    two.driver.folder = own
+    if when == "after":
+        two.send(WORK[5:6], adopt="takeover")
+        with pytest.raises(CheckpointError, match="or since they were taken over"):
+            restore(own, "three", sinks="rewind")
+        two.send(WORK[6:8])
+        restore(own, txid=6, sinks="rewind")
+        two.send(WORK[6:7])
+        assert two.files() == two.table() == words(WORK[:7] + WORK[8:9])
+        return
+    if when == "between":
+        restore(own, "three", sinks="rewind")
+    before = read_state(FolderStorage(own))
+    with pytest.raises(SinkError, match="takeover"):
+        two.send([])
+    with pytest.raises(CheckpointMismatchError, match="which nobody can do who takes targets over"):
+        two.send([], adopt="takeover")
+    assert read_state(FolderStorage(own)) == before
+    restore(own, "three", sinks="append")
+    two.send([], adopt="takeover")
+    assert two.files() == two.table() == words(WORK[:5] + WORK[8:9])
+
+
+def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
+    begin(two)
+    restore(two.driver.folder, "then", sinks="rewind")
+    shutil.copytree(two.driver.folder, place / "copy")
+    with Driver(place, name="copy") as copy:
+        for adopt in ("fork", ["fork", "takeover"]):
+            with pytest.raises(
+                CheckpointMismatchError, match=r"of the original, and this is a copy .*targets of their"
+            ):
+                copy.start(two.topology(), adopt=adopt)
+        own = topology(files=FileSink(place / "own", "json"))
+        for works in ([], WORK[5:6]):  # the first start may decide nothing
+            with copy.start(own, adopt="fork") as tester:
+                for work in works:
+                    tester.send(work)
+        assert written(place / "own") == words(WORK[5:6])
+        with openState(copy.folder, "count") as state:
+            assert dict(state.items()) == words(WORK[:6])
+    two.send(WORK[5:])
+    two.check(WORK)
 
 
 def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(place):

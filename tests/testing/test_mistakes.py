@@ -345,7 +345,7 @@ def test_a_bolt_that_can_not_be_copied_for_its_tasks(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize("location", [None, 5, "", " ", b"x", ["ck"]])
+@pytest.mark.parametrize("location", [None, 5, "", " ", "a\0b", b"x", ["ck"]])
 def test_a_location_that_is_no_path(location: Any) -> None:
     with pytest.raises(ConfigError, match="checkpointLocation must be a folder's path, got"):
         TopologyTester(word_count(), location)
