@@ -27,6 +27,9 @@ from statefx.state.view.upgrading import codec_for
 Entries = Iterator[tuple[list[bytes], list[bytes]]]
 """Keys and their values, in order of the keys, many at a time."""
 
+Range = tuple[bytes, bytes]
+"""Of the bytes of keys: from the first up to the second."""
+
 _STR_TAG, _INT_TAG = encode_key("")[:1], encode_key(0)[:1]
 _INT_BYTES = len(encode_key(0)) - 1
 _BIAS = np.uint64(1 << 63)
@@ -57,12 +60,12 @@ def _json_writer(things: Sequence[Any]) -> Callable[[Any], str]:
 
 @dataclass(frozen=True)
 class Shown:
-    """Which keys are shown: those that begin with `head`, from `low` up to `high`."""
+    """Which keys are shown, of those that begin with `head`."""
 
     head: bytes
     space: str
-    low: bytes
-    high: bytes
+    ranges: tuple[Range, ...]
+    """In their order; no two of them overlap."""
 
     def living(self, entries: Entries, now_ms: int) -> Entries:
         """Yield what is not over, without what says when it is: only maps have such entries."""
@@ -85,12 +88,13 @@ def shown_of(kind: Kind | None, name: str, codec: Codec, start: Any = None, stop
     encode = codec_for(codec, head)[0].encode_key
     low = head if start is None else encode(start)
     high = end_of(head) if stop is None else encode(stop)
-    return Shown(head, "state" if kind is None else f"{kind.value} {name}", low, max(low, high))
+    return Shown(head, "state" if kind is None else f"{kind.value} {name}", ((low, max(low, high)),))
 
 
 def scanned(store: StateStore, shown: Shown) -> Entries:
     """Yield what a store has of a range, many entries at a time."""
-    yield from in_blocks(store.scan(shown.low, shown.high))
+    for low, high in shown.ranges:
+        yield from in_blocks(store.scan(low, high))
 
 
 def with_origin(columns: list[pa.Array], task: int, space: str, schema: pa.Schema) -> pa.RecordBatch:

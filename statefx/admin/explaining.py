@@ -154,7 +154,7 @@ def explain(
     table = state_table(checkpointLocation, component, task=task, map=map, config=config, codec=codec)
     built = table.codec or table.encoding.build()
     encoded = codec_for(built, table.shown.head)[0].encode_key(key)
-    one = replace(table.shown, low=encoded, high=encoded + b"\0")
+    one = replace(table.shown, ranges=((encoded, encoded + b"\0"),))
     decoder = Decoder(built, one.head, table.form, table.state_version)
     snapshots = read_checkpoint(table.folders).snapshots
     found = []
@@ -189,7 +189,7 @@ def _files(
                 if getattr(head, "missing", False):  # deleted meanwhile by a topology that runs
                     continue
                 raise head
-            for _, values in reading.read_range(storage, head, one.low, one.high):
+            for _, values in reading.read_range(storage, head, *one.ranges[0]):
                 yield _file(head, values[0], one, decoder)
 
 

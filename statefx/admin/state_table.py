@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -108,11 +109,12 @@ class StateTable:
             ) from error
 
     def entries(self, moment: Moment, task: int, shown: Shown) -> Entries:
-        """Yield what a task keeps in a range, many keys at a time."""
+        """Yield what a task keeps of the keys that are shown, many at a time."""
         namespace, version, snapshot = moment.tasks[task]
         storage = self.folders.storage
         if isinstance(self.provider, ChangelogProvider):
-            return Changelog(namespace, storage).route(version, snapshot, None).entries(shown.low, shown.high)
+            route = Changelog(namespace, storage).route(version, snapshot, None)
+            return chain.from_iterable(route.entries(low, high) for low, high in shown.ranges)
         context = StateContext(self.generation, version, storage, cache_folder(), snapshot, read_only=True)
         return _read_store(self.provider, namespace, context, shown)
 

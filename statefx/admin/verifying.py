@@ -228,7 +228,7 @@ class _Reading:
         try:
             store, _ = open_task(provider, self._folders, state, *id)
             try:
-                for keys, values in scanned(store, Shown(b"", "", b"", b"\xff")):
+                for keys, values in scanned(store, Shown(b"", "", ((b"", b"\xff"),))):
                     self._read(sum(map(len, keys)) + sum(map(len, values)))
             finally:
                 store.close()

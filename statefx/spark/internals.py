@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType, _load_from_socket
@@ -193,6 +194,61 @@ def cant_start_workers(error: Exception) -> bool:
 # ---- logical plans
 
 
+class WatchedFrame(ClassicFrame):
+    """A DataFrame with the rows of another one, whose filters are told to a function.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Whose rows it has.
+    filtered : callable
+        Is given what ``filter`` or ``where`` has made, and returns what the user gets instead.
+    """
+
+    def __init__(self, frame: DataFrame, filtered: Callable[[DataFrame], DataFrame]) -> None:
+        super().__init__(frame._jdf, frame.sparkSession)
+        self._filtered = filtered
+
+    def filter(self, condition: Any) -> DataFrame:
+        """Return the rows of which the condition is true; ``where`` comes here too."""
+        return self._filtered(super().filter(condition))
+
+
+_SET_FROM = "spark.sql.optimizer.inSetConversionThreshold"
+
+
+def condition_upon_map(frame: DataFrame) -> str | None:
+    """Return the condition of a DataFrame that is filters upon a mapInArrow, as Spark simplifies it, in Spark's JSON.
+
+    None: the DataFrame is something else, such as one whose mapInArrow is cached; or there is nothing left to filter.
+    """
+    copy = clone(frame.sparkSession)
+    copy.conf.set(_SET_FROM, "10000")  # JSON has no elements of a list that has become a set
+    try:
+        plan = rebase(frame, copy)._jdf.queryExecution().optimizedPlan()
+    except (PySparkException, Py4JJavaError):  # such as 1/0, of which Spark tells when rows are read
+        return None
+    if _kind(plan) != "Filter" or _kind(plan.child()) != "MapInArrow":
+        return None
+    return str(plan.condition().toJSON())
+
+
+def mapped_otherwise(frame: DataFrame, other: DataFrame) -> DataFrame:
+    """Return `frame`, of filters upon a mapInArrow, with that of `other` in its place; columns of `frame` name its own.
+
+    Both have the same columns.
+    """
+
+    def upon(plan: Any) -> Any:
+        if _kind(plan) != "MapInArrow":
+            return plan.withNewChildInternal(upon(plan.child()))
+        new = _analyzed(other)
+        return new.copy(new.functionExpr(), plan.output(), new.child(), new.isBarrier(), new.profile())
+
+    dataset = _jvm(frame.sparkSession.sparkContext).org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(frame.sparkSession._jsparkSession, upon(_analyzed(frame))), frame.sparkSession)
+
+
 def check_streaming(frame: DataFrame) -> None:
     """Have Spark's analysis look at a streaming query in output mode ``update``; AnalysisException if it refuses."""
     spark = _jvm(frame.sparkSession.sparkContext).org.apache.spark.sql
@@ -259,6 +315,10 @@ def _stands_on_shuffles(leaf: Any) -> bool:
         lineage = str(leaf.rdd().toDebugString())
         return any(rdd in lineage for rdd in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
     return kind == "InMemoryRelation" and "Exchange" in str(leaf.cacheBuilder().cachedPlan().toString())
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _analyzed(frame: DataFrame) -> Any:

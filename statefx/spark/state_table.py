@@ -1,4 +1,10 @@
-"""Committed state as a DataFrame: one partition for each task, read where the partition is."""
+"""Committed state as a DataFrame: one partition for each task, read where the partition is.
+
+What its filters leave out is not read. Spark has an interface for that, `DataSourceReader.pushFilters`, but Spark 4.3
+keeps one answer for all uses of a source that was loaded once: where a frame is filtered in two ways in one query, or
+filtered and later read as a whole, rows are missing. So the frame looks at its filters itself, and puts one that reads
+less in its place; Spark still filters the rows.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +16,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx.admin.narrowing import narrowed
 from statefx.admin.state_table import At, StateTable, state_table
 from statefx.errors import CheckpointError
 from statefx.operators.schema import to_ddl
+from statefx.spark.conditions import comparisons
+from statefx.spark.internals import WatchedFrame, condition_upon_map, mapped_otherwise
 from statefx.spark.preflight import unseen
 from statefx.spark.session import check_session
 from statefx.state import Codec
@@ -70,6 +79,9 @@ def readState(
 
     Contract
     --------
+    * Comparisons of ``task`` and of the key's columns with constants, in ``filter`` or ``where`` of the DataFrame
+      itself, also one after another, find their place in the files as `task`, `start` and `stop` do. No filter changes
+      which rows come out.
     * The transaction is that of the call, whenever rows are read. When its files are deleted, reading fails and says
       so. Where a server keeps the state, each read shows its tasks as last committed.
 
@@ -82,8 +94,25 @@ def readState(
         checkpointLocation, component, task=task, start=start, stop=stop, map=map, at=at, diff=diff, schema=schema,
         config=config, codec=codec,
     )  # fmt: skip
+    return _watched(_frame(session, table), table)
+
+
+def _frame(session: SparkSession, table: StateTable) -> DataFrame:
     width = len(table.tasks)
-    return session.range(0, width, 1, width).mapInArrow(_reader(table), to_ddl(table.schema))
+    return session.range(0, width, 1, max(width, 1)).mapInArrow(_reader(table), to_ddl(table.schema))
+
+
+def _watched(frame: DataFrame, table: StateTable) -> DataFrame:
+    """Return `frame`, which shows rows of `table`, as one whose filters say what of the table is read."""
+
+    def filtered(wide: DataFrame) -> DataFrame:
+        condition = condition_upon_map(wide)
+        less = table if condition is None else narrowed(table, comparisons(condition))
+        if (less.tasks, less.shown) == (table.tasks, table.shown):
+            return _watched(wide, table)
+        return _watched(mapped_otherwise(wide, _frame(wide.sparkSession, less)), less)
+
+    return WatchedFrame(frame, filtered)
 
 
 def _reader(table: StateTable) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -325,9 +325,8 @@ def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
         shown = shown_of(None, "", StandardCodec(), start, stop)
         decoder = Decoder(StandardCodec(), shown.head, Form(), 1)
         route = Changelog(namespace, storage).route(version, None, None)
-        found = [
-            (k, v) for keys, values in route.entries(shown.low, shown.high) for k, v in zip(keys, values, strict=True)
-        ]
+        (whole,) = shown.ranges
+        found = [(k, v) for keys, values in route.entries(*whole) for k, v in zip(keys, values, strict=True)]
         decoded = decoder.decoded([value for _, value in found])
         keys = [decoder._codec.decode_key(key) for key, _ in found]
         assert list(zip(keys, decoded, strict=True)) == list(expected.items())

@@ -224,6 +224,27 @@ CHAIN = """\
 """
 
 
+@pytest.mark.slow
+def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spark, schema):
+    def mapped(rows):
+        return spark.range(0, rows, 1, rows).mapInArrow(named, schema)
+
+    told = []
+    frame = internals.WatchedFrame(mapped(2), lambda wide: told.append(wide) or wide)
+    assert frame.where("number = 1").filter(frame.number < 5).collect() == [(1, b"1")]
+    assert "number < 5" not in internals.condition_upon_map(told[0])
+    assert len(told) == 1, "what a filter returns is the function's own"
+    both = frame.filter("number > 1").filter(frame.number.isin(list(range(20))))
+    condition = internals.condition_upon_map(both)
+    assert condition.count("AttributeReference") >= 2
+    assert '"hset"' not in condition
+    other = internals.mapped_otherwise(both, mapped(4))
+    assert sorted(other.select(frame.number).collect()) == [(2,), (3,)]
+    assert other.union(both).count() == 2
+    for without in (frame, frame.filter("1 = 0"), frame.filter("number = 1 / 0"), spark.range(3).filter("id = 1")):
+        assert internals.condition_upon_map(without) is None
+
+
 @pytest.mark.parametrize(
     ("below", "found"),
     [
