@@ -30,7 +30,7 @@ from statefx.admin.reading import Progress, task_blocks
 from statefx.admin.routing import MOVED, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.runs import Run, Runs
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
-from statefx.admin.task_writing import TaskWriter, WrittenTasks, new_names
+from statefx.admin.task_writing import TaskWriter, WrittenTasks, new_names, unless_overtaken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
@@ -126,9 +126,10 @@ class Rescaler:
         self._total = _PASSES * self._size(state, changed) if self.progress else 0
         names = new_names(self.provider, state, changed)
         written = WrittenTasks()
-        for bolt, now in changed.items():
-            if state.holds(bolt):  # else it has committed nothing
-                written.add(self._moved(state, bolt, now, names))
+        with unless_overtaken(self.folders, state):
+            for bolt, now in changed.items():
+                if state.holds(bolt):  # else it has committed nothing
+                    written.add(self._moved(state, bolt, now, names))
         log.append(Rescaled(state.generation, changed, written.tokens, written.sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},

@@ -31,7 +31,7 @@ from statefx.admin.reading import check_idle, codec_of, task_blocks
 from statefx.admin.routing import GroupingKey, Router, Taker, check_grouping, router_of
 from statefx.admin.savepoints import taken
 from statefx.admin.sorting import SortedEntries
-from statefx.admin.task_writing import TaskWriter, new_names
+from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
 from statefx.coordinator.adoption import NOTHING_ADOPTED, same_tasks
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
@@ -107,9 +107,10 @@ class Rewriter:
             names = new_names(self.provider, state, forms)
             target = with_names(state, names)
             writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
-            for bolt, own_entries in entries.items():
-                for task in range(own_entries.tasks):
-                    writer.write(target, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
+            with unless_overtaken(self.folders, state):
+                for bolt, own_entries in entries.items():
+                    for task in range(own_entries.tasks):
+                        writer.write(target, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
             becomes = {bolt: form.becomes for bolt, form in forms.items()}
             tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
             log.append(Rescaled(state.generation, tasks, writer.done.tokens, writer.done.sizes, names, becomes))

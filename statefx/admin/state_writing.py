@@ -29,7 +29,7 @@ from statefx.admin.reading import check_idle, codec_of, component_of, open_task
 from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
 from statefx.admin.runs import Run
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
-from statefx.admin.task_writing import TaskWriter, new_names
+from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.operators.state_schema import Form
@@ -229,11 +229,12 @@ class StateWriter:
             target = with_names(state, names)
             writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
             tasks = state.topology.stateful[self.component].parallelism
-            for task in range(tasks):
-                id = TaskId(self.component, task)
-                with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
-                    merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
-                    writer.write(target, id, tasks, merged, folder)
+            with unless_overtaken(self.folders, state):
+                for task in range(tasks):
+                    id = TaskId(self.component, task)
+                    with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
+                        merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
+                        writer.write(target, id, tasks, merged, folder)
             own = writer.done
             log.append(Rescaled(state.generation, {self.component: tasks}, own.tokens, own.sizes, names))
         done = Written(self.component, rows, deleted, own.keys, own.bytes)

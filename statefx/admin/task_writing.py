@@ -6,13 +6,15 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
 from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
 from statefx.admin.reading import blocks_at
 from statefx.admin.runs import Runs
+from statefx.coordinator.generation import check_newest
+from statefx.coordinator.location import Folders
 from statefx.errors import StateCorruptedError, StateError
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_rules import new_name
@@ -33,6 +35,16 @@ def new_names(provider: StateProvider, state: LogState, bolts: Iterable[str]) ->
         return {}
     taken = {*state.topology.stateful, *state.kept_as.values()}
     return {bolt: new_name(bolt, taken, state.generation) for bolt in bolts}
+
+
+@contextmanager
+def unless_overtaken(folders: Folders, state: LogState) -> Iterator[None]:
+    """Raise FencedError where reading or writing fails since a newer generation has gone on, or has swept."""
+    try:
+        yield
+    except StateError:
+        check_newest(folders, state.generation)
+        raise
 
 
 @dataclass

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,16 @@ import pytest
 from statefx import TopologyBuilder, downgrade, migrate, openState, writeState
 from statefx.admin import state_writing
 from statefx.admin.downgrading import older_form
+from statefx.admin.rescaling import Rescaler
 from statefx.admin.rewriting import Rewriter
 from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
 from statefx.coordinator.location import Folders
+from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, ConfigError, FencedError, StateCorruptedError
+from statefx.protocol.identity import TaskId
+from statefx.state.contract.store import StateContext
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedStorage
 from tests.coordinator import test_downgrade, test_migrated_keys
@@ -134,6 +140,14 @@ def test_a_start_that_was_killed_between_new_keys_and_new_tasks_does_the_rest(se
         assert set(seen) == {(1, 2, 2), (2, 3, 2), (2, 3, 3)}
 
 
+def rescale_stepped(folder, url, steps):
+    """Give the bolt three tasks, with steps that are counted."""
+    folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
+    opened = partial(SteppedLog, steps=steps, limit=100)
+    keys = {"count": Second().groupingKey}
+    Rescaler(folders, stepped(url, steps), keys, opened).run(read_state(folders.storage), {"count": 3})
+
+
 # ---- downgrade
 
 
@@ -154,6 +168,15 @@ def test_an_older_version_finds_what_it_finds_in_files(server, place, newer):
         assert names_on(server, pair.on_redis) == {kept_as}
 
 
+def downgrade_stepped(folder, url, steps):
+    """Downgrade `Tuples`, with steps that are counted."""
+    folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
+    opened = partial(SteppedLog, steps=steps, limit=100)
+    found = read_state(folders.storage)
+    form = older_form(found.topology.stateful["count"], Tuples(), 1, word_of)
+    Rewriter(folders, stepped(url, steps), "given version 1", "downgrade", opened).run(found, {"count": form})
+
+
 def test_a_downgrade_that_was_killed_has_written_all_or_nothing(server, place):
     with Pair(server, place) as pair:
         pair.send([0, 1], test_downgrade.topology(One()))
@@ -162,13 +185,8 @@ def test_a_downgrade_that_was_killed_has_written_all_or_nothing(server, place):
         send(pair.on_files, [3], test_downgrade.topology(One()))
         driver, seen = pair.on_redis, []
         for at in crashes(server, driver, place):
-            steps = DurableSteps(crash_at=at)
-            folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
-            opened = partial(SteppedLog, steps=steps, limit=100)
-            rewriter = Rewriter(folders, stepped(server.url, steps), "given version 1", "downgrade", opened)
-            found = log_of(driver)
             try:
-                rewriter.run(found, {"count": older_form(found.topology.stateful["count"], Tuples(), 1, word_of)})
+                downgrade_stepped(driver.folder, server.url, DurableSteps(crash_at=at))
             except Crash:
                 seen.append(log_of(driver).topology.stateful["count"].state_version)
                 downgrade(driver.folder, "count", Tuples(), 1, groupingKey=word_of)
@@ -244,7 +262,7 @@ def test_who_has_opened_what_was_there_before_is_told_to_open_it_again(server, p
                 assert dict(view.items()) == dict(same.items())
 
 
-def write_stepped(folder, url, mode, steps):
+def write_stepped(folder, url, steps, mode="merge"):
     """Write as `write` does, with steps that are counted."""
     writer = state_writer(folder, "count", mode, TYPED, lambda key: key, None, None)
     writer.provider = stepped(url, steps)
@@ -280,7 +298,7 @@ def test_a_writing_that_was_killed_has_written_all_rows_or_none(server, place, m
         seen = []
         for at in crashes(server, pair.on_redis, place):
             try:
-                write_stepped(pair.on_redis.folder, server.url, mode, DurableSteps(crash_at=at))
+                write_stepped(pair.on_redis.folder, server.url, DurableSteps(crash_at=at), mode)
             except Crash:
                 seen.append(is_written(pair.on_redis))
                 go_on_writing(pair, mode)
@@ -309,7 +327,7 @@ KILLED_AT = ["after fence", "after prepare count~", "after commit count~", "befo
 def test_a_process_that_was_killed_while_it_wrote_has_written_all_rows_or_none(server, place):
     code = (
         f"import sys; from {__name__} import Killing, write_stepped; folder, url, moment = sys.argv[1:]; "
-        "write_stepped(folder, url, 'merge', Killing(moment))"
+        "write_stepped(folder, url, Killing(moment))"
     )
     with Pair(server, place) as pair:
         pair.send(range(4), topology(2, First()))
@@ -343,3 +361,51 @@ def test_a_driver_that_runs_is_fenced_and_a_refused_call_fences_nobody(server, p
         pair.check(2)
         pair.send([5], topology(2, First()), limits=SMALL)
         pair.check(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "running"),
+    [
+        (write_stepped, topology(2, First())),
+        (downgrade_stepped, test_downgrade.topology(Tuples())),
+        (rescale_stepped, topology(2, First(for_task=False))),
+    ],
+    ids=["writeState", "downgrade", "rescale"],
+)
+def test_a_driver_that_starts_meanwhile_wins(server, place, change, running):
+    with Pair(server, place) as pair:
+        pair.send(range(4), running)
+        driver, rehearsal = pair.on_redis, DurableSteps()
+        begins = crashes(server, driver, place)
+        next(begins)
+        change(driver.folder, server.url, rehearsal)
+        first = next(n for n, moment in enumerate(rehearsal.passed) if moment.startswith("after GENERATION"))
+        moments = rehearsal.passed[first : rehearsal.passed.index("after RESCALED")]
+        assert len(moments) > 8
+        send(pair.on_files, [4], running)
+        for moment, _ in zip(moments, begins, strict=False):
+            steps = DurableSteps()
+            steps.when(moment, lambda: send(driver, [4], running, limits=SMALL))
+            with pytest.raises(FencedError):
+                change(driver.folder, server.url, steps)
+            pair.check(2)
+            send(driver, [5], running, limits=SMALL)
+            assert names_on(server, driver) == {"count"}, "nothing of what was written in vain"
+
+
+def test_no_task_of_a_former_driver_prepares_while_rows_are_written(server, place):
+    with Pair(server, place) as pair:
+        pair.send(range(4), topology(2, First()))
+        found, steps, refused = log_of(pair.on_redis), DurableSteps(), []
+        task = TaskId("count", 0)
+        context = StateContext(found.generation, found.head(str(task)), FolderStorage(place), str(place / "cache"))
+        with closing(stepped(server.url, DurableSteps()).newState(found.namespace(task), context)) as late:
+
+            def prepare():
+                with pytest.raises(FencedError):
+                    late.prepare(found.committed + 1, "late", [(b"ulate", b"1")])
+                refused.append("late")
+
+            steps.when("before RESCALED", prepare)
+            write_stepped(pair.on_redis.folder, server.url, steps)
+        assert refused == ["late"]
