@@ -79,13 +79,15 @@ def corrupted(
 
 def mismatch(namespace: Namespace, names: Names, log: Version, server: Version) -> StateCorruptedError:
     """Return the error for a server that is not at the log's version."""
-    ahead = server.txid > log.txid
+    ahead, gone = server.txid > log.txid, server == EMPTY
     why = "the server has gone on" if ahead else "the server was emptied, restored from an older dump, or failed over"
+    if gone:
+        why += "; or this was opened before a tool wrote the state anew, under another name: then open it again"
     return corrupted(
         namespace,
         names,
         f"the transaction log says transaction {log.txid} (token {log.token or 'none'}), the server holds "
         f"transaction {server.txid} (token {server.token or 'none'}): {why}",
-        missing=ahead,
+        missing=ahead or gone,
         remedy=AHEAD if ahead else REMEDY,
     )

@@ -90,7 +90,7 @@ def downgrade(
     Raises
     ------
     ConfigError
-        The arguments are wrong, a hook is missing, or state is kept in a server; nothing was changed.
+        The arguments are wrong, or a hook is missing; nothing was changed.
     CheckpointError
         There is no such bolt, it is of another version than `bolt`, a transaction is under way, keys can't be shown to
         belong anywhere, or two become one; nothing was changed.
@@ -102,6 +102,7 @@ def downgrade(
     * One record makes it so: after a crash all is of the newer version, or nothing is above the older one.
     * Values that an older version wrote, `version` or before, stay as they are: the older code knows them.
     * A driver that runs on the checkpoint is fenced.
+    * State in a server is written under a new name there. What was there is deleted by the next start's first sweep.
 
     Examples
     --------

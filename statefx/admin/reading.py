@@ -127,7 +127,8 @@ class _Opened:
     """The states of one moment."""
 
     txid: int
-    lineage: str
+    kept: tuple[str, Mapping[str, Version]]
+    """The lineage, and the versions of the bolt's tasks: state may be written anew between two transactions."""
     states: Mapping[int, KeyValueState[Any, Any]]
     stores: Mapping[int, StateStore]
     codec: Codec
@@ -176,7 +177,7 @@ class _Request:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
         for tries in range(_TRIES):
             state = read_checkpoint(self.folders)
-            if known is not None and (known.txid, known.lineage) == (state.decided, state.lineage):
+            if known is not None and (known.txid, known.kept) == (state.decided, self._kept(state)):
                 return None
             try:
                 return self._open(state)
@@ -187,6 +188,10 @@ class _Request:
                 if not swept or tries == _TRIES - 1 or read_checkpoint(self.folders).decided == state.decided:
                     raise
         raise AssertionError("unreachable")
+
+    def _kept(self, state: LogState) -> tuple[str, Mapping[str, Version]]:
+        heads = state.heads_to_come().items()
+        return state.lineage, {name: head for name, head in heads if TaskId.parse(name).component == self.component}
 
     def _open(self, state: LogState) -> _Opened:
         found = component_of(state, self.component, self.folders)
@@ -209,7 +214,7 @@ class _Request:
                 each.close()
             raise
         declared = found.schemas.get(self.map or "")
-        return _Opened(state.decided, state.lineage, opened, stores, codec, found.state_version, self.map, declared)
+        return _Opened(state.decided, self._kept(state), opened, stores, codec, found.state_version, self.map, declared)
 
 
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
@@ -272,10 +277,11 @@ class StateView(Mapping[Any, Any]):
         return f"<StateView of {self._request.component!r}, {tasks}, at transaction {self.txid}>"
 
     def refresh(self) -> bool:
-        """Show the last transaction whose commit is decided by now; return whether that is another one.
+        """Show the last transaction whose commit is decided by now; return whether that is something new.
 
-        Costs a look at the transaction log, and opening the state if there is something new. Raises what `openState`
-        does; this view then goes on showing what it did. An iterator from before ends with StateClosedError.
+        New is also what a tool, such as `writeState`, has made of the same transaction. Costs a look at the transaction
+        log, and opening the state if there is something new. Raises what `openState` does; this view then goes on
+        showing what it did. An iterator from before ends with StateClosedError.
         """
         if self._closed:
             raise StateClosedError(f"the view of {self._request.component!r} is closed: call openState again")

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,13 +30,13 @@ from statefx.admin.reading import Progress, task_blocks
 from statefx.admin.routing import MOVED, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.runs import Run, Runs
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
-from statefx.admin.task_writing import TaskWriter, WrittenTasks
+from statefx.admin.task_writing import TaskWriter, WrittenTasks, new_names, unless_overtaken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError
 from statefx.protocol.identity import TaskId
-from statefx.protocol.log_rules import new_name
+from statefx.protocol.log_rules import with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -124,11 +124,12 @@ class Rescaler:
         state = log.state
         TaskWriter(self.folders.storage, self.provider).fenced(state)
         self._total = _PASSES * self._size(state, changed) if self.progress else 0
-        names = self._names(state, changed)
+        names = new_names(self.provider, state, changed)
         written = WrittenTasks()
-        for bolt, now in changed.items():
-            if state.holds(bolt):  # else it has committed nothing
-                written.add(self._moved(state, bolt, now, names))
+        with unless_overtaken(self.folders, state):
+            for bolt, now in changed.items():
+                if state.holds(bolt):  # else it has committed nothing
+                    written.add(self._moved(state, bolt, now, names))
         log.append(Rescaled(state.generation, changed, written.tokens, written.sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
@@ -149,7 +150,7 @@ class Rescaler:
 
     def _moved(self, state: LogState, bolt: str, now: int, names: Mapping[str, str]) -> WrittenTasks:
         """Have the state of a bolt written for its new tasks, and show that each key lies where its grouping says."""
-        becomes = replace(state, kept_as={**state.kept_as, **names})
+        becomes = with_names(state, names)
         build = self.build or _giving(self.provider)
         moving = Moving(self.folders, build, state, becomes, bolt, now, self.grouping_key.get(bolt))
         # On a server, a piece that is done twice would write twice under one name.
@@ -194,16 +195,6 @@ class Rescaler:
         for bolt in filter(found.holds, changed):
             self._check_routing(bolt, stateful[bolt])
         return changed
-
-    def _names(self, state: LogState, bolts: Iterable[str]) -> dict[str, str]:
-        """Return under which names new tasks keep their state: others where a server has the newest version alone.
-
-        There, new tasks would write over what those of before have, and a crash would leave neither of them whole.
-        """
-        if not self.provider.capabilities.shared:
-            return {}
-        taken = {*state.topology.stateful, *state.kept_as.values()}
-        return {bolt: new_name(bolt, taken, state.generation) for bolt in bolts}
 
     def _check_same(self, tasks: Mapping[str, int], changed: Mapping[str, int], state: LogState) -> None:
         if self._checked(state, tasks) != changed:

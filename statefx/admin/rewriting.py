@@ -31,12 +31,13 @@ from statefx.admin.reading import check_idle, codec_of, task_blocks
 from statefx.admin.routing import GroupingKey, Router, Taker, check_grouping, router_of
 from statefx.admin.savepoints import taken
 from statefx.admin.sorting import SortedEntries
-from statefx.admin.task_writing import TaskWriter
+from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
 from statefx.coordinator.adoption import NOTHING_ADOPTED, same_tasks
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
-from statefx.errors import CheckpointError, ConfigError
+from statefx.errors import CheckpointError
 from statefx.protocol.identity import TaskId
+from statefx.protocol.log_rules import with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -84,8 +85,6 @@ class Rewriter:
 
         Raises
         ------
-        ConfigError
-            State is kept in a server.
         CheckpointError
             A transaction is under way, or keys can't be shown to belong anywhere, or two become one.
         BoltError
@@ -105,24 +104,21 @@ class Rewriter:
             }
             log = taken(self.folders, self.then, partial(self._check_same, found), self.opened, self.adopt)
             state = log.state
+            names = new_names(self.provider, state, forms)
+            target = with_names(state, names)
             writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
-            for bolt, own_entries in entries.items():
-                for task in range(own_entries.tasks):
-                    writer.write(state, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
+            with unless_overtaken(self.folders, state):
+                for bolt, own_entries in entries.items():
+                    for task in range(own_entries.tasks):
+                        writer.write(target, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
             becomes = {bolt: form.becomes for bolt, form in forms.items()}
             tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
-            log.append(Rescaled(state.generation, tasks, writer.done.tokens, writer.done.sizes, stateful=becomes))
+            log.append(Rescaled(state.generation, tasks, writer.done.tokens, writer.done.sizes, names, becomes))
         return Rewritten(writer.done.keys, writer.done.bytes)
 
     # ---- what is refused
 
     def _check(self, bolt: str, before: StatefulIdentity, form: NewForm) -> None:
-        if self.provider.capabilities.shared:
-            raise ConfigError(
-                f"bolt {bolt!r} can't be {self.what}: its state is kept in a server, whose entries can't be replaced "
-                f"in one step. Move it to files with statefx.migrate(..., to='rocksdb'), {self.then}, and move it back",
-                component=bolt,
-            )
         if before.windows:
             raise CheckpointError(
                 f"bolt {bolt!r} can't be {self.what}: it keeps windows, which have statefx's own form", component=bolt

@@ -29,11 +29,12 @@ from statefx.admin.reading import check_idle, codec_of, component_of, open_task
 from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
 from statefx.admin.runs import Run
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
-from statefx.admin.task_writing import TaskWriter
+from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.operators.state_schema import Form
 from statefx.protocol.identity import TaskId
+from statefx.protocol.log_rules import with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.state.contract.spaces import Space, end_of
@@ -177,11 +178,6 @@ class StateWriter:
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.provider.capabilities.shared:
-            raise ConfigError(
-                "writeState: the state is kept in a server, where entries can't be replaced in one step: move it to "
-                "files with statefx.migrate(..., to='rocksdb'), write, and move it back"
-            )
         known = self.found.topology.stateful[self.component]
         if self.found.committed == 0 or not self.found.holds(self.component):
             raise CheckpointError(
@@ -229,15 +225,19 @@ class StateWriter:
             runs, rows, deleted = self._spooled(entries, folder)
             log = taken(self.folders, "write", self._check_same)
             state = log.state
+            names = new_names(self.provider, state, [self.component])
+            target = with_names(state, names)
             writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
             tasks = state.topology.stateful[self.component].parallelism
-            for task in range(tasks):
-                id = TaskId(self.component, task)
-                with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
-                    merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
-                    writer.write(state, id, tasks, merged, folder)
-            log.append(Rescaled(state.generation, {self.component: tasks}, writer.done.tokens, writer.done.sizes))
-        done = Written(self.component, rows, deleted, writer.done.keys, writer.done.bytes)
+            with unless_overtaken(self.folders, state):
+                for task in range(tasks):
+                    id = TaskId(self.component, task)
+                    with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
+                        merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
+                        writer.write(target, id, tasks, merged, folder)
+            own = writer.done
+            log.append(Rescaled(state.generation, {self.component: tasks}, own.tokens, own.sizes, names))
+        done = Written(self.component, rows, deleted, own.keys, own.bytes)
         logger.info("%s: %s", self.folders.location, done)
         return done
 

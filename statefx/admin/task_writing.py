@@ -6,21 +6,45 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
 from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
 from statefx.admin.reading import blocks_at
 from statefx.admin.runs import Runs
+from statefx.coordinator.generation import check_newest
+from statefx.coordinator.location import Folders
 from statefx.errors import StateCorruptedError, StateError
 from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.blocks import Block, InBlocks, in_blocks
 from statefx.state.contract.store import StateContext, StateProvider, prepare_as
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
+
+
+def new_names(provider: StateProvider, state: LogState, bolts: Iterable[str]) -> dict[str, str]:
+    """Return under which names bolts keep state that is written anew: others where a server has the newest alone.
+
+    Under the same names it would be written over what is there, and a crash would leave neither of the two whole.
+    """
+    if not provider.capabilities.shared:
+        return {}
+    taken = {*state.topology.stateful, *state.kept_as.values()}
+    return {bolt: new_name(bolt, taken, state.generation) for bolt in bolts}
+
+
+@contextmanager
+def unless_overtaken(folders: Folders, state: LogState) -> Iterator[None]:
+    """Raise FencedError where reading or writing fails since a newer generation has gone on, or has swept."""
+    try:
+        yield
+    except StateError:
+        check_newest(folders, state.generation)
+        raise
 
 
 @dataclass

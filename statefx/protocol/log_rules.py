@@ -441,6 +441,11 @@ def with_stateful(state: LogState, bolts: Mapping[str, StatefulIdentity]) -> Log
     return replace(state, topology=replace(state.topology, stateful={**state.topology.stateful, **bolts}))
 
 
+def with_names(state: LogState, names: Mapping[str, str]) -> LogState:
+    """Return the state in which some bolts keep theirs under other names."""
+    return replace(state, kept_as={**state.kept_as, **names})
+
+
 def _rescaled(state: LogState, record: Rescaled) -> LogState:
     _check_generation(state, record, record.generation)
     if state.in_flight:
@@ -457,14 +462,13 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
         if own:  # they heard the same senders
             watermarks |= {str(TaskId(bolt, task)): min(own) for task in range(tasks)}
     return replace(
-        with_stateful(with_tasks(state, record.tasks), record.stateful),
+        with_names(with_stateful(with_tasks(state, record.tasks), record.stateful), record.kept_as),
         heads={
             **{name: state.heads[name] for name in of_others},
             **{name: Version(state.committed, token) for name, token in record.tokens.items()},
         },
         snapshots={name: kept for name, kept in state.snapshots.items() if name in of_others},
         growth={**{name: size for name, size in state.growth.items() if name in of_others}, **record.prepared_bytes},
-        kept_as={**state.kept_as, **record.kept_as},
         watermarks=watermarks,
     )
 

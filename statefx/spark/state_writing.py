@@ -60,8 +60,8 @@ def writeState(
     Raises
     ------
     ConfigError
-        An argument is wrong, the DataFrame lacks a column, two rows have one key, a key or a value is none that the
-        bolt can keep, or a server keeps the state; nothing was changed.
+        An argument is wrong, the DataFrame lacks a column, two rows have one key, or a key or a value is none that the
+        bolt can keep; nothing was changed.
     CheckpointError
         There is no such checkpoint or bolt, it has committed nothing yet, a transaction is under way, or nothing shows
         which task a key belongs to; nothing was changed.
@@ -71,6 +71,7 @@ def writeState(
     * One record makes it so: after a crash all rows are there, or none.
     * A driver that runs on the checkpoint is fenced.
     * Sources stay where they are, and so do savepoints.
+    * State in a server is written under a new name there. What was there is deleted by the next start's first sweep.
 
     Examples
     --------

@@ -18,7 +18,6 @@ from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, Ste
 from tests.coordinator import changing
 from tests.coordinator.changing import log_of
 from tests.coordinator.migrating import REFERENCES
-from tests.providers.redis_server import RedisServer
 from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, Split
 
@@ -332,14 +331,6 @@ def test_keys_of_other_tasks_are_told_by_groupingkey(place):
         words = {key for own in held(driver) for key, _ in own[None]}
         assert words
         assert words == {word.upper() for word in words}
-
-
-def test_state_in_a_server_is_moved_to_files_first(place):
-    with RedisServer(appendonly="no") as server, Driver(place) as driver:
-        options = {"topology.state.provider.config": {"url": server.url}}
-        send(driver, range(2), Two(), config={"topology.state.provider": REFERENCES["redis"], **options})
-        with pytest.raises(ConfigError, match=r"statefx.migrate\(..., to='rocksdb'\), downgrade, and move it back"):
-            downgrade(driver.folder, "count", Two(), 1)
 
 
 def test_from_a_shell(place, capsys):

@@ -11,13 +11,11 @@ from statefx.admin import sorting
 from statefx.admin.starting import fit_state
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
-from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
+from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError
 from statefx.state import Codec
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
 from tests.coordinator.changing import START, WORK, held, log_of, send
-from tests.coordinator.migrating import REFERENCES
-from tests.providers.redis_server import RedisServer
 from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver
 
@@ -586,15 +584,6 @@ def test_a_checkpoint_that_was_restored_in_this_moment_is_not_gone_on_with(place
         restore(driver.folder, "one")
         with pytest.raises(CheckpointMismatchError, match="another one has changed the checkpoint at the same time"):
             launch.take_generation()
-
-
-def test_state_in_a_server_is_moved_to_files_first(place):
-    with RedisServer(appendonly="no") as server, Driver(place) as driver:
-        options = {"topology.state.provider.config": {"url": server.url}}
-        config = {"topology.state.provider": REFERENCES["redis"], **options}
-        send(driver, range(2), topology(2, Words()), config=config)
-        with pytest.raises(ConfigError, match=r"statefx.migrate\(..., to='rocksdb'\), start .*, and move it back"):
-            driver.start(topology(2, Parts()), config=config)
 
 
 def test_a_bolt_that_has_kept_nothing_has_no_keys(place):

@@ -1,11 +1,8 @@
 """State in a server that is given to other tasks: what a crash leaves there is one of the two, and nothing stays."""
 
-import shutil
 from functools import partial
-from urllib.parse import unquote
 
 import pytest
-import redis
 
 from statefx import TopologyBuilder, rescale
 from statefx.admin.rescaling import Rescaler
@@ -15,33 +12,17 @@ from statefx.protocol.identity import TaskId
 from statefx.state import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
-from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedStorage
 from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
+from tests.coordinator.on_redis import crashes, names_on, on_redis, server, stepped
 from tests.coordinator.test_rescaling import Plain, topology
-from tests.providers.redis_server import RedisServer
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver, Split
 
-__all__ = ["place"]
+__all__ = ["place", "server"]
 
-
-@pytest.fixture
-def server():
-    with RedisServer(appendonly="no") as server:
-        yield server
-
-
-def on_redis(server):
-    """Return the configuration of a topology whose state is on the server."""
-    return {"topology.state.provider": REFERENCES["redis"], "topology.state.provider.config": {"url": server.url}}
-
-
-def names_on(client, folder):
-    """Return the names under which the server keeps something of the bolt ``count``."""
-    head = f"{{{read_state(FolderStorage(folder)).lineage}:"
-    found = (key.decode().partition(head)[2].partition(":")[0] for key in client.scan_iter())
-    return {unquote(name) for name in found if name.startswith("count")}
+pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize(("was", "now"), [(2, 4), (3, 1)])
@@ -50,17 +31,16 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_and_what_the_others_had_is_del
         config = on_redis(server)
         send(driver, range(6), topology(was), config=config)
         send(same, range(6), topology(now), config=config)
-        with redis.Redis.from_url(server.url) as client:
-            done = rescale(driver.folder, {"count": now})
-            assert done.tasks == {"count": (was, now)}
-            assert held(driver, now) == held(same, now)
-            kept_as = read_state(FolderStorage(driver.folder)).kept_as["count"]
-            assert kept_as != "count"
-            assert names_on(client, driver.folder) == {"count", kept_as}
-            send(driver, range(6, 9), topology(now), config=config, limits=SMALL)
-            send(same, range(6, 9), topology(now), config=config)
-            assert held(driver, now) == held(same, now)
-            assert names_on(client, driver.folder) == {kept_as}, "what no task has any more is swept"
+        done = rescale(driver.folder, {"count": now})
+        assert done.tasks == {"count": (was, now)}
+        assert held(driver, now) == held(same, now)
+        kept_as = read_state(FolderStorage(driver.folder)).kept_as["count"]
+        assert kept_as != "count"
+        assert names_on(server, driver) == {"count", kept_as}
+        send(driver, range(6, 9), topology(now), config=config, limits=SMALL)
+        send(same, range(6, 9), topology(now), config=config)
+        assert held(driver, now) == held(same, now)
+        assert names_on(server, driver) == {kept_as}, "what no task has any more is swept"
         if now > 1:  # and again: each time under another name
             rescale(driver.folder, {"count": was})
             send(driver, [9], topology(was), config=config)
@@ -68,24 +48,16 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_and_what_the_others_had_is_del
 
 
 def test_a_rescaling_that_was_killed_has_changed_all_or_nothing_and_leaves_nothing(server, place):
-    with Driver(place) as driver, Driver(place, name="same") as same, redis.Redis.from_url(server.url) as client:
+    with Driver(place) as driver, Driver(place, name="same") as same:
         config = on_redis(server)
         send(driver, range(6), topology(2), config=config)
         send(same, range(7), topology(3), config=config)
-        shutil.copytree(driver.folder, place / "before")
-        dumped = {key: client.dump(key) for key in client.scan_iter()}
         seen = []
-        for at in every_crash():
-            shutil.rmtree(driver.folder)
-            shutil.copytree(place / "before", driver.folder)
-            client.flushall()
-            for key, data in dumped.items():
-                client.restore(key, 0, data)
+        for at in crashes(server, driver, place):
             steps = DurableSteps(crash_at=at)
             folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
-            kept = SteppedProvider(load_provider(REFERENCES["redis"], {"url": server.url}), steps)
             try:
-                Rescaler(folders, kept, {}, partial(SteppedLog, steps=steps, limit=100)).run(
+                Rescaler(folders, stepped(server.url, steps), {}, partial(SteppedLog, steps=steps, limit=100)).run(
                     read_state(folders.storage), {"count": 3}
                 )
             except Crash:
@@ -93,7 +65,7 @@ def test_a_rescaling_that_was_killed_has_changed_all_or_nothing_and_leaves_nothi
                 rescale(driver.folder, {"count": 3})  # nothing is to be done where it was
                 send(driver, [6], topology(3), config=config, limits=SMALL)
                 assert held(driver, 3) == held(same, 3)
-                left = names_on(client, driver.folder)
+                left = names_on(server, driver)
                 assert len(left) == 1, "neither what was before, nor what was written in vain"
                 continue
             break
@@ -102,20 +74,20 @@ def test_a_rescaling_that_was_killed_has_changed_all_or_nothing_and_leaves_nothi
 
 
 def test_nothing_is_deleted_that_a_newer_generation_has_written_or_a_task_still_has(server, place):
-    with Driver(place) as driver, redis.Redis.from_url(server.url) as client:
+    with Driver(place) as driver:
         send(driver, range(2), topology(2), config=on_redis(server))
         state = read_state(FolderStorage(driver.folder))
         provider = load_provider(REFERENCES["redis"], {"url": server.url})
         assert provider.forget(state.lineage, (), state.generation - 1) == 0
         assert provider.forget(state.lineage, [TaskId("count", 0), TaskId("count", 1)], state.generation) == 2
-        assert names_on(client, driver.folder) == {"count"}
+        assert names_on(server, driver) == {"count"}
         assert sum(map(len, held(driver, 2)))
         assert provider.forget(state.lineage, [TaskId("count", 0)], state.generation) == 1
-        assert names_on(client, driver.folder) == {"count"}
+        assert names_on(server, driver) == {"count"}
 
 
 def test_a_bolt_that_is_dropped_leaves_nothing_on_the_server_and_may_come_back(server, place):
-    with Driver(place) as driver, redis.Redis.from_url(server.url) as client:
+    with Driver(place) as driver:
         config = on_redis(server)
         send(driver, range(2), topology(2), config=config)
         builder = TopologyBuilder("rescaled")
@@ -123,6 +95,6 @@ def test_a_bolt_that_is_dropped_leaves_nothing_on_the_server_and_may_come_back(s
         builder.setBolt("split", Split()).shuffleGrouping("lines")
         builder.setBolt("other", Plain(), 2).fieldsGrouping("split", "word")
         send(driver, [2], builder.createTopology(), config=config, limits=SMALL, drop=["count"])
-        assert names_on(client, driver.folder) == set()
+        assert names_on(server, driver) == set()
         send(driver, [3], topology(2), config=config)
-        assert names_on(client, driver.folder) == {"count"}
+        assert names_on(server, driver) == {"count"}

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from statefx import StatefulBolt, Topology, TopologyBuilder, migrate, openState
+from statefx import StatefulBolt, Topology, TopologyBuilder, migrate, openState, restore, savepoint, writeState
 from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, ProviderError, StateClosedError
 from statefx.testing import rows
 from statefx_memory import MemoryStateProvider
@@ -83,6 +84,24 @@ def test_a_view_is_refreshed_to_what_is_committed_by_then(place: Path) -> None:
                         next(entries)
         with pytest.raises(StateClosedError, match="call openState again"):
             view.refresh()
+
+
+def test_a_view_is_refreshed_to_what_a_tool_has_made_of_the_same_transaction(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        tester.run(WORK[:1])
+        tester.close()
+        savepoint(driver.folder, "one")
+        driver.start().run(WORK[:2])
+        with openState(driver.folder, "count") as view:
+            table = pa.table({"key": ['"to"'], "value": ["70"]})
+            writeState(table, driver.folder, "count", groupingKey=lambda key: key)
+            assert view.refresh()
+            assert (view.txid, dict(view.items())) == (2, {**words(WORK[:2]), "to": 70})
+            restore(driver.folder, "one")
+            assert view.refresh()
+            assert (view.txid, dict(view.items())) == (2, words(WORK[:1]))
+            assert not view.refresh()
 
 
 def test_a_key_that_several_tasks_hold_is_never_shown_as_one(place: Path) -> None:

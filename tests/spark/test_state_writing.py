@@ -7,9 +7,10 @@ import pytest
 from statefx import StatefulBolt, TopologyBuilder, openState, readState, restore, savepoint, verify, writeState
 from statefx.admin import state_writing
 from statefx.admin.state_writing import state_writer
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, ConfigError
 from statefx.testing import TopologyTester, rows
-from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedProvider, every_crash
+from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
 from tests.testing.topologies import REFERENCES
 
 pytestmark = pytest.mark.slow
@@ -171,7 +172,8 @@ def test_one_that_was_killed_has_changed_all_or_nothing(folder, provider, monkey
     for at in every_crash():
         steps = DurableSteps(crash_at=at)
         stepped = writer()
-        stepped.provider = stepped.rescaler.provider = SteppedProvider(stepped.provider, steps)
+        stepped.provider = SteppedProvider(stepped.provider, steps)
+        stepped.folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
         with monkeypatch.context() as patched:
             opened = partial(SteppedLog, steps=steps, limit=100)
             patched.setattr(state_writing, "taken", partial(state_writing.taken, opened=opened))
