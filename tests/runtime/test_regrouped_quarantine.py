@@ -1,10 +1,16 @@
-"""Rows that wait in quarantine when the bolt groups its rows otherwise: none of them may be lost."""
+"""Rows that wait in quarantine when a bolt groups its rows otherwise, or gets other tasks: none may be lost."""
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
 import pytest
 
 from statefx import BasicBolt, ReplayDeadLetters, StatefulBolt, TopologyBuilder, quarantined
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.plan.hashing import row_hasher
+from statefx.runtime.quarantine import GroupKeys
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 
@@ -97,3 +103,38 @@ def test_a_bolt_with_keys_in_quarantine_keeps_its_grouping_until_they_are_free(t
         assert send(tester, 4) == []
         found = tester.state("orders")
         assert list(found.values()) == [[1, -2, 3, 4]] * len(KEYS)
+
+
+PAIRS = pa.struct([("x", pa.float32()), ("-0.0", pa.string())])
+SAME = [
+    (pa.float64(), [0.0, -0.0]),
+    (pa.list_(pa.float64()), [[0.0, -0.0, -0.05, -0.0], [-0.0, 0.0, -0.05, 0.0]]),
+    (PAIRS, [{"x": 0.0, "-0.0": '\\"-0.0'}, {"x": -0.0, "-0.0": '\\"-0.0'}]),
+]
+OTHERS = [
+    (pa.float64(), [-0.05, 0.0, -1e-9, float("nan"), float("-inf"), 5e-324, None]),
+    (pa.string(), ["-0.0", "0.0", "", "\0", "\U0001f600", '"', "\\", None]),
+    (pa.int64(), [-(2**63), 2**63 - 1, 0, -1]),
+    (pa.binary(), [b"", b"\0", b"\xff"]),
+    (pa.bool_(), [True, False, None]),
+    (pa.date32(), [date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)]),
+    (pa.timestamp("us", tz="UTC"), [datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)]),
+    (pa.timestamp("us"), [datetime(1969, 12, 31, 23, 59, 59, 1), datetime(9999, 12, 31)]),
+    (pa.decimal128(5, 2), [Decimal("-0.05"), Decimal("0.00"), Decimal("999.99")]),
+    (pa.decimal128(38, 10), [Decimal(-(10**20)), Decimal("1e-10")]),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "keys"), [(*each, 1) for each in SAME] + [(*e, len(e[1])) for e in OTHERS])
+def test_a_key_is_kept_as_the_hash_of_the_grouping_takes_it(kind, given, keys):
+    """By what is kept `rescale` finds the task; and values that are one to the grouping are one key."""
+    form, hasher = (
+        GroupKeys([kind, pa.string()]),
+        row_hasher(pa.schema([("_0", kind), ("_1", pa.string())]), ["_0", "_1"]),
+    )
+    columns = [pa.array(given, kind), pa.array(["-0.0"] * len(given))]
+    stored = form.keys(columns)
+    assert len(set(stored)) == keys
+    for key, value in zip(stored, columns[0].to_pylist(), strict=True):
+        assert hasher(form.fields(key)) == hasher((value, "-0.0"))
+        assert form.fields(key)[1] == "-0.0"
