@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,11 @@ from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import CheckpointError
 from statefx.operators.ddl import parse_type
+from statefx.protocol.log_state import LogState
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.runtime.quarantine import GroupKeys, held
 from statefx.state.contract.spaces import Space, end_of
+from statefx.state.contract.store import StateProvider
 
 _HEAD = Space.QUARANTINE.value
 
@@ -76,21 +79,50 @@ def quarantined(
     folders = Folders(checkpoint_location(checkpointLocation))
     state = read_checkpoint(folders)
     known = component_of(state, component, folders)
-    groupings = [types for kind, *types in known.routing if kind == "fields"]
-    if len(groupings) != 1:
+    if len(_groupings(known)) != 1:
         raise CheckpointError(
             f"bolt {component!r} gets its rows by no fieldsGrouping, or by several: no key of it can be in quarantine",
             component=component,
         )
-    provider = kept_provider(state, known, component, config)
-    form = GroupKeys([parse_type(each) for each in groupings[0]])
+    return _found(kept_provider(state, known, component, config), folders, state, component)
 
-    def found() -> Iterator[Quarantined]:
-        for task in range(known.parallelism):
-            with closing(open_task(provider, folders, state, component, task)[0]) as store:
-                for stored, value in store.scan(_HEAD, end_of(_HEAD)):
-                    fields, waits = form.fields(stored), held(value)
-                    key = fields[0] if len(fields) == 1 else fields
-                    yield Quarantined(key, task, waits.next - waits.first, waits.first, waits.txid, waits.why)
 
-    return found()
+def check_free(provider: StateProvider, folders: Folders, state: LogState, component: str) -> None:
+    """Refuse that rows of a bolt get other keys while some are in quarantine.
+
+    Nothing tells which new key a row that waits has: it would be dropped when it is replayed, and later rows would pass
+    it.
+
+    Raises
+    ------
+    CheckpointError
+        Names a key.
+    """
+    known = state.topology.stateful[component]
+    if len(_groupings(known)) != 1 or not state.holds(component):
+        return
+    with closing(_found(provider, folders, state, component)) as found:
+        first = next(found, None)
+    if first is not None:
+        raise CheckpointError(
+            f"bolt {component!r} can't group its rows otherwise than before: of its key {first.key!r}, and maybe of "
+            f"others, rows wait in quarantine, and would never be executed. Start it with the grouping of before, and "
+            "replay or forget them; statefx.quarantined lists the keys",
+            component=component,
+        )
+
+
+def _groupings(known: StatefulIdentity) -> list[Sequence[str]]:
+    """Return the types of the fields that a bolt's rows are grouped by."""
+    return [types for kind, *types in known.routing if kind == "fields"]
+
+
+def _found(provider: StateProvider, folders: Folders, state: LogState, component: str) -> Generator[Quarantined]:
+    known = state.topology.stateful[component]
+    form = GroupKeys([parse_type(each) for each in _groupings(known)[0]])
+    for task in range(known.parallelism):
+        with closing(open_task(provider, folders, state, component, task)[0]) as store:
+            for stored, value in store.scan(_HEAD, end_of(_HEAD)):
+                fields, waits = form.fields(stored), held(value)
+                key = fields[0] if len(fields) == 1 else fields
+                yield Quarantined(key, task, waits.next - waits.first, waits.first, waits.txid, waits.why)

@@ -41,6 +41,7 @@ from statefx.protocol.log_rules import with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
 
@@ -119,9 +120,10 @@ class Rewriter:
     # ---- what is refused
 
     def _check(self, bolt: str, before: StatefulIdentity, form: NewForm) -> None:
-        if before.windows:
+        if before.windows or before.joined:
+            kept = "windows" if before.windows else "rows of a join"
             raise CheckpointError(
-                f"bolt {bolt!r} can't be {self.what}: it keeps windows, which have statefx's own form", component=bolt
+                f"bolt {bolt!r} can't be {self.what}: it keeps {kept}, which have statefx's own form", component=bolt
             )
         if _stays(before, form):
             return
@@ -240,7 +242,9 @@ class _Placing:
         shown: list[tuple[bytes, bytes]] = []
         told: list[tuple[bytes, bytes]] = []
         for stored, data, owner, is_new in entries:
-            if self.router is None or (owner is Owner.TASK and len(self.takers) == self.was):
+            # What an OpaqueMap has written stays in its tasks, so its mark may only stay where all keys do.
+            stays = owner is Owner.TASK and len(self.takers) == self.was
+            if self.router is None or (stays and (self.proves or stored[:1] != Space.USER.value)):
                 self.takers[task].add(stored, data)
             elif owner is Owner.ALL:  # all tasks hold the same
                 for taker in self.takers if task == 0 else ():

@@ -28,6 +28,7 @@ from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.timers import timer_key
+from statefx.state.view.upgrading import OWN_KEYS
 
 GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""
@@ -251,7 +252,13 @@ class Router:
         assert self.codec is not None
         if kind is None:
             timed = stored[:1] == Space.TIMERS.value
-            return self.codec.decode_key(timer_key(stored) if timed else stored[1:])
+            key = self.codec.decode_key(timer_key(stored) if timed else stored[1:])
+            if isinstance(key, str) and key.startswith(OWN_KEYS):
+                raise self._refused(
+                    "it keeps an OpaqueMap, whose values in the database belong to the tasks that wrote them. Give its "
+                    "rows to a bolt of a new name, with a table of its own"
+                )
+            return key
         if kind is not Kind.MAP:
             raise self._refused(
                 f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key. Let the bolt, with the "

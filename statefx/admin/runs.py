@@ -6,11 +6,10 @@ import heapq
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from types import TracebackType
-from typing import BinaryIO
 
 import msgpack
 
@@ -27,6 +26,9 @@ _FRAME = struct.Struct(">I")
 class Run:
     """Entries in key order, in a temporary file.
 
+    The file is open only while a block of it is written or read: there are as many runs at a time as tasks, and a
+    process may have no more than 1024 files open, or 256.
+
     Raises StateError: the file system refused, for instance because the disk is full.
     """
 
@@ -37,8 +39,6 @@ class Run:
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
         self._bytes = 0
-        with self._refusals():
-            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - the stack closes it
         stack.push(self._end)
 
     def add(self, key: bytes, value: bytes) -> None:
@@ -59,30 +59,29 @@ class Run:
 
     def blocks(self) -> Iterator[Block]:
         """Yield all entries."""
-        with open(self.path, "rb") as file:
-            while head := file.read(_FRAME.size):
-                keys, values = msgpack.unpackb(file.read(_FRAME.unpack(head)[0]))
-                yield keys, values
+        at, left = 0, self.keys
+        while left:
+            with open(self.path, "rb") as file:
+                file.seek(at)
+                keys, values = msgpack.unpackb(file.read(_FRAME.unpack(file.read(_FRAME.size))[0]))
+                at = file.tell()
+            yield keys, values
+            left -= len(keys)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for keys, values in self.blocks():
             yield from zip(keys, values, strict=True)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:  # else nobody reads it
-                self._flush()
-        finally:
-            with suppress(OSError):  # what is left after a refusal is refused again, which would hide the first error
-                self._file.close()
+        if error is None:  # else nobody reads it
+            self._flush()
 
     def _flush(self) -> None:
         if self._keys:
             frame = msgpack.packb([self._keys, self._values])
-            with self._refusals():
-                self._file.write(_FRAME.pack(len(frame)))
-                self._file.write(frame)
-                self._file.flush()
+            with self._refusals(), open(self.path, "ab") as file:
+                file.write(_FRAME.pack(len(frame)))
+                file.write(frame)
             self.keys += len(self._keys)
             self._keys, self._values, self._bytes = [], [], 0
 

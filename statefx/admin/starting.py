@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from statefx.admin.parallel import Here, Workers
+from statefx.admin.quarantined import check_free
 from statefx.admin.rescaling import Rescaler
 from statefx.admin.rewriting import NewForm, Rewriter
 from statefx.coordinator.adoption import Adopt, adoptions
@@ -36,6 +37,8 @@ def fit_state(
         It can't be; what is refused has changed nothing.
     """
     folders, provider, words = launch.folders, launch.provider, adoptions(adopt)
+    for id in launch.regrouped(found):
+        check_free(provider, folders, found, id)
     bolts = launch.bolts(found)
     keys = {id: bolt.groupingKey for id, bolt in bolts.items() if overrides(type(bolt), "groupingKey")}
     if rekeyed := launch.rekeyed(found):

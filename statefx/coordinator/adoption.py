@@ -260,7 +260,13 @@ def _refused_version(component: str, older: int, now: StatefulIdentity, location
 
 def same_tasks(before: StatefulIdentity, now: StatefulIdentity) -> bool:
     """Tell whether rows of a key go to the same task as before, if there are as many."""
-    return before.routing == now.routing and _replaced_fields(before.key_fields, now.key_fields) is None
+    return before.routing == now.routing and same_keys(before, now)
+
+
+def same_keys(before: StatefulIdentity, now: StatefulIdentity) -> bool:
+    """Tell whether rows have the keys that they had before: the fields that they are grouped by."""
+    were, are = ([each for each in one.routing if each != ("broadcast",)] for one in (before, now))
+    return were == are and _replaced_fields(before.key_fields, now.key_fields) is None
 
 
 def _rerouted(becomes: str, location: str, was: str) -> str:

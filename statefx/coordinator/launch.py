@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks
+from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks, same_keys
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.driver_spout import DriverSpout, check_spouts
 from statefx.coordinator.engine import Engine
@@ -221,6 +221,10 @@ class Launch:
                     new = replace(new, routing=now.routing, key_fields=now.key_fields)
                 becomes[was] = new
         return becomes
+
+    def regrouped(self, found: LogState) -> list[str]:
+        """Return the bolts whose rows have other keys than in a checkpoint, by the names that they have there."""
+        return [was for was, (before, now) in self._both(found).items() if not same_keys(before, now)]
 
     def _both(self, found: LogState) -> dict[str, tuple[StatefulIdentity, StatefulIdentity]]:
         """Return how the stateful bolts that stay keep their state, in a checkpoint and in this topology."""

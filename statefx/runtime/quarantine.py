@@ -17,12 +17,12 @@ up: a topology may have millions of such keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statefx.operators.json_values import JsonRows
 from statefx.state.contract.spaces import Space, end_of
@@ -69,22 +69,31 @@ class GroupKeys:
     """
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        self._types = types
+        self._has_floats = any(map(_has_floats, types))
         self._rows = JsonRows(pa.schema([(f"_{place}", kind) for place, kind in enumerate(types)]))
 
     def keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """Return the key of each row; ValueError: JSON does not have a value."""
-        # 0.0 and -0.0 are one to the grouping's hash.
-        plain = [
-            pc.add(each, pa.scalar(0.0, each.type)) if pa.types.is_floating(each.type) else each for each in columns
-        ]
-        batch = pa.RecordBatch.from_arrays(plain, schema=self._rows.schema)
-        return [_HEAD + key for key in self._rows.encode(batch)]
+        found = self._rows.encode(pa.RecordBatch.from_arrays(list(columns), schema=self._rows.schema))
+        if self._has_floats:  # 0.0 and -0.0 are one to the grouping's hash
+            found = [_TEXT_OR_ZERO.sub(_one_zero, key) for key in found]
+        return [_HEAD + key for key in found]
 
     def fields(self, stored: bytes) -> tuple[Any, ...]:
         """Return the values of the grouping's fields."""
         (row,) = self._rows.decode([stored[len(_HEAD) :]]).to_pylist()
         return tuple(row.values())
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
+
+
+_TEXT_OR_ZERO = re.compile(rb'"(?:[^"\\]|\\.)*"|-0\.0(?![\d.eE])')
+
+
+def _one_zero(found: re.Match[bytes]) -> bytes:
+    return b"0.0" if found[0] == b"-0.0" else found[0]
 
 
 def shown_key(fields: tuple[Any, ...]) -> str:

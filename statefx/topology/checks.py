@@ -16,6 +16,7 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.operators import (
     DEFAULT_STREAM,
     Bolt,
+    IntervalJoin,
     ReplayingSpout,
     Sink,
     Spout,
@@ -199,10 +200,11 @@ def _check_version(id: str, bolt: Stateful) -> None:
             component=id,
         )
     own = [hook for hook in given if hook != "migrateState"]
-    if own and isinstance(bolt, WindowedBolt):
+    if own and isinstance(bolt, WindowedBolt | IntervalJoin):
+        kept = "a windowed bolt keeps of its windows" if isinstance(bolt, WindowedBolt) else "a join keeps"
         raise TopologyError(
-            f"bolt {id!r}: {own[0]} of {type(bolt).__name__} would never be called: what a windowed bolt keeps of its "
-            "windows lies under statefx's own keys, and is upgraded by migrateState alone",
+            f"bolt {id!r}: {own[0]} of {type(bolt).__name__} would never be called: what {kept} lies under statefx's "
+            "own keys, and is upgraded by migrateState alone",
             component=id,
         )
 

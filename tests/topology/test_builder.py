@@ -10,7 +10,7 @@ import pytest
 from statefx.config import Config
 from statefx.connectors.sql import SqlSink
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, WindowedBolt, parse_schema
+from statefx.operators import BasicBolt, BatchBolt, Committer, IntervalJoin, StatefulBolt, WindowedBolt, parse_schema
 from statefx.topology import Edge, Grouping, TopologyBuilder
 from statefx.topology.submission import check_config, doubts
 from tests.topology.frames import Frame
@@ -540,3 +540,14 @@ class Windows(WindowedBolt):
 def test_keys_of_windows_are_not_the_bolts(builder):
     with pytest.raises(TopologyError, match="migrateKey of Windows would never be called: what a windowed bolt keeps"):
         builder.setBolt("windows", Windows().withTumblingWindow("1 minute"))
+
+
+class Pairs(IntervalJoin):
+    stateVersion = 2
+    migrateKey = migrate_key
+
+
+def test_keys_of_a_join_are_not_the_bolts(builder):
+    pairs = Pairs("a", "b", on="key", between=("0 seconds", "1 hour"), select="a.key")
+    with pytest.raises(TopologyError, match="migrateKey of Pairs would never be called: what a join keeps"):
+        builder.setBolt("pairs", pairs)

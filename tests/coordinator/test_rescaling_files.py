@@ -1,0 +1,38 @@
+"""State that is given to many tasks, where a process may have few files open."""
+
+import resource
+from contextlib import contextmanager
+
+from statefx import rescale
+from tests.coordinator.changing import held
+from tests.coordinator.test_rescaling import Plain, topology
+from tests.testing.places import place
+from tests.testing.topologies import Driver, lines
+
+__all__ = ["place"]
+
+FILES_MAX = 256
+"""What macOS lets a process have open; Linux mostly 1024, and a bolt may have 32768 tasks."""
+
+
+@contextmanager
+def few_files():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_there_may_be_more_tasks_than_open_files(place):
+    many = FILES_MAX + 44
+    with Driver(place, "rocksdb") as driver:
+        with driver.start(topology(1, Plain)) as tester:
+            tester.send(lines(*(f"word{number}" for number in range(3000))))
+        before = held(driver, 1)
+        with few_files():
+            rescale(driver.folder, {"count": many}, groupingKey={"count": lambda key: key})
+            assert sum(len(own[None]) for own in held(driver, many)) == 3000
+            rescale(driver.folder, {"count": 1})
+        assert held(driver, 1) == before
