@@ -68,6 +68,8 @@ class Router:
     """What is to be done with the bolt; messages name it."""
     own: OwnEntries | None = None
     """What statefx keeps for the bolt; None: all is the bolt's, or nobody asks for the rest."""
+    remedy: str = ""
+    """What to do where a key does not show which task it belongs to."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
     _quarantined: GroupKeys = field(init=False)
     _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
@@ -81,7 +83,7 @@ class Router:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A codec stays where it is; whoever finds tasks of keys, and not of what is stored, needs none.
-        return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what)
+        return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what, None, self.remedy)
 
     def check_proof(self, was: int) -> None:
         """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
@@ -94,14 +96,14 @@ class Router:
             if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self._own):
                 raise self._refused(
                     f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
-                    f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
+                    f"fields ({', '.join(self.fields)}); with so few that may be chance. {self.remedy}"
                 )
 
     def alone(self) -> str:
         """Say why one task proves nothing."""
         return (
             "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
-            f"({', '.join(self.fields)}). {remedy(self.bolt)}"
+            f"({', '.join(self.fields)}). {self.remedy}"
         )
 
     def route_blocks(
@@ -239,27 +241,40 @@ class Router:
         return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
 
     def _hash_of(self, key: Any, name: str | None) -> int:
+        found = key[: len(self.fields)] if isinstance(key, tuple) else key
         if self.given is not None:
-            row = self.given(key if name is None else (name, key))
-            row = row if isinstance(row, tuple) else (row,)
-        else:
-            row = key[: len(self.fields)] if isinstance(key, tuple) else (key,)
-        if len(row) == len(self.fields):
+            found = self.given(key if name is None else (name, key))
+        row = found if isinstance(found, tuple) else (found,)
+        # A function without `return` would send all keys of a single task to one and the same of the new ones.
+        forgotten = self.given is not None and found is None and key is not None
+        if len(row) == len(self.fields) and not forgotten:
             try:
                 return self._hash(row)
             except SchemaError:
                 pass
         types = ", ".join(f"{name} {kind}" for name, kind in zip(self.fields, self.schema.types, strict=True))
+        if found is key and self.given is not None:
+            raise self._refused(f"its rows are grouped by ({types}), and its key {key!r} does not fit that")
+        if self.given is not None:
+            wanted = "the field, or (None,) if that is null" if len(self.fields) == 1 else "a tuple of these fields"
+            raise self._refused(
+                f"groupingKey returns {found!r} for its key {key!r}{_of(name)}, and its rows are grouped by ({types}): "
+                f"return {wanted}"
+            )
         raise self._refused(
-            f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. Say with "
-            f"groupingKey={{{self.bolt!r}: ...}} what of a key is grouped by"
+            f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. {self.remedy}"
         )
 
     def _unproved(self, key: Any, name: str | None, task: int, hashed: int) -> CheckpointError:
+        fields = ", ".join(self.fields)
+        lies = f"its key {key!r}{_of(name)} lies in task {task}, and"
+        if self.given is not None:
+            return self._refused(
+                f"{lies} by what groupingKey returns for it, it belongs to task {hashed}: return from a key what its "
+                f"rows are grouped by ({fields})"
+            )
         return self._refused(
-            f"its key {key!r}{_of(name)} lies in task {task}, and taken for ({', '.join(self.fields)}), by which its "
-            f"rows are grouped, it belongs to task {hashed}. Say with groupingKey={{{self.bolt!r}: ...}} what of a key "
-            "is grouped by"
+            f"{lies} taken for ({fields}), by which its rows are grouped, it belongs to task {hashed}. {self.remedy}"
         )
 
     def _refused(self, why: str) -> CheckpointError:
@@ -271,11 +286,12 @@ def _give(pieces: Pieces, runs: Sequence[Taker]) -> None:
         runs[new].add(stored, value)
 
 
-def remedy(bolt: str) -> str:
-    """Return what to do where a key does not show which task it belongs to."""
+def _remedy(bolt: str, what: str) -> str:
+    function = "lambda key: key" if what != MOVED else f"{{{bolt!r}: lambda key: key}}"
     return (
-        f"If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from the key what is grouped by (of "
-        "a map the function is given name and key). A bolt can define it as groupingKey(self, key)"
+        f"If rows are grouped by the key itself, say groupingKey={function}, or in a shell --by-key; else return from "
+        "the key what they are grouped by (of a map the function is given name and key). A bolt can define it as "
+        "groupingKey(self, key)"
     )
 
 
@@ -301,6 +317,7 @@ def router_of(
     given: GroupingKey | None,
     codec: Codec | None = None,
     what: str = MOVED,
+    remedy: str | None = None,
 ) -> Router:
     """Return what finds the task of a bolt's keys."""
     (types,) = (types for kind, *types in known.routing if kind == "fields")
@@ -310,4 +327,4 @@ def router_of(
     schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
     written = codec_of(bolt, known, codec)
     own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
-    return Router(bolt, fields, schema, written, given, what, own)
+    return Router(bolt, fields, schema, written, given, what, own, remedy or _remedy(bolt, what))

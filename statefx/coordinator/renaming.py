@@ -55,10 +55,12 @@ class Renaming:
         if dropped is None or not all(isinstance(each, str) for each in dropped):
             raise ConfigError(f"drop must be a list of ids, such as ['old'], got {drop!r}")
         for old, new in names.items():
+            if old == new:
+                raise ConfigError(f"rename: {old!r} has that name already: leave it out", component=old)
             if old in names.values() or old in dropped or list(names.values()).count(new) > 1:
                 raise ConfigError(
                     f"rename: {old!r} to {new!r} is not alone: no name may be on both sides, given twice, or dropped "
-                    "too. Do it in two starts",
+                    "too. Do it in two steps",
                     component=old,
                 )
         return cls(names, dropped)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from statefx.admin.reading import Progress
 from statefx.admin.routing import GroupingKey
 from statefx.admin.state_writing import Encoded, Encoder, Written, state_writer
 from statefx.errors import ConfigError
@@ -31,6 +32,7 @@ def writeState(
     groupingKey: GroupingKey | None = None,
     config: Mapping[str, Any] | None = None,
     codec: Codec | None = None,
+    progress: Progress | None = None,
 ) -> Written:
     """Write the rows of a DataFrame or a table into the committed state of one bolt; its topology must not run.
 
@@ -51,6 +53,8 @@ def writeState(
         ``value`` have JSON. Several fields are a tuple.
     groupingKey : callable, optional
         As of `rescale`: returns what of a key is grouped by, where that can't be shown.
+    progress : callable (done, total), optional
+        As of `rescale`, of the state that the bolt has.
 
     Returns
     -------
@@ -64,7 +68,7 @@ def writeState(
         bolt can keep, or a server keeps the state; nothing was changed.
     CheckpointError
         There is no such checkpoint or bolt, it has committed nothing yet, a transaction is under way, or nothing shows
-        which task a key belongs to; nothing was changed.
+        which task a key belongs to; nothing was changed. `StateError` if a disk is full.
 
     Contract
     --------
@@ -81,13 +85,13 @@ def writeState(
         raise ConfigError(f"writeState: give a DataFrame that is no stream, or a pyarrow.Table, got {df!r}")
     writer = state_writer(checkpointLocation, component, mode, schema, groupingKey, config, codec)
     if isinstance(df, pa.Table):
-        return writer.write_table(df)
+        return writer.write_table(df, progress)
     columns = writer.check_columns(df.columns)
     encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
     # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
     parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
     framed = parts.mapInArrow(_frame, "data binary")
-    return writer.write(_entries(framed))
+    return writer.write(_entries(framed), progress)
 
 
 def _encode(encoder: Encoder) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

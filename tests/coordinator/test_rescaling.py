@@ -119,6 +119,8 @@ def test_one_task_needs_to_be_told(place, provider):
         send(same, range(4), topology(3, Upside))
         with pytest.raises(CheckpointError, match=r"has one task, .*\(word\).*=\{'count': lambda key: key\}"):
             rescale(driver.folder, {"count": 3})
+        with pytest.raises(CheckpointError, match=r"returns None for its key .* return the field, or \(None,\)"):
+            rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: None})
         rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: key[::-1]})
         assert held(driver, 3) == held(same, 3)
         send(driver, range(4, 8), topology(3, Upside))
@@ -205,8 +207,10 @@ def test_what_can_not_be_proved_is_refused_and_nothing_is_changed(place, bolt, s
             rescale(driver.folder, {"count": 4})
         assert held(driver, 2) == before
         send(driver, [4], topology(2, bolt))
-        with pytest.raises(CheckpointError, match=r"(belongs to task \d|gives \(5,\) for that|belongs to a task)"):
-            rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: 5})
+        for wrong, returned in ((lambda key: 5, "5"), (lambda key: None, "None"), (lambda key: [key], r"\['.*'\]")):
+            told = rf"groupingKey returns {returned} for its key '.*' \(word string\): return the field|to a task"
+            with pytest.raises(CheckpointError, match=told.replace("' ", "', and its rows are grouped by ")):
+                rescale(driver.folder, {"count": 4}, groupingKey={"count": wrong})
 
 
 class Unlisted(Listing):
