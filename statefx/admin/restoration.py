@@ -27,7 +27,7 @@ class Restoration:
     txid : int
         The transaction whose state and sources it goes on from.
     given_up : int
-        How many transactions after it were given up; what they read comes again.
+        How many transactions after it were given up; what was read then comes again.
     next_txid : int
         The next transaction. Numbers are never used twice.
     published : Mapping[str, int]
@@ -49,9 +49,8 @@ class Restoration:
         said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
         if self.given_up:
             verb = "was" if self.given_up == 1 else "were"
-            said += (
-                f"; {counted(self.given_up, 'transaction')} after it {verb} given up, and what they read comes again"
-            )
+            past = counted(self.given_up, "transaction")
+            said += f"; {past} after it {verb} given up, and what was read then comes again"
         return said + self._of_sinks()
 
     @property

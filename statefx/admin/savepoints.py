@@ -13,12 +13,13 @@ A failure before 3 leaves everything as it was, and so does one before the log i
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,7 +45,7 @@ from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.coordinator.savepoints import Savepoint
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError, StatefxError
 from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
@@ -54,6 +55,8 @@ from statefx.state.registry import load_provider
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _PASSES = 3
 """Of a copy: state is read to be counted, read to be written, and read back."""
@@ -419,20 +422,39 @@ def _exported(
     heads: dict[str, Version] = {}
     growth: dict[str, int] = {}
     meter = ProgressMeter.of(progress, pin, _PASSES)
-    for number, name in enumerate(sorted(pin.heads), 1):
-        heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name, meter)
-        logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
-    for ref in files_beside(state):
-        storage.put(ref.name, folders.storage.read(ref.name))
-    alone = replace(pin, heads=heads, growth=growth, snapshots={})
-    records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
-    write_format(storage)
-    # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
-    TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+    with _naming_the_folder(folders, target):
+        for number, name in enumerate(sorted(pin.heads), 1):
+            heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name, meter)
+            logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
+        for ref in files_beside(state):
+            storage.put(ref.name, folders.storage.read(ref.name))
+        alone = replace(pin, heads=heads, growth=growth, snapshots={})
+        records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
+        write_format(storage)
+        # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
+        TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
     meter.end()
     done = Restoration(target.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
+
+
+@contextmanager
+def _naming_the_folder(folders: Folders, target: Folders) -> Iterator[None]:
+    """Say of a disk that is full what is to be done with the folder that was begun."""
+    try:
+        yield
+    except (OSError, StatefxError) as error:
+        cause: BaseException | None = error
+        while cause is not None and getattr(cause, "errno", None) not in _FULL:
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise StateError(
+            f"{error}. The checkpoint in {folders.location} is as it was: make room, delete {target.location}, and "
+            "export again",
+            path=target.location,
+        ) from error
 
 
 def _copied(
