@@ -171,7 +171,7 @@ def test_one_that_was_killed_has_changed_all_or_nothing(folder, provider, monkey
     for at in every_crash():
         steps = DurableSteps(crash_at=at)
         stepped = writer()
-        stepped.provider = stepped.rescaler.provider = SteppedProvider(stepped.provider, steps)
+        stepped.provider = SteppedProvider(stepped.provider, steps)
         with monkeypatch.context() as patched:
             opened = partial(SteppedLog, steps=steps, limit=100)
             patched.setattr(state_writing, "taken", partial(state_writing.taken, opened=opened))
