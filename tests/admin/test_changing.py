@@ -195,7 +195,7 @@ def test_a_driver_that_runs_is_fenced_and_loses_nothing(keeper: Keeper, tool_of:
     savepoint(keeper.folder, "one")
     tester = keeper.driver.start(keeping(2)) if hasattr(keeper, "driver") else keeper.start(keeping(2))
     tool_of(keeper.folder)
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match=r"another driver has taken over .*, or a tool that changes the checkpoint"):
         tester.send(put(z=1))
 
 
