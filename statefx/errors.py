@@ -107,7 +107,7 @@ class InputError(StatefxError):
 
 
 class FencedError(StatefxError):
-    """A newer generation has taken over this checkpoint: stop, do not retry."""
+    """Another driver, or a tool that changes the checkpoint, has taken it over: stop, do not retry."""
 
 
 class LogOutcomeUnknownError(StatefxError):

@@ -1,12 +1,12 @@
 """``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
 
-Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
+Only this module and `statefx.admin.parameters` import click and rich: programs that look at a checkpoint from Python
+pay for neither.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +30,9 @@ from statefx.admin import (
     tables,
     verifying,
 )
+from statefx.admin.parameters import KeyType, MomentType, SettingsType
+from statefx.admin.reading import counted
+from statefx.admin.restoration import SINKS
 from statefx.admin.state_writing import MODES, state_writer
 from statefx.errors import ConfigError, StatefxError
 from statefx.state.encoding.references import load
@@ -47,7 +50,11 @@ _NO_TERMINAL_COLUMNS = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; return 0; 1: the checkpoint is damaged, or can't be read; 2: the command is wrong."""
+    """Do what the arguments say; return the exit code.
+
+    0: it was done, or shown. 1: the checkpoint is damaged, can't be read, or is not in a state for it. 2: the command
+    is wrong, or lacks --yes.
+    """
     try:
         return _cli.main(arguments, PROGRAM, standalone_mode=False) or 0
     except click.ClickException as error:
@@ -60,49 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigError) else 1
 
 
-class _Settings(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
-    """A JSON object."""
-
-    name = "JSON"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
-        """Return what it holds."""
-        try:
-            found = json.loads(value)
-        except ValueError as error:
-            self.fail(f"no JSON: {error}", param, ctx)
-        if not isinstance(found, dict):
-            self.fail("a JSON object, of names and values", param, ctx)
-        return found
-
-
-class _Key(click.ParamType):  # type: ignore[type-arg]  # as above
-    """A key of state: JSON, or a text."""
-
-    name = "KEY"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the key."""
-        try:
-            return _as_key(json.loads(value))
-        except ValueError:
-            return value
-
-
-def _as_key(found: Any) -> Any:
-    return tuple(map(_as_key, found)) if isinstance(found, list) else found
-
-
-class _Moment(click.ParamType):  # type: ignore[type-arg]  # as above
-    """A transaction's number, or a savepoint's name."""
-
-    name = "TXID|SAVEPOINT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return it."""
-        return int(value) if str(value).isdecimal() else str(value)
-
-
 _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
 
 _checkpoint = click.argument("checkpoint")
@@ -110,7 +74,12 @@ _task = click.option("--task", type=int, help="Of one task only.")
 _map = click.option(
     "--map", "of_map", metavar="NAME", help="What the bolt keeps in this map, in place of its own keys."
 )
-_config = click.option("--config", type=_Settings(), help="Settings, where the provider has a secret.")
+_config = click.option(
+    "--config",
+    type=SettingsType(),
+    help="Settings as given to submit, a JSON object. Needed only if the state provider has a secret, such as a "
+    "password: the checkpoint does not keep it.",
+)
 _form = click.option(
     "--json/--table", "as_json", default=None, help="A line of JSON for each row, or a table; by default a table on a "
     "terminal, and JSON for whatever else reads it."
@@ -119,9 +88,10 @@ _form = click.option(
 
 @click.group(name="statefx")
 def _cli() -> None:
-    """Look at a CHECKPOINT, the checkpointLocation of a topology, which may be running.
+    """Show what is in the checkpoint of a topology, or change it.
 
-    Nothing is changed without --yes.
+    CHECKPOINT is the checkpointLocation that was given to submit. What only shows something may be called while the
+    topology runs. What changes the checkpoint says what it would do, and does it with --yes. Stop the topology first.
     """
 
 
@@ -150,8 +120,8 @@ def transactions(checkpoint: str, as_json: bool | None) -> None:
 @click.option(
     "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
 )
-@click.option("--at", "moment", type=_Moment(), help="As it was then.")
-@click.option("--since", type=_Moment(), help="What has changed since then: op, key, before, after.")
+@click.option("--at", "moment", type=MomentType(), help="As it was then.")
+@click.option("--since", type=MomentType(), help="What has changed since then: op, key, before, after.")
 @_form
 def state(
     checkpoint: str,
@@ -164,7 +134,10 @@ def state(
     since: int | str | None,
     as_json: bool | None,
 ) -> None:
-    """Show the stateful bolts, or the committed state of the one with the id COMPONENT."""
+    """Show the stateful bolts, or the state of one.
+
+    COMPONENT is the id of the bolt whose committed state is shown; without it all stateful bolts are listed.
+    """
     if component is not None and moment is None and since is None:
         listing = tables.entries(checkpoint, component, task, config, of_map)
     elif component is not None:
@@ -181,7 +154,7 @@ def state(
 @_cli.command()
 @_checkpoint
 @click.argument("component")
-@click.argument("key", type=_Key())
+@click.argument("key", type=KeyType())
 @_task
 @_map
 @_config
@@ -195,7 +168,9 @@ def explain(
     config: Mapping[str, Any] | None,
     as_json: bool | None,
 ) -> None:
-    """Show which tasks of COMPONENT have KEY, which files hold it, and which transactions changed it.
+    """Show where a key lies, and what has changed it.
+
+    Which tasks of the bolt COMPONENT have KEY, which files hold it, and which transactions changed it.
 
     KEY is JSON, an array for a tuple; what is no JSON is a text.
     """
@@ -214,7 +189,10 @@ def explain(
 def quarantined(
     checkpoint: str, component: str, config: Mapping[str, Any] | None, limit: int | None, as_json: bool | None
 ) -> None:
-    """Show the keys of COMPONENT whose rows are held back, and how many wait."""
+    """Show the keys whose rows are held back.
+
+    Of the bolt COMPONENT, which has onError="quarantineKey"; with how many rows of each key wait, and for which error.
+    """
     listing = tables.quarantined(checkpoint, component, config)
     _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
 
@@ -224,7 +202,10 @@ def quarantined(
 @_config
 @_form
 def verify(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | None) -> int:
-    """Read all that the checkpoint needs, and show what is damaged; the exit code is 1 then."""
+    """Read all files that are needed; show damaged ones.
+
+    The exit code is 1 if something is damaged.
+    """
     with _bar("verify") as progress:
         found = verifying.verify(checkpoint, config, progress=progress)
     if not _in_json(as_json):
@@ -245,7 +226,7 @@ def _bar(what: str) -> Iterator[reading.Progress]:
 @_cli.command()
 @_checkpoint
 @click.argument("queue", metavar="MODULE:CLASS")
-@click.argument("given", type=_Settings(), metavar="JSON")
+@click.argument("given", type=SettingsType(), metavar="JSON")
 @click.option("--yes", is_flag=True, help="Do it: acknowledge or release the messages.")
 @click.option(
     "--unknown",
@@ -263,7 +244,10 @@ def resolve(
     origin: str | None,
     as_json: bool | None,
 ) -> None:
-    """Show what the checkpoint has left sealed in a queue, and what its log says of that.
+    """Acknowledge or release what is left in a queue.
+
+    A topology that is gone may have left messages sealed in a queue; its log says what becomes of them. Without --yes
+    they are only shown.
 
     MODULE:CLASS is the queue's spout, such as statefx.connectors.sql:SqlQueueSpout, and JSON what it is made with.
     """
@@ -278,12 +262,18 @@ def _made(reference: str, given: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{reference} can't be made with {sorted(given)}: {error}") from error
 
 
-_yes = click.option("--yes", is_flag=True, help="Do it; a driver that runs on the checkpoint is fenced.")
+_by_key = click.option(
+    "--by-key",
+    is_flag=True,
+    help="The keys of the bolt's state are what its rows are grouped by. Needed if too few keys are there to show it.",
+)
+_yes = click.option("--yes", is_flag=True, help="Do it. A topology that still runs ends.")
 _savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
 _sinks = click.option(
     "--sinks",
-    type=click.Choice(savepoints.SINKS),
-    help="Published rows stay, and come once more behind; or the next start takes them back.",
+    type=click.Choice(SINKS),
+    help="What becomes of rows that sinks have published since then. append: they stay, and the same rows come once "
+    "more behind them. rewind: the next start takes them back.",
 )
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 
@@ -308,7 +298,11 @@ def _savepoints(checkpoint: str, as_json: bool | None) -> None:
 @_yes
 @_form
 def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: bool, as_json: bool | None) -> None:
-    """Take the savepoint NAME of a topology that stands still; one that runs is asked by its query."""
+    """Take a savepoint.
+
+    It keeps, under NAME, where the last transaction has left state, timers and sources. Stop the topology first; in a
+    program whose topology runs, call query.savepoint(name).
+    """
     _check_yes(yes, f"this would keep the last transaction of {checkpoint} as {name!r}, and fence a driver that runs")
     _tell(savepoints.savepoint(checkpoint, name, config), as_json)
 
@@ -318,7 +312,10 @@ def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: boo
 @click.argument("name")
 @_yes
 def _delete(checkpoint: str, name: str, yes: bool) -> None:
-    """Delete the savepoint NAME of a topology that stands still."""
+    """Delete a savepoint.
+
+    Stop the topology first; in a program whose topology runs, call query.deleteSavepoint(name).
+    """
     _check_yes(yes, f"this would delete the savepoint {name!r} of {checkpoint}, and fence a driver that runs")
     savepoints.deleteSavepoint(checkpoint, name)
 
@@ -342,9 +339,14 @@ def restore(
     yes: bool,
     as_json: bool | None,
 ) -> None:
-    """Go back to a SAVEPOINT, or to a transaction: state, timers, and how far sources were read."""
-    if to is None:
-        _check_yes(yes, f"this would give up what {checkpoint} has committed since")
+    """Go back to a savepoint, or to a transaction.
+
+    State, timers, and how far sources were read are again what they were then. Without --yes it says what would be
+    given up.
+    """
+    if to is None and not yes:
+        planned = savepoints.restoration(checkpoint, savepoint, txid=txid, sinks=sinks, config=config)
+        _check_yes(yes, f"this would {planned.plan}")
     with _bar("restore") as progress:
         done = savepoints.restore(
             checkpoint, savepoint, txid=txid, to=to, sinks=sinks, config=config, progress=progress
@@ -361,7 +363,10 @@ def restore(
 def repair(
     checkpoint: str, sinks: str | None, config: Mapping[str, Any] | None, yes: bool, as_json: bool | None
 ) -> int:
-    """Go on from the newest state that is whole; without --yes, say what that is; the exit code is 1 then."""
+    """Go on from the newest state that is whole.
+
+    Without --yes it only says what that is; as for verify, the exit code is 1 then if something is damaged.
+    """
     with _bar("verify") as progress:
         found = repairing.repair(checkpoint, yes=yes, sinks=sinks, config=config, progress=progress)
     _tell(found, as_json)
@@ -383,7 +388,11 @@ def export(
     config: Mapping[str, Any] | None,
     as_json: bool | None,
 ) -> None:
-    """Write a SAVEPOINT, or the last transaction, to the new folder TO, which stands alone."""
+    """Copy the last state, or a savepoint, to a new folder.
+
+    The folder TO becomes a checkpoint of its own. CHECKPOINT stays as it is, so --yes is not needed. While the topology
+    runs, export a SAVEPOINT.
+    """
     with _bar("export") as progress:
         done = savepoints.export(checkpoint, to, savepoint, txid=txid, config=config, progress=progress)
     _tell(done, as_json)
@@ -396,7 +405,10 @@ def export(
 @_yes
 @_form
 def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool, as_json: bool | None) -> None:
-    """Give stateful bolts and spouts other ids, as in count=tally."""
+    """Give stateful bolts and spouts other ids.
+
+    OLD=NEW is written as in count=tally.
+    """
     given: dict[str, str] = {}
     for each in names:
         old, _, new = each.partition("=")
@@ -411,24 +423,25 @@ def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool
 @_cli.command()
 @_checkpoint
 @click.argument("tasks", metavar="BOLT=TASKS...", nargs=-1, required=True)
-@click.option(
-    "--by-key", "by_key", multiple=True, metavar="BOLT", help="The keys of this bolt are what its rows are grouped by."
-)
+@_by_key
 @_config
 @_yes
 @_form
 def rescale(
     checkpoint: str,
     tasks: Sequence[str],
-    by_key: Sequence[str],
+    by_key: bool,
     config: Mapping[str, Any] | None,
     yes: bool,
     as_json: bool | None,
 ) -> None:
-    """Give stateful bolts another number of tasks, as in count=8."""
+    """Give stateful bolts another number of tasks.
+
+    BOLT=TASKS is written as in count=8.
+    """
     given = dict(_numbered(each, "number of tasks", "count=8") for each in tasks)
     _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
-    keys = dict.fromkeys(by_key, _itself)
+    keys = dict.fromkeys(given, _itself) if by_key else None
     with _bar("rescale") as progress:
         done = rescaling.rescale_checkpoint(checkpoint, given, config, grouping_key=keys, progress=progress)
     _tell(done, as_json)
@@ -438,8 +451,8 @@ def rescale(
 @_checkpoint
 @click.argument("to", metavar="BOLT=VERSION")
 @click.argument("operator", metavar="MODULE:CLASS")
-@click.argument("given", type=_Settings(), metavar="[JSON]", required=False)
-@click.option("--by-key", "by_key", is_flag=True, help="Keys of the older form are what rows are grouped by.")
+@click.argument("given", type=SettingsType(), metavar="[JSON]", required=False)
+@_by_key
 @_config
 @_yes
 @_form
@@ -453,7 +466,9 @@ def downgrade(
     yes: bool,
     as_json: bool | None,
 ) -> None:
-    """Write the state of a bolt as an older version of it did, as in count=1.
+    """Write state as an older version of a bolt did.
+
+    BOLT=VERSION is written as in count=1.
 
     MODULE:CLASS is the bolt of the newer version, which has downgradeState, and JSON what it is made with.
     """
@@ -461,7 +476,9 @@ def downgrade(
     made = _made(operator, given or {})
     _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
     key = _itself if by_key else None
-    _tell(downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=key), as_json)
+    with _bar("downgrade") as progress:
+        done = downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=key, progress=progress)
+    _tell(done, as_json)
 
 
 def _numbered(given: str, what: str, example: str) -> tuple[str, int]:
@@ -479,9 +496,9 @@ def _itself(key: Any) -> Any:
 @_checkpoint
 @click.argument("component")
 @click.argument("file", type=click.File("rb"))
-@click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="Whether other keys stay.")
-@click.option("--by-key", is_flag=True, help="The keys are what rows are grouped by.")
-@click.option("--schema", type=_Settings(), help="Of Parquet: the types of key and value.")
+@click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="merge: other keys stay. overwrite: they go.")
+@_by_key
+@click.option("--schema", type=SettingsType(), help="Of Parquet: the types of key and value.")
 @_config
 @_yes
 @_form
@@ -496,15 +513,18 @@ def write_state(
     yes: bool,
     as_json: bool | None,
 ) -> None:
-    """Write the rows of FILE into the state of COMPONENT; it is all in memory.
+    """Write rows into the state of a bolt.
 
-    FILE is Parquet, or lines of JSON as `state --json` writes them, with "key" and "value"; - is what comes in.
+    COMPONENT is the bolt's id. FILE is Parquet, or lines of JSON as `state --json` writes them, with "key" and "value";
+    "-" reads them from standard input. All of them are held in memory.
     """
     rows, form = tables.read_rows(file, schema)
     key = _itself if by_key else None
     writer = state_writer(checkpoint, component, mode, form, key, config, None)
-    _check_yes(yes, f"this would write {rows.num_rows} rows to {component!r} of {checkpoint}")
-    _tell(writer.write_table(rows), as_json)
+    _check_yes(yes, f"this would write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint}")
+    with _bar("write-state") as progress:
+        done = writer.write_table(rows, progress)
+    _tell(done, as_json)
 
 
 def _in_json(asked: bool | None) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import component_of
+from statefx.admin.reading import Progress, component_of, counted
 from statefx.admin.rewriting import NewForm, Rewriter
 from statefx.admin.routing import GroupingKey
 from statefx.admin.savepoints import found_checkpoint, provider_of
@@ -47,8 +47,8 @@ class Downgrade:
         if self.was == self.version:
             return f"{self.component} has version {self.version} already: nothing was to be done"
         return (
-            f"{self.component} has version {self.version}, and had {self.was}; {self.keys} keys, {self.bytes} bytes, "
-            f"{self.seconds:.1f} s"
+            f"{self.component} has version {self.version}, and had {self.was}; {counted(self.keys, 'key')}, "
+            f"{self.bytes} bytes, {self.seconds:.1f} s"
         )
 
 
@@ -60,6 +60,7 @@ def downgrade(
     config: Mapping[str, Any] | None = None,
     *,
     groupingKey: GroupingKey | None = None,
+    progress: Progress | None = None,
 ) -> Downgrade:
     """Write the state of a bolt as an older ``stateVersion`` of it did; its topology must not run.
 
@@ -67,20 +68,18 @@ def downgrade(
 
     Parameters
     ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    component : str
-        The bolt's id.
+    checkpointLocation, component, config
+        As of `openState`.
     bolt : Stateful
         The bolt of the newer version, with a `Stateful.downgradeState`, and a `Stateful.downgradeKey` if it has a
         ``migrateKey``. It is not opened.
     version : int
         The ``stateVersion`` of the code that is to run next.
-    config : Mapping, optional
-        Settings as given to ``submit``: needed only where a secret is among the provider's options.
     groupingKey : callable, optional
         Is given a key of the older form (of what is kept under a name: name and key), and returns the field, or the
         tuple of fields, that the older code groups by. Needed where ``downgradeKey`` sends keys to other tasks.
+    progress : callable (done, total), optional
+        As of `rescale`.
 
     Returns
     -------
@@ -94,8 +93,8 @@ def downgrade(
     CheckpointError
         There is no such bolt, it is of another version than `bolt`, a transaction is under way, keys can't be shown to
         belong anywhere, or two become one; nothing was changed.
-    BoltError
-        A hook has raised; nothing was changed.
+    BoltError, StateError
+        A hook has raised, or a disk is full; nothing was changed.
 
     Contract
     --------
@@ -116,7 +115,7 @@ def downgrade(
     if was == version:
         return Downgrade(component, was, version, 0, 0, time.monotonic() - began)
     _check_version(bolt, version, component, was, folders.location)
-    rewriter = Rewriter(folders, provider, f"given the form of version {version}", "downgrade")
+    rewriter = Rewriter(folders, provider, f"given the form of version {version}", "downgrade", progress=progress)
     done = rewriter.run(found, {component: older_form(known, bolt, version, groupingKey)})
     downgraded = Downgrade(component, was, version, done.keys, done.bytes, time.monotonic() - began)
     logger.info("%s: %s", folders.location, downgraded)

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 from xxhash import xxh3_128
 
-from statefx.admin.reading import check_idle, check_started, kept_options, open_task
+from statefx.admin.progress import Metered, ProgressMeter
+from statefx.admin.reading import Progress, check_idle, check_started, kept_options, open_task
 from statefx.config import Config
 from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
 from statefx.coordinator.generation import read_checkpoint, take_generation
@@ -40,6 +41,7 @@ from statefx.errors import (
     StateError,
 )
 from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
+from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
 from statefx.state.contract.blocks import in_blocks
@@ -48,6 +50,9 @@ from statefx.state.registry import load_provider, name_of, resolve
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
+
+_PASSES = 3
+"""State is read to be counted, read to be written, and read back."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,11 @@ def migrate(
     config: Mapping[str, Any] | str | None = None,
     *,
     source: Mapping[str, Any] | str | None = None,
+    progress: Progress | None = None,
 ) -> Migration:
     """Move the committed state of all stateful bolts of a checkpoint to another state provider.
 
-    Stop the topology first. Afterwards submit it with the new provider, and it goes on with the next transaction;
-    the old provider is then refused.
+    Stop the topology first. Afterwards submit it with the new provider; the old one is then refused.
 
     Parameters
     ----------
@@ -102,24 +107,23 @@ def migrate(
     config : Mapping or JSON text, optional
         Its options, as for ``topology.state.provider.config``.
     source : Mapping or JSON text, optional
-        The options of the provider that keeps the state now, where the checkpoint does not have them: if a secret is
-        among them.
+        The options of the provider that keeps the state now: needed only where a secret is among them.
+    progress : callable (done, total), optional
+        As of `rescale`.
 
     Returns
     -------
     Migration
-        How much was moved.
 
     Raises
     ------
     ConfigError
         A provider or an option is wrong, or the state is kept by this provider already; nothing was changed.
     CheckpointError
-        There is no checkpoint, or a transaction is under way in it; the message says what to do.
+        There is no checkpoint, or a transaction is under way in it.
     StateError
-        A provider can't be reached, or refuses. The state is where it was: migrate again.
-    StateCorruptedError
-        The source is damaged, or what was read back is not what was copied. The state is where it was.
+        A provider can't be reached, or refuses. The state is where it was: migrate again. `StateCorruptedError` if the
+        source is damaged, or what was read back is not what was copied.
     FencedError
         A topology was started meanwhile, or another migration. The state is where that one says.
 
@@ -149,7 +153,7 @@ def migrate(
         some = next(iter(found.topology.stateful.values()))  # one provider keeps all of them
         source = kept_options(some, "the state", "source={...}")
     origin = load_provider(kept, _options("source", kept, source).state_provider_config)
-    return Migrator(folders, origin, target, wanted).run(found)
+    return Migrator(folders, origin, target, wanted, progress=progress).run(found)
 
 
 @dataclass
@@ -162,6 +166,7 @@ class Migrator:
     reference: str
     opened: Callable[[Storage], TransactionLog] = TransactionLog
     clock: Callable[[], float] = time.monotonic
+    progress: Progress | None = None
 
     def run(self, found: LogState) -> Migration:
         """Move the state of the checkpoint that was found in `found`."""
@@ -178,9 +183,10 @@ class Migrator:
         # the source when it has been copied (rule 4.2).
         self.source.fence(before.lineage, before.generation, self.folders.storage)
         self.target.fence(lineage, before.generation, self.folders.storage)
+        meter = ProgressMeter.of(self.progress, pin_of(before), _PASSES)
         tokens, sizes, sums = {}, {}, []
         for number, name in enumerate(sorted(before.heads), 1):
-            tokens[name], sizes[name], copied = self._move(before, lineage, name)
+            tokens[name], sizes[name], copied = self._move(before, lineage, name, meter)
             sums.append(copied)
             logger.info(
                 "state of %s is copied to %s and read back: %d keys, %d bytes (%d of %d)",
@@ -189,6 +195,7 @@ class Migrator:
         options = self.target.public_options()
         # The switch: until this record stands, every start opens the source, whatever has been copied.
         log.append(Migrated(before.generation, lineage, self.reference, tokens, sizes, options))
+        meter.end()
         logger.info("the state of the checkpoint in %s is kept by %s now", self.folders.location, self.reference)
         return Migration(
             source=_provider_of(before, self.folders),
@@ -229,11 +236,11 @@ class Migrator:
                 if read_checkpoint(self.folders) == found:  # else it has only gone on
                     raise
 
-    def _move(self, state: LogState, lineage: str, name: str) -> tuple[str, int, Sum]:
+    def _move(self, state: LogState, lineage: str, name: str, meter: ProgressMeter) -> tuple[str, int, Sum]:
         """Copy the state of one task and compare; return the token and the size of the copy, and what it holds."""
         namespace = replace(state.namespace(TaskId.parse(name)), lineage=lineage)
         try:
-            token, size, there, copied = self._copied(state, namespace, name)
+            token, size, there, copied = self._copied(state, namespace, name, meter)
         except StateError:  # who has taken over may have deleted what was read: it is not damaged then
             self._check_newest(state)
             raise
@@ -249,19 +256,22 @@ class Migrator:
             )
         return token, size, copied
 
-    def _copied(self, state: LogState, namespace: Namespace, name: str) -> tuple[str, int, Sum, Sum]:
+    def _copied(
+        self, state: LogState, namespace: Namespace, name: str, meter: ProgressMeter
+    ) -> tuple[str, int, Sum, Sum]:
         """Copy the state of one task; return the token, its size, what there was, and what a new store gives back."""
         txid = state.heads[name].txid
         with (
             tempfile.TemporaryDirectory(prefix="statefx-migration-", ignore_cleanup_errors=True) as cache,
             closing(self._open_source(state, name)) as origin,
         ):
-            there = sum_of(origin.scan(None, None))
+            source = Metered(origin, meter)
+            there = sum_of(source.scan(None, None))
             with closing(self._open_target(state, namespace, EMPTY, cache)) as store:
-                token, size = self._copy(store, txid, Entries(origin, there.keys), namespace)
+                token, size = self._copy(store, txid, Entries(source, there.keys), namespace)
             # Another store: the one that wrote could answer from its memory.
             with closing(self._open_target(state, namespace, Version(txid, token), cache, read_only=True)) as store:
-                return token, size, there, sum_of(store.scan(None, None))
+                return token, size, there, sum_of(Metered(store, meter).scan(None, None))
 
     def _copy(self, store: StateStore, txid: int, entries: Entries, namespace: Namespace) -> tuple[str, int]:
         if next(iter(store.scan(None, None)), None) is not None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
-
-from statefx.state.contract.blocks import Block
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -36,10 +34,3 @@ class Here:
     def run(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> Iterable[R]:
         """Yield what `work` returns for each piece."""
         return (work(piece, told) for piece in pieces)
-
-
-def telling(blocks: Iterable[Block], told: Told) -> Iterator[Block]:
-    """Yield blocks, and tell of each."""
-    for keys, values in blocks:
-        yield keys, values
-        told(sum(map(len, keys)) + sum(map(len, values)))

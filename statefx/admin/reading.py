@@ -49,6 +49,11 @@ Progress = Callable[[int, int], object]
 """Told how many bytes are done, and of how many."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 row``, ``2 rows``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def openState(
     checkpointLocation: str | os.PathLike[str],
     component: str,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import Progress, check_idle
+from statefx.admin.reading import Progress, check_idle, counted
+from statefx.admin.restoration import check_sinks
 from statefx.admin.savepoints import (
     at_pin,
-    check_sinks,
     files_beside,
     found_checkpoint,
     go_back,
@@ -77,8 +77,9 @@ class Repair:
         lines = [str(each) for each in self.damaged]
         if self.given_up:
             lines.append(
-                f"the newest state that is whole is that of transaction {self.txid}: {self.given_up} are given up, and "
-                "what they had read comes again"
+                f"the newest state that is whole is that of transaction {self.txid}: "
+                f"{counted(self.given_up, 'transaction')} after it {'is' if self.given_up == 1 else 'are'} given up, "
+                "and what was read then comes again"
             )
         elif not self.undone:
             lines.append(f"the state of transaction {self.txid} is whole: nothing is given up")
@@ -94,7 +95,7 @@ class Repair:
             lines.append(
                 f"savepoints that can't be restored any more: {lost}; their tasks are not swept before these go"
             )
-        lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say yes")
+        lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say --yes, or yes=True")
         return "\n".join(lines)
 
 

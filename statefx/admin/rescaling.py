@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from statefx.admin.parallel import Here, Told, Workers, telling
+from statefx.admin.parallel import Here, Told, Workers
+from statefx.admin.progress import ProgressMeter, telling
 from statefx.admin.reading import Progress, task_blocks
 from statefx.admin.routing import MOVED, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.runs import Run, Runs
@@ -36,7 +37,7 @@ from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError
 from statefx.protocol.identity import TaskId
-from statefx.protocol.log_rules import with_names
+from statefx.protocol.log_rules import pin_of, with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -111,8 +112,6 @@ class Rescaler:
     workers: Workers = field(default_factory=Here)
     build: Callable[[], StateProvider] | None = None
     """Builds `provider` where the workers are; None: it can be sent to them."""
-    _done: int = field(default=0, init=False)
-    _total: int = field(default=0, init=False)
 
     def run(self, found: LogState, tasks: Mapping[str, int]) -> Rescaling:
         """Do it."""
@@ -123,13 +122,13 @@ class Rescaler:
         log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened, self.adopt)
         state = log.state
         TaskWriter(self.folders.storage, self.provider).fenced(state)
-        self._total = _PASSES * self._size(state, changed) if self.progress else 0
+        meter = ProgressMeter.of(self.progress, pin_of(state), _PASSES, changed)
         names = new_names(self.provider, state, changed)
         written = WrittenTasks()
         with unless_overtaken(self.folders, state):
             for bolt, now in changed.items():
                 if state.holds(bolt):  # else it has committed nothing
-                    written.add(self._moved(state, bolt, now, names))
+                    written.add(self._moved(state, bolt, now, names, meter))
         log.append(Rescaled(state.generation, changed, written.tokens, written.sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
@@ -137,18 +136,13 @@ class Rescaler:
             written.bytes,
             self.clock() - began,
         )
-        if self.progress is not None:
-            self.progress(self._done, self._done)
+        meter.end()
         logger.info("%s: %s", self.folders.location, done)
         return done
 
-    def _size(self, state: LogState, bolts: Iterable[str]) -> int:
-        """Return about how many bytes the state of bolts has: its files, with some that are not needed any more."""
-        ids = [TaskId(bolt, task) for bolt in bolts for task in range(state.topology.stateful[bolt].parallelism)]
-        prefixes = [f"{state.namespace(each).prefix}/" for each in ids]
-        return sum(file.size_bytes for prefix in prefixes for file in self.folders.storage.list(prefix))
-
-    def _moved(self, state: LogState, bolt: str, now: int, names: Mapping[str, str]) -> WrittenTasks:
+    def _moved(
+        self, state: LogState, bolt: str, now: int, names: Mapping[str, str], meter: ProgressMeter
+    ) -> WrittenTasks:
         """Have the state of a bolt written for its new tasks, and show that each key lies where its grouping says."""
         becomes = with_names(state, names)
         build = self.build or _giving(self.provider)
@@ -158,18 +152,12 @@ class Rescaler:
         router = moving.router
         pieces = pieces_of(moving.was, now, workers.slots, together=router.own is not None)
         written = WrittenTasks()
-        for number, (done, proof) in enumerate(workers.run(moving.do, pieces, self._told), start=1):
+        for number, (done, proof) in enumerate(workers.run(moving.do, pieces, meter.add), start=1):
             router.proof.add(proof)
             written.add(done)
             logger.info("%s: %d of %d pieces are done", bolt, number, len(pieces))
         router.check_proof(moving.was)
         return written
-
-    def _told(self, size: int) -> None:
-        """Tell how far this is."""
-        if self.progress is not None:
-            self._done += size
-            self.progress(self._done, max(self._done, self._total))
 
     # ---- what is refused
 

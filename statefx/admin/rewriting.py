@@ -27,7 +27,8 @@ from functools import partial
 from typing import NamedTuple
 
 from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueForm
-from statefx.admin.reading import check_idle, codec_of, task_blocks
+from statefx.admin.progress import ProgressMeter
+from statefx.admin.reading import Progress, check_idle, codec_of, task_blocks
 from statefx.admin.routing import GroupingKey, Router, Taker, check_grouping, router_of
 from statefx.admin.savepoints import taken
 from statefx.admin.sorting import SortedEntries
@@ -37,7 +38,7 @@ from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError
 from statefx.protocol.identity import TaskId
-from statefx.protocol.log_rules import with_names
+from statefx.protocol.log_rules import pin_of, with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -49,6 +50,9 @@ logger = logging.getLogger("statefx")
 
 _STAYING = {"shuffle", "all", "global", "broadcast"}
 """Groupings by which no key belongs to a task: what lies in one stays there."""
+
+_PASSES = 3
+"""State is read, written, and read back."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Rewriter:
     then: str
     opened: Callable[[Storage], TransactionLog] = TransactionLog
     adopt: frozenset[str] = NOTHING_ADOPTED
+    progress: Progress | None = None
 
     def run(self, found: LogState, forms: Mapping[str, NewForm]) -> Rewritten:
         """Do it; return how much was written.
@@ -99,19 +104,21 @@ class Rewriter:
         check_idle(found, self.folders, self.then)
         with tempfile.TemporaryDirectory(prefix="statefx-rewrite-", ignore_cleanup_errors=True) as folder:
             # Rule 1.5: what can refuse comes before the generation is taken. `_check_same` sees to it that it holds.
+            meter = ProgressMeter.of(self.progress, pin_of(found), _PASSES, holding)
             entries = {
-                bolt: self._sorted(found, bolt, form, os.path.join(folder, str(number)))
+                bolt: self._sorted(found, bolt, form, os.path.join(folder, str(number)), meter)
                 for number, (bolt, form) in enumerate(holding.items())
             }
             log = taken(self.folders, self.then, partial(self._check_same, found), self.opened, self.adopt)
             state = log.state
             names = new_names(self.provider, state, forms)
             target = with_names(state, names)
-            writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
+            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks).fenced(state)
             with unless_overtaken(self.folders, state):
                 for bolt, own_entries in entries.items():
                     for task in range(own_entries.tasks):
                         writer.write(target, TaskId(bolt, task), own_entries.tasks, own_entries.of(task), folder)
+            meter.end()
             becomes = {bolt: form.becomes for bolt, form in forms.items()}
             tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
             log.append(Rescaled(state.generation, tasks, writer.done.tokens, writer.done.sizes, names, becomes))
@@ -138,12 +145,10 @@ class Rewriter:
 
     def _remedy(self, form: NewForm) -> str:
         fields = ", ".join(form.becomes.key_fields[0].fields) if form.becomes.key_fields else "the field"
-        how = (
-            "Define groupingKey(self, key) in the bolt, which returns"
-            if form.version is None
-            else "Give groupingKey=, a function that returns"
-        )
-        return f"{how} from the new form of a key what its rows are grouped by: ({fields})"
+        what = f"from the new form of a key what its rows are grouped by: ({fields})"
+        if form.version is None:
+            return f"Define groupingKey(self, key) in the bolt, which returns {what}"
+        return f"Give groupingKey=, a function that returns {what}; in a shell, --by-key says that it is the key"
 
     def _check_same(self, found: LogState, state: LogState) -> None:
         if (state.heads, state.topology.stateful) != (found.heads, found.topology.stateful):
@@ -154,7 +159,7 @@ class Rewriter:
 
     # ---- keys and tasks
 
-    def _sorted(self, found: LogState, bolt: str, form: NewForm, path: str) -> SortedEntries:
+    def _sorted(self, found: LogState, bolt: str, form: NewForm, path: str, meter: ProgressMeter) -> SortedEntries:
         """Return the entries of a bolt in their new form, by their new tasks."""
         before = found.topology.stateful[bolt]
         forms = EntryForms(
@@ -163,7 +168,7 @@ class Rewriter:
         entries = SortedEntries(path, form.becomes.parallelism)
         placing = self._placing(bolt, before, form, entries)
         for task in range(before.parallelism):
-            for keys, values in task_blocks(self.provider, self.folders, found, bolt, task):
+            for keys, values in meter.blocks(task_blocks(self.provider, self.folders, found, bolt, task)):
                 made = map(forms.entry, keys, values)
                 placing.place(task, [entry for entry in made if entry is not None])
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, before.parallelism)
@@ -178,10 +183,9 @@ class Rewriter:
     def _placing(self, bolt: str, before: StatefulIdentity, form: NewForm, entries: SortedEntries) -> _Placing:
         if _stays(before, form):
             return _Placing(entries.takers(), before.parallelism)
-        router = router_of(bolt, form.becomes, form.grouping_key, what=self.what)
+        router = router_of(bolt, form.becomes, form.grouping_key, what=self.what, remedy=self._remedy(form))
         proves = before.parallelism > 1 and same_tasks(before, form.becomes)
-        remedy = self._remedy(form)
-        return _Placing(entries.takers(), before.parallelism, router, proves, form.grouping_key is not None, remedy)
+        return _Placing(entries.takers(), before.parallelism, router, proves, form.grouping_key is not None)
 
     def _two_in_one(
         self, found: LogState, bolt: str, forms: EntryForms, stored: bytes, origins: Iterable[int]
@@ -226,8 +230,6 @@ class _Placing:
         Whether a key that has not changed must belong to the very task in which it lies.
     told : bool
         Whether the bolt says where keys belong; if not, new ones have to be shown as well.
-    remedy : str
-        What to do about keys that can't be shown.
     """
 
     takers: Sequence[Taker]
@@ -235,7 +237,6 @@ class _Placing:
     router: Router | None = None
     proves: bool = False
     told: bool = False
-    remedy: str = ""
 
     def place(self, task: int, entries: Iterable[Entry]) -> None:
         """Send entries of a task, which come in the order in which they lay there."""
@@ -254,12 +255,7 @@ class _Placing:
         if self.router is None:
             return
         self.router.route(iter(told), 0, 1, self.takers)  # as if they came from one task: they may belong anywhere
-        try:
-            self.router.route(iter(shown), task, self.was, self.takers)
-        except CheckpointError as error:
-            if self.told:
-                raise
-            raise CheckpointError(f"{error.message}. {self.remedy}", **error.data) from error
+        self.router.route(iter(shown), task, self.was, self.takers)
 
     def check_proof(self) -> None:
         """Refuse what may be chance."""

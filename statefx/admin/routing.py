@@ -36,6 +36,8 @@ GroupingKey = Callable[[Any], Any]
 Group = tuple[bytes, str | None]
 """Keys of one kind: those of the state itself, of one map, or of timers."""
 
+_OF_TIMERS: Group = (Space.TIMERS.value, None)
+
 MOVED = "given other tasks"
 
 PROOF_BITS = 20
@@ -65,7 +67,7 @@ class Proof:
     shown : dict
         Hashes of different keys that name the task in which they lie, no more of each group than are needed.
     own : set
-        Those of small groups that a key of the state itself has as well.
+        Those of a few timers that a key of the state itself has as well.
     """
 
     shown: dict[Group, set[int]] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class Router:
     """What is to be done with the bolt; messages name it."""
     own: OwnEntries | None = None
     """What statefx keeps for the bolt; None: all is the bolt's, or nobody asks for the rest."""
+    remedy: str = ""
+    """What to do where a key does not show which task it belongs to."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
     _quarantined: GroupKeys = field(init=False)
     proof: Proof = field(default_factory=Proof, init=False)
@@ -101,7 +105,7 @@ class Router:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A codec stays where it is; whoever finds tasks of keys, and not of what is stored, needs none.
-        return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what)
+        return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what, None, self.remedy)
 
     def check_proof(self, was: int) -> None:
         """Refuse what may be chance, once all tasks were read.
@@ -113,18 +117,20 @@ class Router:
         if was == 1 and self.proof.shown:
             raise self._refused(self.alone())
         for (space, name), shown in self.proof.shown.items():
-            # A key of a map, or of a timer, that is one of the state itself is as sure as that.
-            if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self.proof.own):
+            # The timer of a key of the state itself goes with it. A map's key may be the same and stand for another
+            # thing: in a map of whom a user was invited by, for another user, whose task is not that of the entry.
+            with_state = (space, name) == _OF_TIMERS and shown <= self.proof.own
+            if len(shown) * math.log2(was) < PROOF_BITS and not with_state:
                 raise self._refused(
                     f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
-                    f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
+                    f"fields ({', '.join(self.fields)}); with so few that may be chance. {self.remedy}"
                 )
 
     def alone(self) -> str:
         """Say why one task proves nothing."""
         return (
             "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
-            f"({', '.join(self.fields)}). {remedy(self.bolt)}"
+            f"({', '.join(self.fields)}). {self.remedy}"
         )
 
     def route_blocks(
@@ -180,15 +186,12 @@ class Router:
         known = self.proof.shown.setdefault(group, set())
         if len(known) < PROOF_BITS:
             known.update(np.unique(hashes)[: PROOF_BITS - len(known)].tolist())
-        if group[0] == Space.USER.value:  # the state itself comes last
-            few = {each for other in self.proof.shown.values() if other is not known for each in other}
-            if few:
-                self.proof.own.update(hashes[np.isin(hashes, np.array(list(few), np.int64))].tolist())
+        if group[0] == Space.USER.value and (few := self.proof.shown.get(_OF_TIMERS)):  # the state itself comes last
+            self.proof.own.update(hashes[np.isin(hashes, np.array(list(few), np.int64))].tolist())
 
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
         """Give each entry of a task to the run of its new task; but for what `common` returns when all were read."""
         now, user = len(runs), Space.USER.value
-        few: set[int] | None = None
         source = Source(task, was, partial(self._target, task, was, now))
         for stored, value in entries:
             space, (kind, name) = stored[:1], (None, None)
@@ -207,11 +210,8 @@ class Router:
             known = self.proof.shown.setdefault((space, name), set())
             if len(known) < PROOF_BITS:
                 known.add(hashed)
-            if space == user:
-                if few is None:  # the state itself comes last
-                    few = {each for other in self.proof.shown.values() if other is not known for each in other}
-                if hashed in few:
-                    self.proof.own.add(hashed)
+            if space == user and hashed in self.proof.shown.get(_OF_TIMERS, ()):  # the state itself comes last
+                self.proof.own.add(hashed)
             runs[hashed % now].add(stored, value)
 
     def _without_proof(self, stored: bytes, value: bytes, kind: Kind | None, task: int, runs: Sequence[Taker]) -> bool:
@@ -268,27 +268,40 @@ class Router:
         return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
 
     def _hash_of(self, key: Any, name: str | None) -> int:
+        found = key[: len(self.fields)] if isinstance(key, tuple) else key
         if self.given is not None:
-            row = self.given(key if name is None else (name, key))
-            row = row if isinstance(row, tuple) else (row,)
-        else:
-            row = key[: len(self.fields)] if isinstance(key, tuple) else (key,)
-        if len(row) == len(self.fields):
+            found = self.given(key if name is None else (name, key))
+        row = found if isinstance(found, tuple) else (found,)
+        # A function without `return` would send all keys of a single task to one and the same of the new ones.
+        forgotten = self.given is not None and found is None and key is not None
+        if len(row) == len(self.fields) and not forgotten:
             try:
                 return self._hash(row)
             except SchemaError:
                 pass
         types = ", ".join(f"{name} {kind}" for name, kind in zip(self.fields, self.schema.types, strict=True))
+        if found is key and self.given is not None:
+            raise self._refused(f"its rows are grouped by ({types}), and its key {key!r} does not fit that")
+        if self.given is not None:
+            wanted = "the field, or (None,) if that is null" if len(self.fields) == 1 else "a tuple of these fields"
+            raise self._refused(
+                f"groupingKey returns {found!r} for its key {key!r}{_of(name)}, and its rows are grouped by ({types}): "
+                f"return {wanted}"
+            )
         raise self._refused(
-            f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. Say with "
-            f"groupingKey={{{self.bolt!r}: ...}} what of a key is grouped by"
+            f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. {self.remedy}"
         )
 
     def _unproved(self, key: Any, name: str | None, task: int, hashed: int) -> CheckpointError:
+        fields = ", ".join(self.fields)
+        lies = f"its key {key!r}{_of(name)} lies in task {task}, and"
+        if self.given is not None:
+            return self._refused(
+                f"{lies} by what groupingKey returns for it, it belongs to task {hashed}: return from a key what its "
+                f"rows are grouped by ({fields})"
+            )
         return self._refused(
-            f"its key {key!r}{_of(name)} lies in task {task}, and taken for ({', '.join(self.fields)}), by which its "
-            f"rows are grouped, it belongs to task {hashed}. Say with groupingKey={{{self.bolt!r}: ...}} what of a key "
-            "is grouped by"
+            f"{lies} taken for ({fields}), by which its rows are grouped, it belongs to task {hashed}. {self.remedy}"
         )
 
     def _refused(self, why: str) -> CheckpointError:
@@ -300,11 +313,12 @@ def _give(pieces: Pieces, runs: Sequence[Taker]) -> None:
         runs[new].add(stored, value)
 
 
-def remedy(bolt: str) -> str:
-    """Return what to do where a key does not show which task it belongs to."""
+def _remedy(bolt: str, what: str) -> str:
+    function = "lambda key: key" if what != MOVED else f"{{{bolt!r}: lambda key: key}}"
     return (
-        f"If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from the key what is grouped by (of "
-        "a map the function is given name and key). A bolt can define it as groupingKey(self, key)"
+        f"If rows are grouped by the key itself, say groupingKey={function}, or in a shell --by-key; else return from "
+        "the key what they are grouped by (of a map the function is given name and key). A bolt can define it as "
+        "groupingKey(self, key)"
     )
 
 
@@ -330,6 +344,7 @@ def router_of(
     given: GroupingKey | None,
     codec: Codec | None = None,
     what: str = MOVED,
+    remedy: str | None = None,
 ) -> Router:
     """Return what finds the task of a bolt's keys."""
     (types,) = (types for kind, *types in known.routing if kind == "fields")
@@ -339,4 +354,4 @@ def router_of(
     schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
     written = codec_of(bolt, known, codec)
     own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
-    return Router(bolt, fields, schema, written, given, what, own)
+    return Router(bolt, fields, schema, written, given, what, own, remedy or _remedy(bolt, what))

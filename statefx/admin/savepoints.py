@@ -13,18 +13,28 @@ A failure before 3 leaves everything as it was, and so does one before the log i
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.migration import Entries, sum_of
-from statefx.admin.reading import Progress, check_idle, check_started, kept_provider, open_task
+from statefx.admin.migration import Entries, Summing, sum_of
+from statefx.admin.progress import Metered, ProgressMeter
+from statefx.admin.reading import (
+    Progress,
+    blocks_at,
+    check_idle,
+    check_started,
+    kept_provider,
+    open_task,
+)
+from statefx.admin.restoration import Restoration, check_sinks, planned
 from statefx.config import Config
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.adoption import NOTHING_ADOPTED
@@ -35,7 +45,7 @@ from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.coordinator.savepoints import Savepoint
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError, StatefxError
 from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
@@ -46,49 +56,10 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
-APPEND = "append"
-REWIND = "rewind"
-SINKS = (APPEND, REWIND)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-
-@dataclass(frozen=True)
-class Restoration:
-    """What `restore` has done.
-
-    Attributes
-    ----------
-    location : str
-        The folder that goes on.
-    txid : int
-        The transaction whose state and sources it goes on from.
-    given_up : int
-        How many transactions after it were given up; what they read comes again.
-    next_txid : int
-        The next transaction. Numbers are never used twice.
-    published : Mapping[str, int]
-        By sink, the rows of those transactions, as far as the log still knows and the sink tells. They stay where they
-        are, and the rows that come again are published behind them; but not those of `taken_back`.
-    taken_back : Mapping[str, str]
-        Sinks, with their targets, that take back what they have published after `txid`: when the topology starts the
-        next time, before its first transaction.
-    """
-
-    location: str
-    txid: int
-    given_up: int
-    next_txid: int
-    published: Mapping[str, int]
-    taken_back: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
-        if self.given_up:
-            said += f"; {self.given_up} transactions after it were given up, and what they read comes again"
-        for sink, target in self.taken_back.items():
-            said += f"; the next start takes back what sink {sink!r} has published since, from {target}"
-        stays = {sink: count for sink, count in self.published.items() if sink not in self.taken_back}
-        rows = ", ".join(f"{count} rows of {sink!r}" for sink, count in stays.items())
-        return f"{said}; published in these, and still there: {rows}" if rows else said
+_PASSES = 3
+"""Of a copy: state is read to be counted, read to be written, and read back."""
 
 
 def savepoint(
@@ -197,7 +168,7 @@ def restore(
     config : Mapping, optional
         Settings as given to ``submit``: needed only where a secret is among the provider's options.
     progress : callable (done, total), optional
-        As of `verify`, with `to`.
+        With `to`, as of `rescale`.
 
     Returns
     -------
@@ -225,15 +196,35 @@ def restore(
 
     """
     check_sinks(sinks)
-    folders, found = found_checkpoint(checkpointLocation)
     if to is not None and sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
-    provider = provider_of(found, config)
-    kept.check_keeps_versions(provider)
-    pin = _pin(folders, found, savepoint, txid)
+    folders, found, provider, pin = _asked(checkpointLocation, savepoint, txid, config)
     if to is not None:
         return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
     return go_back(folders, found, provider, pin, sinks=sinks)
+
+
+def restoration(
+    checkpointLocation: str | os.PathLike[str],
+    savepoint: str | None = None,
+    *,
+    txid: int | None = None,
+    sinks: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Restoration:
+    """Return what `restore` would do in place; refuses what that would refuse, and changes nothing."""
+    check_sinks(sinks)
+    folders, found, _, pin = _asked(checkpointLocation, savepoint, txid, config)
+    return planned(folders, found, pin, sinks)
+
+
+def _asked(
+    location: str | os.PathLike[str], savepoint: str | None, txid: int | None, config: Mapping[str, Any] | None
+) -> tuple[Folders, LogState, StateProvider, Pin]:
+    folders, found = found_checkpoint(location)
+    provider = provider_of(found, config)
+    kept.check_keeps_versions(provider)
+    return folders, found, provider, _pin(folders, found, savepoint, txid)
 
 
 def export(
@@ -248,7 +239,7 @@ def export(
     """Write a savepoint, or the last transaction, to a folder that stands alone: a checkpoint, to keep or to start.
 
     As ``restore(..., to=...)``; by default it takes the last committed transaction. While the topology runs, take a
-    savepoint first: the janitor may delete what is read.
+    savepoint first: the janitor may delete what is read. `progress` is told as there.
     """
     folders, found = found_checkpoint(checkpointLocation)
     provider = provider_of(found, config)
@@ -264,12 +255,6 @@ def at_pin(state: LogState, pin: Pin) -> LogState:
 
 
 # ---- what is refused
-
-
-def check_sinks(sinks: str | None) -> None:
-    """Refuse what can't be said of rows that were published."""
-    if sinks not in (None, *SINKS):
-        raise ConfigError(f"sinks must be 'append' or 'rewind', or left out, got {sinks!r}")
 
 
 def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
@@ -382,73 +367,6 @@ def files_beside(state: LogState) -> list[FileRef]:
     return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
 
 
-def _published_since(found: LogState, txid: int) -> dict[str, int]:
-    rows: dict[str, int] = {}
-    for past in found.past():
-        if past.state == "COMMITTED" and past.txid > txid:
-            for volume in past.sinks:
-                if volume.rows:
-                    rows[volume.sink] = rows.get(volume.sink, 0) + volume.rows
-    return rows
-
-
-def _already_published(found: LogState, pin: Pin) -> str:
-    published = _published_since(found, pin.state_txid)
-    shown = ", ".join(f"{rows} of sink {sink!r}" for sink, rows in published.items())
-    targets = ", ".join(f"{sink!r} ({target})" for sink, target in sorted(found.targets.items()))
-    rows = f"rows ({shown})" if shown else "rows"
-    return (
-        f"transactions {pin.state_txid + 1} to {found.committed} may have published {rows} to {targets}. What they "
-        "have read would come again, and be published once more behind that. Say sinks='append' if that is right, or "
-        "remove these rows there by hand and say it then; or sinks='rewind' where all these sinks can take them back; "
-        "or restore into another checkpoint with to=, whose sinks "
-        "have other targets"
-    )
-
-
-def _to_take_back(found: LogState, folders: Folders, pin: Pin, sinks: str | None) -> Mapping[str, str]:
-    """Return which sinks have to take back what, where it was published; refuse what does not go (rule 3.14)."""
-    if sinks == APPEND:
-        return {}
-    txid, due = pin.state_txid, found.taking_back
-    for past in found.taken_back:
-        # Where no driver has started since, RESTORED gives up what nobody has begun.
-        if past.after < txid <= past.until and not (past is due and found.generation == past.generation):
-            raise CheckpointError(
-                f"transaction {txid} was given up once, and rows of transactions {past.after + 1} to {past.until} were "
-                "taken back from the targets of sinks, or may have been: they would be lacking there, for what "
-                f"they came from is not read again. Go back to a transaction up to {past.after}; or restore into "
-                "another checkpoint with to=, whose sinks have other targets; or say sinks='append' if that is right",
-                path=folders.location,
-                txid=txid,
-            )
-    if sinks == REWIND:
-        return _rewound(found, folders, txid)
-    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
-    # seen all that was published, but for what was given up before it, with the user's consent.
-    if found.targets and txid not in (found.state_txid, found.committed):
-        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=txid)
-    return due.targets if due is not None and txid == found.state_txid else {}
-
-
-def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
-    """Return the sinks that have published something after a transaction; all of them can take it back."""
-    since = {sink: found.targets[sink] for sink, each in sorted(found.published.items()) if each.last > txid}
-    can_not = {sink: target for sink, target in since.items() if found.published[sink].fixed > txid}
-    if can_not:
-        shown = ", ".join(f"{sink!r} ({target})" for sink, target in can_not.items())
-        raise CheckpointError(
-            f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
-            "were set up or wrote elsewhere then, or since they were taken over, nobody can tell which rows are a "
-            "transaction's. Nothing was changed. Remove these rows by hand and say sinks='append', or say it if they "
-            "may come once more; or restore into another checkpoint with to=, whose sinks have other targets",
-            path=folders.location,
-            txid=txid,
-            sinks=sorted(can_not),
-        )
-    return since
-
-
 # ---- in place
 
 
@@ -461,16 +379,12 @@ def go_back(
     sinks: str | None = None,
 ) -> Restoration:
     """Let a checkpoint go on from a pin, by one record (see `restore`)."""
-    check_idle(found, folders, "restore it")
-    taken_back = _to_take_back(found, folders, pin, sinks)
+    done = planned(folders, found, pin, sinks)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
     provider.fence(log.state.lineage, log.state.generation, folders.storage)
-    log.append(Restored(log.state.generation, pin, taken_back))
-    txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
-    published, next_txid = _published_since(found, txid), log.state.committed + 1
-    done = Restoration(folders.location, txid, given_up, next_txid, published, taken_back)
+    log.append(Restored(log.state.generation, pin, done.taken_back))
     logger.info("%s", done)
     return done
 
@@ -487,6 +401,10 @@ def _exported(
     progress: Progress | None = None,
 ) -> Restoration:
     storage = target.storage
+    if storage.url == folders.storage.url:
+        raise CheckpointError(
+            f"{target.location} is the checkpoint itself: give another folder, that is new", path=target.location
+        )
     if target.storage.url.startswith(f"{folders.storage.url}/"):
         raise CheckpointError(
             f"{target.location} is in the checkpoint {folders.location} itself, whose files are statefx's to sweep: "
@@ -503,27 +421,50 @@ def _exported(
     state, lineage = at_pin(found, pin), uuid.uuid4().hex
     heads: dict[str, Version] = {}
     growth: dict[str, int] = {}
-    sizes, done_bytes = {name: kept.stored_bytes(pin, name) for name in pin.heads}, 0
-    for number, name in enumerate(sorted(pin.heads), 1):
-        heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name)
-        done_bytes += sizes[name]
-        if progress is not None:
-            progress(done_bytes, sum(sizes.values()))
-        logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
-    for ref in files_beside(state):
-        storage.put(ref.name, folders.storage.read(ref.name))
-    alone = replace(pin, heads=heads, growth=growth, snapshots={})
-    records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
-    write_format(storage)
-    # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
-    TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+    meter = ProgressMeter.of(progress, pin, _PASSES)
+    with _naming_the_folder(folders, target):
+        for number, name in enumerate(sorted(pin.heads), 1):
+            heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name, meter)
+            logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
+        for ref in files_beside(state):
+            storage.put(ref.name, folders.storage.read(ref.name))
+        alone = replace(pin, heads=heads, growth=growth, snapshots={})
+        records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
+        write_format(storage)
+        # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
+        TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+    meter.end()
     done = Restoration(target.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
 
 
+@contextmanager
+def _naming_the_folder(folders: Folders, target: Folders) -> Iterator[None]:
+    """Say of a disk that is full what is to be done with the folder that was begun."""
+    try:
+        yield
+    except (OSError, StatefxError) as error:
+        cause: BaseException | None = error
+        while cause is not None and getattr(cause, "errno", None) not in _FULL:
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise StateError(
+            f"{error}. The checkpoint in {folders.location} is as it was: make room, delete {target.location}, and "
+            "export again",
+            path=target.location,
+        ) from error
+
+
 def _copied(
-    folders: Folders, storage: Storage, provider: StateProvider, state: LogState, lineage: str, name: str
+    folders: Folders,
+    storage: Storage,
+    provider: StateProvider,
+    state: LogState,
+    lineage: str,
+    name: str,
+    meter: ProgressMeter,
 ) -> tuple[Version, int]:
     """Write the state of one task to another checkpoint; return its version there, and the size."""
     task, version = TaskId.parse(name), state.heads[name]
@@ -532,13 +473,16 @@ def _copied(
         tempfile.TemporaryDirectory(prefix="statefx-export-", ignore_cleanup_errors=True) as cache,
         closing(open_task(provider, folders, state, task.component, task.task)[0]) as origin,
     ):
-        there = sum_of(origin.scan(None, None))
+        source = Metered(origin, meter)
+        there = sum_of(source.scan(None, None))
         with closing(provider.newState(namespace, StateContext(1, EMPTY, storage, cache))) as store:
-            written = prepare_as(store, version.txid, uuid.uuid4().hex, Entries(origin, there.keys))
+            written = prepare_as(store, version.txid, uuid.uuid4().hex, Entries(source, there.keys))
         copy = Version(version.txid, written.token)
+        summing = Summing()
         context = StateContext(1, copy, storage, cache, read_only=True)
-        with closing(provider.newState(namespace, context)) as store:
-            found = sum_of(store.scan(None, None))
+        for keys, values in meter.blocks(blocks_at(provider, namespace, context)):
+            summing.add(keys, values)
+        found = summing.sum
     if found != there:
         raise StateCorruptedError(
             f"what was written of {name} to {storage.url} is not what was read: {found} for {there}. Delete that "

@@ -25,7 +25,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.admin.reading import check_idle, codec_of, component_of, open_task
+from statefx.admin.progress import Metered, ProgressMeter
+from statefx.admin.reading import Progress, check_idle, codec_of, component_of, counted, open_task
 from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
 from statefx.admin.runs import Run
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
@@ -34,7 +35,7 @@ from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.operators.state_schema import Form
 from statefx.protocol.identity import TaskId
-from statefx.protocol.log_rules import with_names
+from statefx.protocol.log_rules import pin_of, with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.state.contract.spaces import Space, end_of
@@ -49,6 +50,9 @@ logger = logging.getLogger("statefx")
 MODES = ("merge", "overwrite")
 
 _BATCH_ROWS = 8192
+
+_PASSES = 3
+"""State is read to show where keys belong (not with one task), written, and read back."""
 
 Encoded = tuple[int, bytes, bytes | None]
 """The task of an entry, its key as it is stored, and its value; None deletes."""
@@ -81,7 +85,9 @@ class Written:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.rows} rows were written to {self.component}, {self.deleted} keys deleted; it has {self.keys} now"
+        deleted = f", {counted(self.deleted, 'key')} deleted" if self.deleted else ""
+        verb = "was" if self.rows == 1 else "were"
+        return f"{counted(self.rows, 'row')} {verb} written to {self.component}{deleted}; it has {self.keys} now"
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,12 @@ class Encoder:
                 raise ConfigError(
                     f"writeState: {self.component!r} can't keep key {key!r} with value {value!r:.200}: {error.message}"
                 ) from error
-            yield self.router.task_of(key, self.tasks), stored, data
+            try:
+                yield self.router.task_of(key, self.tasks), stored, data
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{error.message}. That is the row with key {key!r} and value {value!r:.200}", **error.data
+                ) from error
 
     def _thing(self, part: str, fields: Sequence[Any]) -> Any:
         """Return a key or a value as the bolt has it."""
@@ -202,14 +213,17 @@ class StateWriter:
             )
         return columns
 
-    def write_table(self, table: pa.Table) -> Written:
+    def write_table(self, table: pa.Table, progress: Progress | None = None) -> Written:
         """Write rows that are in memory, without Spark; raises as `write`."""
         batches = table.select(self.check_columns(table.column_names)).to_batches(_BATCH_ROWS)
         encoded = [each for batch in batches for each in self.encoder.encode(batch)]
-        return self.write(sorted(encoded, key=itemgetter(0, 1)))
+        return self.write(sorted(encoded, key=itemgetter(0, 1)), progress)
 
-    def write(self, entries: Iterable[Encoded]) -> Written:
+    def write(self, entries: Iterable[Encoded], progress: Progress | None = None) -> Written:
         """Write `entries`, which are in order of task and key.
+
+        `progress` is told the bytes of the bolt's state that were read, written and read back, and about how many there
+        are.
 
         Raises
         ------
@@ -220,14 +234,17 @@ class StateWriter:
         """
         # Rule 1.5: what can refuse comes before the generation is taken. `_check_same` sees to it that it still holds.
         check_idle(self.found, self.folders, "write")
-        self._prove(self.found)
+        tasks = self.found.topology.stateful[self.component].parallelism
+        passes = _PASSES if tasks > 1 else _PASSES - 1
+        meter = ProgressMeter.of(progress, pin_of(self.found), passes, [self.component])
+        self._prove(self.found, meter)
         with tempfile.TemporaryDirectory(prefix="statefx-write-", ignore_cleanup_errors=True) as folder:
             runs, rows, deleted = self._spooled(entries, folder)
             log = taken(self.folders, "write", self._check_same)
             state = log.state
             names = new_names(self.provider, state, [self.component])
             target = with_names(state, names)
-            writer = TaskWriter(self.folders.storage, self.provider).fenced(state)
+            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks).fenced(state)
             tasks = state.topology.stateful[self.component].parallelism
             with unless_overtaken(self.folders, state):
                 for task in range(tasks):
@@ -239,6 +256,7 @@ class StateWriter:
             log.append(Rescaled(state.generation, {self.component: tasks}, own.tokens, own.sizes, names))
         done = Written(self.component, rows, deleted, own.keys, own.bytes)
         logger.info("%s: %s", self.folders.location, done)
+        meter.end()
         return done
 
     def _check_same(self, state: LogState) -> None:
@@ -272,7 +290,7 @@ class StateWriter:
         known = self.found.topology.stateful[self.component]
         return repr(codec_for(codec_of(self.component, known, self.codec), _USER)[0].decode_key(key))
 
-    def _prove(self, state: LogState) -> None:
+    def _prove(self, state: LogState, meter: ProgressMeter) -> None:
         """Show that each key of the bolt's own lies where its grouping says, as rows will be sent by the same rule."""
         tasks = state.topology.stateful[self.component].parallelism
         router = self.encoder.router
@@ -280,7 +298,8 @@ class StateWriter:
             return
         for task in range(tasks):
             with closing(open_task(self.provider, self.folders, state, self.component, task)[0]) as store:
-                router.route(store.scan(_USER, end_of(_USER)), task, tasks, [_NOWHERE] * tasks)
+                own = Metered(store, meter).scan(_USER, end_of(_USER))
+                router.route(own, task, tasks, [_NOWHERE] * tasks)
         router.check_proof(tasks)
 
 

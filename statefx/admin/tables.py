@@ -202,14 +202,29 @@ def read_rows(file: BinaryIO, schema: Mapping[str, Any] | None) -> tuple[pa.Tabl
             return pq.read_table(pa.BufferReader(data)), schema
         if schema is not None:
             raise ConfigError("--schema is for Parquet; lines of JSON have keys and values as they are")
-        lines = [json.loads(line) for line in data.splitlines() if line.strip()]
-        rows = [(json_text(each["key"]), None if each["value"] is None else json_text(each["value"])) for each in lines]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(
-            f'{file.name}: neither Parquet nor lines of JSON such as {{"key": "spark", "value": 3}} ({error!r})'
-        ) from error
+        rows = [_row(line, file.name, number) for number, line in enumerate(data.splitlines(), 1) if line.strip()]
+    except pa.ArrowException as error:
+        raise ConfigError(f"{file.name} begins as Parquet, and can't be read: {error}") from error
     columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)] if rows else [_NO_TEXT, _NO_TEXT]
     return pa.table(columns, names=["key", "value"]), {}
+
+
+def _row(line: bytes, file: str, number: int) -> tuple[str, str | None]:
+    """Return key and value of a line as JSON texts; None: the key is to be deleted."""
+    try:
+        found = json.loads(line)
+        key, value = found["key"], found["value"]
+    except (ValueError, TypeError, KeyError) as error:
+        shown = line.decode(errors="replace")
+        raise ConfigError(
+            f'{file}, line {number}: neither Parquet nor a line of JSON such as {{"key": "spark", "value": 3}}, but '
+            f"{shown:.100}"
+        ) from error
+    if isinstance(key, dict):
+        raise ConfigError(
+            f"{file}, line {number}: {key!r:.100} is no key: a key is a text, a number, or an array of these"
+        )
+    return json_text(key), None if value is None else json_text(value)
 
 
 def told(done: Any) -> Row:

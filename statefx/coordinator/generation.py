@@ -128,7 +128,8 @@ def check_newest(folders: Folders, generation: int) -> LogState:
     if state.generation != generation:
         raise FencedError(
             f"generation {state.generation} has taken over the checkpoint in {folders.location}; this is {generation}. "
-            "There is one driver at a time: this one has ended, and the other goes on where it was. Another topology "
+            "There is one driver at a time: this one has ended, and the other goes on where it was. If that is a tool "
+            "that changes the checkpoint, such as restore or rescale, start again when it is done. Another topology "
             "needs a checkpointLocation of its own",
             generation=state.generation,
         )

@@ -215,7 +215,8 @@ class TransactionLog:
 
     def _fenced(self, number: int, error: AlreadyExistsError | None = None) -> Never:
         self._refusal = FencedError(
-            f"another driver has taken over {self.where}: record {number} is its own. This one must stop.",
+            f"another driver has taken over {self.where}, or a tool that changes the checkpoint, such as restore or "
+            f"rescale: record {number} is its own. This driver must stop.",
             path=self.where,
             number=number,
             generation=self.state.generation,

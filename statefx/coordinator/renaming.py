@@ -57,10 +57,12 @@ class Renaming:
         for old, new in names.items():
             if old.startswith("__"):  # a topology has it under this id alone, and no name that begins so can be given
                 raise ConfigError(f"rename: {old!r} is statefx's own, and has no other name", component=old)
+            if old == new:
+                raise ConfigError(f"rename: {old!r} has that name already: leave it out", component=old)
             if old in names.values() or old in dropped or list(names.values()).count(new) > 1:
                 raise ConfigError(
                     f"rename: {old!r} to {new!r} is not alone: no name may be on both sides, given twice, or dropped "
-                    "too. Do it in two starts",
+                    "too. Do it in two steps",
                     component=old,
                 )
         return cls(names, dropped)

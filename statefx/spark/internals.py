@@ -191,6 +191,19 @@ def cant_start_workers(error: Exception) -> bool:
     return _STUCK.search(str(error)) is not None
 
 
+_CLOSED = re.compile(r"ClosedChannelException\n(?:\s+at .*\n)*\s+at [\w.]*PythonWorker\.refreshNonBlocking")
+
+
+def got_closed_worker(error: Exception) -> bool:
+    """Tell whether Spark gave a task an idle worker whose connection was closed; nothing of the task was run.
+
+    With ``spark.python.udf.pipelined.enabled``, the thread that gives a worker its rows is interrupted when the task
+    ends. If it is still in its last write, Java closes the connection, and Spark has counted the worker as idle
+    already. Spark 4.3 skips it only if its process has ended by the time the next task gets it.
+    """
+    return _CLOSED.search(str(error)) is not None
+
+
 # ---- logical plans
 
 

@@ -20,6 +20,9 @@ from statefx.spark.session import is_local
 
 _DESCRIPTION = "spark.job.description"
 
+_CLOSED_MAX = 10
+"""So many workers without a connection are passed over for one job."""
+
 _TELL_SECS = 0.5
 """So often it is told how far the work is: Spark tells when a task has ended."""
 
@@ -54,6 +57,15 @@ class Executors:
         JobFailedError, TransactionError
             Spark could not do a piece.
         """
+        try:
+            outcomes = with_open_workers(lambda: self._outcomes(work, pieces, told))
+        except (PySparkException, Py4JError) as error:
+            found = job_error(error, local=is_local(self._context))
+            says = f"{self._what}: Spark could not do it, and nothing was changed; do it again. {found.message}"
+            raise type(found)(says, **found.data) from error
+        return map(_checked, outcomes)
+
+    def _outcomes(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> list[R | StatefxError]:
         context, tag = self._context, f"statefx-{uuid.uuid4().hex}"
         done = context.accumulator(0)
         job = context.parallelize(pieces, len(pieces)).map(partial(_outcome, work, done))
@@ -61,17 +73,24 @@ class Executors:
             with internals.own_properties(context) as own, _Telling(done, told):
                 context.addJobTag(tag)
                 own.setProperty(_DESCRIPTION, self._what)
-                outcomes = job.collect()
-        except (PySparkException, Py4JError) as error:
-            found = job_error(error, local=is_local(context))
-            raise type(found)(
-                f"{self._what}: Spark could not do it, and nothing was changed; do it again. {found.message}",
-                **found.data,
-            ) from error
+                return job.collect()
         finally:  # after an interrupt it would go on
             if not internals.stopped_here(context):
                 context.cancelJobsWithTag(tag)
-        return map(_checked, outcomes)
+
+
+def with_open_workers(job: Callable[[], R]) -> R:
+    """Return what `job` returns, which changes nothing; do it again where Spark gives it a worker without a connection.
+
+    Each failure takes such a worker away.
+    """
+    for _ in range(_CLOSED_MAX):
+        try:
+            return job()
+        except (PySparkException, Py4JError) as error:
+            if not internals.got_closed_worker(error):
+                raise
+    return job()
 
 
 def _outcome(work: Callable[[P, Told], R], done: Accumulator[int], piece: P) -> R | StatefxError:

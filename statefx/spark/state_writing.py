@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from statefx.admin.reading import Progress
 from statefx.admin.routing import GroupingKey
-from statefx.admin.state_writing import Encoded, Encoder, Written, state_writer
+from statefx.admin.state_writing import Encoded, Encoder, StateWriter, Written, state_writer
 from statefx.errors import ConfigError
 from statefx.spark.failures import last_line
+from statefx.spark.parallel import with_open_workers
 from statefx.state import Codec
 
 _ENCODED = pa.schema([pa.field("task", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())])
@@ -31,26 +34,27 @@ def writeState(
     groupingKey: GroupingKey | None = None,
     config: Mapping[str, Any] | None = None,
     codec: Codec | None = None,
+    progress: Progress | None = None,
 ) -> Written:
     """Write the rows of a DataFrame or a table into the committed state of one bolt; its topology must not run.
 
-    The rows are as `readState` shows them: columns of key and value; others, such as ``task`` and ``space``, are not
-    looked at. Each key goes to the task that its grouping's fields hash to.
+    The rows are as `readState` shows them: columns of key and value; others, such as ``task``, are not looked at. Each
+    key goes to the task that its grouping's fields hash to.
 
     Parameters
     ----------
     df : DataFrame or pyarrow.Table
         A table is encoded and sorted here, in memory and without Spark.
     checkpointLocation, component, config, codec
-        As of `statefx.openState`. Something must have been committed there before.
+        As of `openState`. Something must have been committed there before.
     mode : str
         ``"merge"``: rows take the place of entries with the same keys, a row whose value is null deletes its key, and
         other keys stay. ``"overwrite"``: the bolt has the keys of these rows and no others. Maps and timers stay.
     schema : Mapping, optional
         As of ``StateView.to_arrow``: by default the bolt's ``stateSchema``; without either, columns ``key`` and
         ``value`` have JSON. Several fields are a tuple.
-    groupingKey : callable, optional
-        As of `rescale`: returns what of a key is grouped by, where that can't be shown.
+    groupingKey, progress : callable, optional
+        As of `rescale`: what of a key is grouped by, where that can't be shown; is told how far it is.
 
     Returns
     -------
@@ -64,7 +68,7 @@ def writeState(
         bolt can keep; nothing was changed.
     CheckpointError
         There is no such checkpoint or bolt, it has committed nothing yet, a transaction is under way, or nothing shows
-        which task a key belongs to; nothing was changed.
+        which task a key belongs to; nothing was changed. `StateError` if a disk is full.
 
     Contract
     --------
@@ -82,13 +86,23 @@ def writeState(
         raise ConfigError(f"writeState: give a DataFrame that is no stream, or a pyarrow.Table, got {df!r}")
     writer = state_writer(checkpointLocation, component, mode, schema, groupingKey, config, codec)
     if isinstance(df, pa.Table):
-        return writer.write_table(df)
+        return writer.write_table(df, progress)
+    return _written(df, writer, progress)
+
+
+def _written(df: DataFrame, writer: StateWriter, progress: Progress | None) -> Written:
     columns = writer.check_columns(df.columns)
     encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
     # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
     parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
     framed = parts.mapInArrow(_frame, "data binary")
-    return writer.write(_entries(framed))
+    try:
+        # An error of Spark's comes from the rows, which are read before anything is written.
+        return with_open_workers(lambda: writer.write(_entries(framed), progress))
+    except (PySparkException, Py4JError) as error:
+        raise ConfigError(
+            f"writeState: the rows can't be written, and nothing was changed: {last_line(str(error))}"
+        ) from error
 
 
 def _encode(encoder: Encoder) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -113,12 +127,7 @@ def _frame(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _entries(framed: DataFrame) -> Iterator[Encoded]:
-    try:
-        for row in framed.toLocalIterator():
-            with pa.ipc.open_stream(bytes(row.data)) as stream:
-                for batch in stream:
-                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    except PySparkException as error:
-        raise ConfigError(
-            f"writeState: the rows can't be written, and nothing was changed: {last_line(str(error))}"
-        ) from error
+    for row in framed.toLocalIterator():
+        with pa.ipc.open_stream(bytes(row.data)) as stream:
+            for batch in stream:
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -94,10 +94,21 @@ def test_state_goes_out_as_json_and_comes_back(keeper: Keeper, place: Path, caps
     (done,) = told(capsys, *asked, "--yes")
     assert (done["rows"], done["deleted"]) == (1, 1)
     assert state(keeper.folder) == {**{key: each for key, each in before.items() if key != "b"}, "t": {"n": 2}}
-    for wrong in ("{", "[1]", '{"key": 1}'):
-        rows.write_text(wrong)
+    for wrong, said in (
+        ("{", "neither Parquet nor a line of JSON"),
+        ("[1]", "neither Parquet nor a line of JSON"),
+        ('{"kye": 1}', """such as {"key": "spark", "value": 3}, but {"kye": 1}"""),
+        ('{"key": {"n": 1}, "value": 2}', "{'n': 1} is no key: a key is a text"),
+    ):
+        rows.write_text(f'{{"key": "t", "value": 1}}\n\n{wrong}\n')
         assert main([*asked, "--yes"]) == 2
-        assert "neither Parquet nor lines of JSON" in capsys.readouterr().err
+        told_of = capsys.readouterr().err
+        assert "rows.json, line 3: " in told_of
+        assert said in told_of
+    rows.write_text('{"key": 5, "value": 2}')
+    assert main([*asked, "--yes"]) == 1
+    told_of = capsys.readouterr().err
+    assert "grouped by (key string), and its key 5 does not fit that. That is the row with key 5 and value 2" in told_of
 
 
 def test_parquet_and_tables_are_written_without_spark(keeper: Keeper, place: Path, capsys: Any) -> None:
@@ -142,7 +153,7 @@ def test_a_rename_that_can_not_be_changes_nothing(keeper: Keeper) -> None:
         ({"keep": "a/b"}, [], "can't be a component's id"),
         ({"keep": "../out"}, [], "can't be a component's id"),
         ({"keep": "kept"}, ["keep"], "is not alone"),
-        ({"keep": "keep"}, [], "is not alone"),
+        ({"keep": "keep"}, [], "'keep' has that name already: leave it out"),
     ):
         with pytest.raises(ConfigError, match=said):
             rename(keeper.folder, names, drop=drop)
@@ -184,7 +195,7 @@ def test_a_driver_that_runs_is_fenced_and_loses_nothing(keeper: Keeper, tool_of:
     savepoint(keeper.folder, "one")
     tester = keeper.driver.start(keeping(2)) if hasattr(keeper, "driver") else keeper.start(keeping(2))
     tool_of(keeper.folder)
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match=r"another driver has taken over .*, or a tool that changes the checkpoint"):
         tester.send(put(z=1))
 
 

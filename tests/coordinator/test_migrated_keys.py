@@ -482,7 +482,11 @@ class NoKey(Raising):
     [
         (Halved, CheckpointError, r"migrateKey makes one key of '..?' in task \d and '..?' in task \d.*, which is '.'"),
         (Capitals, CheckpointError, r"its key '.*' lies in task \d, .* Define groupingKey\(self, key\) in the bolt"),
-        (Wrong, CheckpointError, r"its key '.*' lies in task \d, and taken for \(word\), .* it belongs to task \d"),
+        (
+            Wrong,
+            CheckpointError,
+            r"its key '.*' lies in task \d, and by what groupingKey returns .* to task \d",
+        ),
         (
             Raising,
             BoltError,

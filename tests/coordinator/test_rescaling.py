@@ -119,6 +119,8 @@ def test_one_task_needs_to_be_told(place, provider):
         send(same, range(4), topology(3, Upside))
         with pytest.raises(CheckpointError, match=r"has one task, .*\(word\).*=\{'count': lambda key: key\}"):
             rescale(driver.folder, {"count": 3})
+        with pytest.raises(CheckpointError, match=r"returns None for its key .* return the field, or \(None,\)"):
+            rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: None})
         rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: key[::-1]})
         assert held(driver, 3) == held(same, 3)
         send(driver, range(4, 8), topology(3, Upside))
@@ -205,8 +207,10 @@ def test_what_can_not_be_proved_is_refused_and_nothing_is_changed(place, bolt, s
             rescale(driver.folder, {"count": 4})
         assert held(driver, 2) == before
         send(driver, [4], topology(2, bolt))
-        with pytest.raises(CheckpointError, match=r"(belongs to task \d|gives \(5,\) for that|belongs to a task)"):
-            rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: 5})
+        for wrong, returned in ((lambda key: 5, "5"), (lambda key: None, "None"), (lambda key: [key], r"\['.*'\]")):
+            told = rf"groupingKey returns {returned} for its key '.*' \(word string\): return the field|to a task"
+            with pytest.raises(CheckpointError, match=told.replace("' ", "', and its rows are grouped by ")):
+                rescale(driver.folder, {"count": 4}, groupingKey={"count": wrong})
 
 
 class Unlisted(Listing):
@@ -296,16 +300,44 @@ class SamePages(Pages):
     other = "word"
 
 
-def test_each_map_is_proved_by_itself_or_by_the_keys_of_the_state(place):
-    with Driver(place) as driver:
-        send(driver, range(8), topology(2, Pages))
-        with pytest.raises(CheckpointError, match=r"(may be chance|its key 'page .' of state.map\('pages'\) lies in)"):
-            rescale(driver.folder, {"count": 4})
+def test_each_map_is_proved_by_itself(place):
+    """Its keys may be keys of the state and stand for another thing: then they are where they are by chance."""
+    for pages in (Pages, SamePages):
+        with Driver(place, name=pages.__name__) as driver:
+            send(driver, range(8), topology(2, pages))
+            with pytest.raises(CheckpointError, match=r"may be chance|its key 'page .' of state.map\('pages'\) lies"):
+                rescale(driver.folder, {"count": 4})
     with Driver(place, name="right") as driver, Driver(place, name="same") as same:
         send(driver, range(8), topology(2, SamePages))
         send(same, range(8), topology(4, SamePages))
-        rescale(driver.folder, {"count": 4})
+        rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key if isinstance(key, str) else key[1]})
         assert held(driver, 4) == held(same, 4)
+
+
+class Reminding(Plain):
+    """Has a timer of one of its keys."""
+
+    def open(self, context):
+        self.context = context
+
+    def execute(self, tup, collector):
+        super().execute(tup, collector)
+        if tup.word == "v2":
+            self.timers.set(tup.word, self.context.processingTime + timedelta(seconds=30), processing=True)
+
+    def onTimer(self, key, at, value, collector):
+        self.state.put(key, -self.state.get(key))
+
+
+def test_a_timer_goes_with_the_state_of_its_key(place):
+    with Driver(place) as driver, Driver(place, name="same") as same:
+        for each, tasks in ((driver, 2), (same, 4)):
+            send(each, range(6), topology(tasks, Reminding))
+        rescale(driver.folder, {"count": 4})
+        for each in (driver, same):
+            send(each, range(6, 10), topology(4, Reminding))
+        assert held(driver, 4) == held(same, 4)
+        assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
 def test_a_bolt_that_has_kept_nothing_needs_no_proof(place):

@@ -288,7 +288,7 @@ def test_what_is_not_there_is_told_with_what_is(place):
             restore(driver.folder, txid=0)
         with pytest.raises(ConfigError, match="sinks must be 'append'"):
             restore(driver.folder, "two", sinks="forget")
-        with pytest.raises(CheckpointError, match="is not empty: give a folder that is new"):
+        with pytest.raises(CheckpointError, match="is the checkpoint itself: give another folder"):
             export(driver.folder, driver.folder)
         with pytest.raises(CheckpointError, match=r"has the savepoints \['two'\], .*delete them first"):
             migrate(driver.folder, "rocksdb")

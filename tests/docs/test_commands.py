@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.admin.command import main
+from statefx.admin.command import _cli, main
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from tests.docs.tables import DOCS
@@ -17,6 +17,7 @@ __all__ = ["place"]
 
 SECTION = (DOCS / "operations.md").read_text(encoding="utf-8").partition("## From a shell\n")[2].partition("\n## ")[0]
 SHOWN = [block.partition("\n")[::2] for block in re.findall(r"```console\n\$ (.*?)```", SECTION, re.DOTALL)]
+CHANGING = re.findall(r"```console\n(.*?)```", (DOCS / "changing.md").read_text(encoding="utf-8"), re.DOTALL)
 NOT_THE_SAME = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z": "TIME",
     r"\b\d+\.\d{3}\b": "SECS",
@@ -54,10 +55,12 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 
 def test_each_command_is_shown() -> None:
     assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
+    changing = {shlex.split(line)[4] for block in CHANGING for line in block.splitlines()}
+    assert changing == set(_cli.commands) - {"log", "transactions"}
 
 
 def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, capsys, monkeypatch) -> None:
-    (block,) = re.findall(r"```console\n(.*?)```", (DOCS / "changing.md").read_text(encoding="utf-8"), re.DOTALL)
+    block, _ = CHANGING
     with TopologyTester(word_count(), place / "checkpoints" / "word-count") as tester:
         tester.send(lines("to be or not to be"))
     monkeypatch.chdir(place)

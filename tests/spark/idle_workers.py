@@ -1,9 +1,7 @@
 """Keeps a test from a Python worker whose connection an earlier test's query has closed.
 
-A task that is cancelled while it gives its worker back may close the connection of a worker that Spark already counts
-as idle. Spark 4.3 skips such a worker only if its process has ended by then; else the next task to get it fails with a
-ClosedChannelException, before any of its code ran. The topology makes that attempt again, and a test that counts
-attempts finds one too many.
+`statefx.spark.internals.got_closed_worker` says how that comes. The next task to get such a worker fails before any of
+its code ran. A topology makes that attempt again, and a test that counts attempts finds one too many.
 """
 
 from contextlib import suppress

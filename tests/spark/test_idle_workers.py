@@ -4,6 +4,8 @@ import signal
 import pyarrow as pa
 import pytest
 
+from statefx.spark.internals import got_closed_worker
+from statefx.spark.parallel import with_open_workers
 from tests.spark.idle_workers import drop_closed, factories, idle
 
 
@@ -19,22 +21,31 @@ def pids(session):
     return {each.pid for each in found}
 
 
-def test_a_test_gets_no_worker_whose_connection_is_closed(spark):
-    """Without the first half the module under test would not be needed: Spark has learned to skip such a worker."""
-    for dropped in (False, True):
-        for pid in (stopped := pids(spark)):
-            os.kill(pid, signal.SIGSTOP)  # one that sees that its connection is closed ends, and Spark skips it
-        try:
-            for factory in factories(spark):
-                for worker in idle(factory):
-                    worker.channel().close()
-            if dropped:
-                drop_closed(spark)
-                assert not pids(spark) & stopped
-            else:
-                with pytest.raises(Exception, match="ClosedChannelException"):
-                    pids(spark)
-                drop_closed(spark)
-        finally:
-            for pid in stopped:
-                os.kill(pid, signal.SIGKILL)
+@pytest.fixture
+def closed(spark):
+    """Idle workers whose connection is closed, and which have not noticed."""
+    for pid in (stopped := pids(spark)):
+        os.kill(pid, signal.SIGSTOP)  # one that sees it ends, and Spark skips it
+    for factory in factories(spark):
+        for worker in idle(factory):
+            worker.channel().close()
+    yield stopped
+    for pid in stopped:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_spark_gives_them_to_a_task(spark, closed):
+    """Else nothing of this would be needed any more."""
+    with pytest.raises(Exception, match="ClosedChannelException") as caught:
+        pids(spark)
+    assert got_closed_worker(caught.value)
+    drop_closed(spark)
+
+
+def test_a_test_gets_none(spark, closed):
+    drop_closed(spark)
+    assert not pids(spark) & closed
+
+
+def test_a_tool_passes_over_them(spark, closed):
+    assert not with_open_workers(lambda: pids(spark)) & closed

@@ -55,7 +55,7 @@ def test_a_worker_that_dies_changes_nothing_where_spark_tries_once(spark, place)
 def test_a_mistake_is_told_as_the_driver_would_tell_it(spark, place):
     with Driver(place, "rocksdb") as driver:
         send(driver, range(4), topology(2, Misplaced), limits=SMALL)
-        with pytest.raises(CheckpointError, match=r"bolt 'count' can't be given other tasks: .*Say with groupingKey="):
+        with pytest.raises(CheckpointError, match=r"bolt 'count' can't be given other tasks: .*say groupingKey="):
             rescale(driver.folder, {"count": 4}, spark=spark)
         with pytest.raises(ConfigError, match=r"rescale needs a SparkSession, got builtins\.str"):
             rescale(driver.folder, {"count": 4}, spark="local")

@@ -154,7 +154,7 @@ Point = namedtuple("Point", "x y")
         ([1], "key", "tuple(...)"),
         (("a", [1]), "key[1]", "tuple(...)"),
         ({1, 2}, "key", "sorted tuple"),
-        ({"a": 1}, "key", "dict(...)"),
+        ({"a": 1}, "key", "what can be:"),
         (bytearray(b"a"), "key", "bytes(...)"),
         (np.int64(1), "key", ".item()"),
         (np.float64(1), "key", ".item()"),

@@ -63,7 +63,7 @@ def _remedy(value: Any, as_key: bool) -> str:
     if as_key and isinstance(value, list):
         return "use tuple(...) of it"
     for plain in (bool, int, float, str, bytes, dict, list, tuple):
-        if isinstance(value, plain):
+        if isinstance(value, plain) and type(value) is not plain:
             return f"only exact types come back as they went in: store {plain.__name__}(...) of it"
     return f"what can be: {KEY_TYPES if as_key else VALUE_TYPES}"
 
