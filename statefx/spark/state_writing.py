@@ -92,14 +92,17 @@ def writeState(
 
 def _written(df: DataFrame, writer: StateWriter, progress: Progress | None) -> Written:
     columns = writer.check_columns(df.columns)
-    encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
-    # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
-    parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
-    framed = parts.mapInArrow(_frame, "data binary")
+
+    def written() -> Written:
+        # A DataFrame that has failed goes on to fail with the same error, so each try has its own.
+        encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
+        # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
+        parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
+        return writer.write(_entries(parts.mapInArrow(_frame, "data binary")), progress)
+
     try:
-        # An error of Spark's comes from the rows, which are read before anything is written.
-        return with_open_workers(lambda: writer.write(_entries(framed), progress))
-    except (PySparkException, Py4JError) as error:
+        return with_open_workers(written)
+    except (PySparkException, Py4JError) as error:  # it comes from the rows, which are read before anything is written
         raise ConfigError(
             f"writeState: the rows can't be written, and nothing was changed: {last_line(str(error))}"
         ) from error
