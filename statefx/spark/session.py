@@ -44,7 +44,7 @@ def check_session(spark: Any, caller: str = "submit") -> SparkSession:
                 "statefx needs a classic SparkSession: Spark Connect has no local properties, job tags of tasks or "
                 "RDD-level control. Build the session with .master(...) instead of .remote(...)."
             )
-        raise ConfigError(f"{caller} needs a SparkSession, got {name}")
+        raise ConfigError(f"{caller} needs the SparkSession, got {name}")
     if tuple(map(int, spark.version.split(".")[:2])) < LEAST_VERSION:
         raise ConfigError(
             f"statefx needs Spark 4.3 or later, and this session's is {spark.version}: if pyspark is newer, SPARK_HOME "

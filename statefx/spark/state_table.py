@@ -89,7 +89,7 @@ def readState(
     --------
     >>> changed = readState(spark, "checkpoints/word-count", "count", diff=(3, 7))          # doctest: +SKIP
     """
-    session = check_session(spark)
+    session = check_session(spark, "readState")
     table = state_table(
         checkpointLocation, component, task=task, start=start, stop=stop, map=map, at=at, diff=diff, schema=schema,
         config=config, codec=codec,

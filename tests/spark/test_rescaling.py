@@ -57,5 +57,5 @@ def test_a_mistake_is_told_as_the_driver_would_tell_it(spark, place):
         send(driver, range(4), topology(2, Misplaced), limits=SMALL)
         with pytest.raises(CheckpointError, match=r"bolt 'count' can't be given other tasks: .*say groupingKey="):
             rescale(driver.folder, {"count": 4}, spark=spark)
-        with pytest.raises(ConfigError, match=r"rescale needs a SparkSession, got builtins\.str"):
+        with pytest.raises(ConfigError, match=r"rescale needs the SparkSession, got builtins\.str"):
             rescale(driver.folder, {"count": 4}, spark="local")
