@@ -144,7 +144,7 @@ def _by_json(table: StateTable, comparisons: Sequence[Comparison]) -> Sequence[R
             values = [json.loads(text) for text in each.values]
         except (ValueError, TypeError, RecursionError):
             continue
-        points = _encoded(StandardCodec(head).encode_key, map(_as_key, values))
+        points = _encoded(StandardCodec(head).encode_key, map(as_key, values))
         kept = [(point, point + b"\0") for point in sorted(points)]
         for kind in (int, str, tuple):
             if kind is not tuple or not any(isinstance(value, str) for value in values):
@@ -152,8 +152,9 @@ def _by_json(table: StateTable, comparisons: Sequence[Comparison]) -> Sequence[R
     return ranges
 
 
-def _as_key(value: Any) -> Any:
-    return tuple(map(_as_key, value)) if isinstance(value, list) else value
+def as_key(value: Any) -> Any:
+    """Return the key that a value of JSON stands for: an array is a tuple."""
+    return tuple(map(as_key, value)) if isinstance(value, list) else value
 
 
 def _encoded(encode: Callable[[Any], bytes], values: Iterable[Any]) -> dict[bytes, Any]:

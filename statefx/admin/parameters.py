@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from statefx.admin.narrowing import as_key
+
 
 class SettingsType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
     """A JSON object."""
@@ -33,13 +35,9 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # as above
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the key."""
         try:
-            return _as_key(json.loads(value))
+            return as_key(json.loads(value))
         except ValueError:
             return value
-
-
-def _as_key(found: Any) -> Any:
-    return tuple(map(_as_key, found)) if isinstance(found, list) else found
 
 
 class MomentType(click.ParamType):  # type: ignore[type-arg]  # as above

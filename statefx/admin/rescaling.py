@@ -3,7 +3,7 @@
 ::
 
     1 what can be refused is                        2 the next generation: who ran before is fenced
-    3 each task's state is read once, and every key is routed: a run of entries, in order, for each new task
+    3 each task's state is read, and every key is routed: a run of entries, in order, for each new task
     4 the runs of a new task are merged into one file of state, which is read back and compared
     5 RESCALED is durable: the bolt has so many tasks, and these files
 
@@ -30,7 +30,7 @@ from statefx.admin.progress import ProgressMeter, telling
 from statefx.admin.reading import Progress, task_blocks
 from statefx.admin.routing import MOVED, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.runs import Run, Runs
-from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.admin.savepoints import fence, found_checkpoint, provider_of, taken
 from statefx.admin.task_writing import TaskWriter, WrittenTasks, new_names, unless_overtaken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
@@ -92,9 +92,9 @@ def rescale_checkpoint(
     if not isinstance(grouping_key, Mapping | None):
         raise ConfigError(f"groupingKey must be a mapping such as {{'count': lambda key: key}}, got {grouping_key!r}")
     folders, found = found_checkpoint(location)
-    kept = provider_of(found, config)
-    rescaler = Rescaler(folders, kept, dict(grouping_key or {}), progress=progress, workers=workers or Here())
-    rescaler.build = partial(provider_of, found, config)
+    build = partial(provider_of, found, config)
+    keys = dict(grouping_key or {})
+    rescaler = Rescaler(folders, build(), keys, progress=progress, workers=workers or Here(), build=build)
     return rescaler.run(found, tasks)
 
 
@@ -121,7 +121,7 @@ class Rescaler:
             return Rescaling({}, 0, 0, self.clock() - began)
         log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened, self.adopt)
         state = log.state
-        TaskWriter(self.folders.storage, self.provider).fenced(state)
+        fence(self.provider, self.folders, state)
         meter = ProgressMeter.of(self.progress, pin_of(state), _PASSES, changed)
         names = new_names(self.provider, state, changed)
         written = WrittenTasks()

@@ -30,7 +30,7 @@ from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueFo
 from statefx.admin.progress import ProgressMeter
 from statefx.admin.reading import Progress, check_idle, codec_of, task_blocks
 from statefx.admin.routing import GroupingKey, Router, Taker, check_grouping, router_of
-from statefx.admin.savepoints import taken
+from statefx.admin.savepoints import fence, taken
 from statefx.admin.sorting import SortedEntries
 from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
 from statefx.coordinator.adoption import NOTHING_ADOPTED, same_tasks
@@ -113,7 +113,8 @@ class Rewriter:
             state = log.state
             names = new_names(self.provider, state, forms)
             target = with_names(state, names)
-            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks).fenced(state)
+            fence(self.provider, self.folders, state)
+            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks)
             with unless_overtaken(self.folders, state):
                 for bolt, own_entries in entries.items():
                     for task in range(own_entries.tasks):

@@ -254,6 +254,14 @@ def at_pin(state: LogState, pin: Pin) -> LogState:
     return apply(replace(state, in_flight=(), committed=pin.txid), Restored(state.generation, pin))
 
 
+def fence(provider: StateProvider, folders: Folders, state: LogState) -> None:
+    """Have no task of a former driver write any more, once its checkpoint was `taken`.
+
+    Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
+    """
+    provider.fence(state.lineage, state.generation, folders.storage)
+
+
 # ---- what is refused
 
 
@@ -382,8 +390,7 @@ def go_back(
     done = planned(folders, found, pin, sinks)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
-    # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
-    provider.fence(log.state.lineage, log.state.generation, folders.storage)
+    fence(provider, folders, log.state)
     log.append(Restored(log.state.generation, pin, done.taken_back))
     logger.info("%s", done)
     return done

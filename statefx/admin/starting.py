@@ -52,6 +52,7 @@ def fit_state(
         done = rewriter.run(found, forms)
         logger.info("%s: keys of %s have another form; %d keys were written", folders.location, [*forms], done.keys)
     if tasks := launch.rescalings(found):
-        rescaler = Rescaler(folders, provider, keys, opened, adopt=words, workers=workers or Here())
-        rescaler.build = launch.build_provider
+        rescaler = Rescaler(
+            folders, provider, keys, opened, adopt=words, workers=workers or Here(), build=launch.build_provider
+        )
         rescaler.run(found, tasks)

@@ -25,11 +25,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from statefx.admin.narrowing import as_key
 from statefx.admin.progress import Metered, ProgressMeter
 from statefx.admin.reading import Progress, check_idle, codec_of, component_of, counted, open_task
 from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
 from statefx.admin.runs import Run
-from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.admin.savepoints import fence, found_checkpoint, provider_of, taken
 from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError
@@ -147,11 +148,7 @@ class Encoder:
                 f"writeState: {text!r:.200} in column {part!r} is no JSON: give the types of key and value with "
                 "schema=, or JSON text"
             ) from error
-        return _hashable(found) if part == "key" else found
-
-
-def _hashable(key: Any) -> Any:
-    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+        return as_key(found) if part == "key" else found
 
 
 def state_writer(
@@ -244,8 +241,8 @@ class StateWriter:
             state = log.state
             names = new_names(self.provider, state, [self.component])
             target = with_names(state, names)
-            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks).fenced(state)
-            tasks = state.topology.stateful[self.component].parallelism
+            fence(self.provider, self.folders, state)
+            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks)
             with unless_overtaken(self.folders, state):
                 for task in range(tasks):
                     id = TaskId(self.component, task)

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Self
 
 from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
 from statefx.admin.reading import blocks_at
@@ -82,21 +81,12 @@ class TaskWriter:
         Where, and by whom.
     told : callable, optional
         Is given blocks that are written and read back, and yields them: it sees how far this is.
-
     """
 
     storage: Storage
     provider: StateProvider
     told: Callable[[Iterable[Block]], Iterator[Block]] = iter
     done: WrittenTasks = field(default_factory=WrittenTasks, init=False)
-
-    def fenced(self, state: LogState) -> Self:
-        """Have no task of a former driver write any more.
-
-        Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
-        """
-        self.provider.fence(state.lineage, state.generation, self.storage)
-        return self
 
     def write(self, state: LogState, task: TaskId, tasks: int, source: Scanned, folder: str) -> None:
         """Write the state of a task, of so many that its bolt has; `folder` is for temporary files.

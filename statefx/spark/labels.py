@@ -16,7 +16,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 from statefx.spark.internals import STAGE_DETAILS, STAGE_NAME
 
-_DESCRIPTION = "spark.job.description"
+DESCRIPTION = "spark.job.description"
 
 _SHOWN = 120
 """Characters of bolts in one name: a topology may have hundreds of bolts, and the UI's tables don't fold."""
@@ -46,13 +46,13 @@ class Labels:
         The first one is that of a shuffle below the first level, which not all plans have.
         """
         text = _text(attempt)
-        own.setProperty(_DESCRIPTION, f"{self._name} {text}: {_short(_THEN.join(self._bolts[segment]))}")
+        own.setProperty(DESCRIPTION, f"{self._name} {text}: {_short(_THEN.join(self._bolts[segment]))}")
         own.setProperty(STAGE_DETAILS, self._details)
         return [f"{stage} {text}" for stage in self._stages[segment]]
 
     def name_run(self, own: Any, run: str) -> list[str]:
         """Name the job of a run, which holds all tasks; return the names of its stages, lowest first."""
-        own.setProperty(_DESCRIPTION, f"{self._name} run {run}: {_short(_THEN.join(self._levels))}")
+        own.setProperty(DESCRIPTION, f"{self._name} run {run}: {_short(_THEN.join(self._levels))}")
         own.setProperty(STAGE_DETAILS, self._details)
         return list(self._levels)
 
@@ -61,7 +61,7 @@ class Labels:
         counts = Counter(component for component, _ in order.tasks)
         doing = _short(f"{order.resolution} {', '.join(f'{name}[{count}]' for name, count in counts.items())}")
         text = _text(order.attempt)
-        own.setProperty(_DESCRIPTION, f"{self._name} {text}: {doing}")
+        own.setProperty(DESCRIPTION, f"{self._name} {text}: {doing}")
         own.setProperty(STAGE_DETAILS, self._details)
         own.setProperty(STAGE_NAME, f"{doing} {text}")
 

@@ -16,9 +16,8 @@ from statefx.admin.parallel import P, R, Told
 from statefx.errors import StatefxError
 from statefx.spark import internals
 from statefx.spark.failures import job_error
+from statefx.spark.labels import DESCRIPTION
 from statefx.spark.session import is_local
-
-_DESCRIPTION = "spark.job.description"
 
 _CLOSED_MAX = 10
 """So many workers without a connection are passed over for one job."""
@@ -72,7 +71,7 @@ class Executors:
         try:
             with internals.own_properties(context) as own, _Telling(done, told):
                 context.addJobTag(tag)
-                own.setProperty(_DESCRIPTION, self._what)
+                own.setProperty(DESCRIPTION, self._what)
                 return job.collect()
         finally:  # after an interrupt it would go on
             if not internals.stopped_here(context):

@@ -1,8 +1,10 @@
 """What tests of a changed topology run, transaction by transaction, and what its tasks hold then."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
 
 from statefx import openState
+from statefx.admin.rescaling import rescale_checkpoint
 from statefx.coordinator.log import read_state
 from statefx.storage import FolderStorage
 from tests.testing.topologies import lines
@@ -34,3 +36,13 @@ def held(driver, tasks, bolt="count"):
 
 def log_of(driver):
     return read_state(FolderStorage(driver.folder))
+
+
+def rescaled_here(driver, now, place):
+    """Give the bolt ``count`` so many tasks here, and take that back; return what was done, and what was held."""
+    shutil.copytree(driver.folder, place / "before")
+    done = rescale_checkpoint(driver.folder, {"count": now})
+    then = held(driver, now)
+    shutil.rmtree(driver.folder)
+    shutil.copytree(place / "before", driver.folder)
+    return done, then

@@ -1,13 +1,12 @@
 """A rescaling in pieces that several workers do, in any order and more than once."""
 
-import shutil
 from math import gcd, lcm
 
 import pytest
 
 from statefx.admin.rescaling import pieces_of, rescale_checkpoint
 from statefx.errors import CheckpointError
-from tests.coordinator.changing import held, send
+from tests.coordinator.changing import held, rescaled_here, send
 from tests.coordinator.test_rescaling import Plain, topology
 from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver
@@ -48,11 +47,7 @@ def test_what_belongs_to_a_task_is_read_for_all_of_the_new_ones():
 def test_pieces_are_together_what_one_would_have_done(place, provider, was, now):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(was), limits=SMALL)
-        shutil.copytree(driver.folder, place / "before")
-        here = rescale_checkpoint(driver.folder, {"count": now})
-        expected = held(driver, now)
-        shutil.rmtree(driver.folder)
-        shutil.copytree(place / "before", driver.folder)
+        here, expected = rescaled_here(driver, now, place)
         done = rescale_checkpoint(driver.folder, {"count": now}, workers=Twice())
         assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
         assert held(driver, now) == expected

@@ -1,14 +1,13 @@
 """Executors give a bolt other tasks, and it is as if the driver had done it."""
 
 import os
-import shutil
 import signal
 
 import pytest
 
 from statefx import rescale
 from statefx.errors import CheckpointError, ConfigError, StatefxError
-from tests.coordinator.changing import held, log_of, send
+from tests.coordinator.changing import held, log_of, rescaled_here, send
 from tests.coordinator.test_rescaling import Misplaced, topology
 from tests.spark.bolts import Once
 from tests.testing.topologies import SMALL, Driver
@@ -20,11 +19,7 @@ pytestmark = pytest.mark.slow
 def test_they_do_what_this_process_does(spark, place, provider, was, now):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(was), limits=SMALL)
-        shutil.copytree(driver.folder, place / "before")
-        here = rescale(driver.folder, {"count": now})
-        expected = held(driver, now)
-        shutil.rmtree(driver.folder)
-        shutil.copytree(place / "before", driver.folder)
+        here, expected = rescaled_here(driver, now, place)
         told = []
         done = rescale(driver.folder, {"count": now}, progress=lambda *each: told.append(each), spark=spark)
         assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
