@@ -345,4 +345,5 @@ class BatchFeed:
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Wait for the transaction (see `Feed.process_all_available`)."""
-        ended.wait()
+        while not ended.wait(_POLL_SECS):  # in pieces: see `Query._wait`
+            pass

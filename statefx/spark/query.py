@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import signal
 import threading
@@ -26,6 +27,9 @@ logger = logging.getLogger("statefx")
 
 _POLL_SECS = 0.1
 """How often they look: nothing wakes `start` when a recovery gets stuck, nor `stop` when the query ends by itself."""
+
+_SIGNAL_SECS = 0.5
+"""How late a handler of a signal may run, at most."""
 
 _PROGRAM_SECS = 10.0
 """How long the program may go on when its queries have been stopped; one that serves something else would never end."""
@@ -108,10 +112,22 @@ class Query:
         if timeout is not None:
             _check_secs("awaitTermination", timeout)
         with self._listening():
-            ended = self._ended.wait(timeout)
+            ended = self._wait(timeout)
         if ended:
             self._raise()
         return None if timeout is None else ended
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait until the query ends; in pieces, since Python runs handlers of signals in the main thread alone.
+
+        A signal that comes just as a wait begins, or that the system gives to another thread, does not end the wait:
+        the query of a process that was asked to terminate once went on for ever.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._ended.wait(max(0.0, min(_SIGNAL_SECS, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+        return True
 
     def exception(self) -> BaseException | None:
         """Return what ended the query, or None."""

@@ -378,6 +378,7 @@ def _stop(ledger, process, state):
         assert process.poll() is None, ledger.said.read_text()
         if ledger.newest()[1] == state and ledger.newest()[0] > 8:
             os.killpg(process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # or it may still take the lock after the look below
             if ledger.newest()[1] == state and not _is_locked(ledger.work / "refused.db"):
                 return
             os.killpg(process.pid, signal.SIGCONT)

@@ -6,6 +6,7 @@ phase: in ``execute`` (PREPARING) or in ``preCommit`` (COMMITTING).
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -75,8 +76,10 @@ def tell(**facts):
     sys.stdout.flush()
 
 
-def main(work, provider, options, trigger, location=None):
+def main(work, provider, options, trigger, location=None, masked=()):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    # The main thread gets none of these signals: the system gives them to another thread.
+    signal.pthread_sigmask(signal.SIG_BLOCK, masked)
     run(*begun(spark, work, provider, options, trigger, location))
 
 

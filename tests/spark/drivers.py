@@ -74,6 +74,7 @@ class Driver:
     def stop(self):
         """SIGSTOP for the driver, its JVM and its workers; return what the log says is under way."""
         os.killpg(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
         return self._under_way
 
     @property

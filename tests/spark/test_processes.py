@@ -94,10 +94,11 @@ def lose_spark_s(work):
     feed(work / "in", later=["late"])
 
 
-def test_sigterm_drains(drivers, place):
+@pytest.mark.parametrize("masked", [[], [signal.SIGTERM]], ids=["to the main thread", "to another"])
+def test_sigterm_drains(drivers, place, masked):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
-    driver = drivers(place, trigger=ON)
+    driver = drivers(place, trigger=ON, more={"masked": masked})
     driver.wait_until(lambda log: log.committed == 1 and log.in_flight, "a second transaction to be PREPARING")
     driver.process.send_signal(signal.SIGTERM)
     (place / "hold-PREPARING").unlink()
