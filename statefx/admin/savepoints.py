@@ -19,7 +19,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,11 +45,18 @@ from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.coordinator.savepoints import Savepoint
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError, StatefxError
+from statefx.errors import (
+    CheckpointError,
+    ConfigError,
+    FencedError,
+    StateCorruptedError,
+    StateError,
+    StatefxError,
+)
 from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Restored
+from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Restored
 from statefx.state.contract.store import StateContext, StateProvider, prepare_as
 from statefx.state.registry import load_provider
 from statefx.storage import Storage
@@ -418,7 +425,9 @@ def _exported(
             "give a folder elsewhere",
             path=target.location,
         )
-    if next(iter(storage.list()), None) is not None:
+    with _naming_the_folder(folders, target):
+        empty = next(iter(storage.list()), None) is None
+    if not empty:
         raise CheckpointError(
             f"{target.location} is not empty: give a folder that is new. Nothing was changed. Only if an export was "
             "killed in it, so that it has no log: delete it, and export again",
@@ -438,23 +447,42 @@ def _exported(
         alone = replace(pin, heads=heads, growth=growth, snapshots={})
         records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
         write_format(storage)
-        # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
-        TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+        _begin_log(target, checkpoint(replace(fold(records), time_ms=pin.time_ms)))
     meter.end()
     done = Restoration(target.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
 
 
+def _begin_log(target: Folders, record: Record) -> None:
+    """Write the log in one step: a start on a folder whose log ended earlier would begin with empty state."""
+    log = TransactionLog(target.storage)
+    with suppress(FencedError):
+        if log.number == 0:
+            log.append(record)
+            return
+    raise CheckpointError(
+        f"another export has filled {target.location} meanwhile, and its copy stands there, whole: export to a folder "
+        "of its own. The original is as it was",
+        path=target.location,
+    )
+
+
 @contextmanager
 def _naming_the_folder(folders: Folders, target: Folders) -> Iterator[None]:
-    """Say of a disk that is full what is to be done with the folder that was begun."""
+    """Say of a folder that can't be written what is to be done, and of one that was begun on a disk that is full."""
     try:
         yield
     except (OSError, StatefxError) as error:
         cause: BaseException | None = error
         while cause is not None and getattr(cause, "errno", None) not in _FULL:
             cause = cause.__cause__
+        if cause is None and isinstance(error, OSError):
+            raise CheckpointError(
+                f"{target.location}: {error}. Give a folder that can be made, and that this user may write; the "
+                f"checkpoint in {folders.location} is as it was",
+                path=target.location,
+            ) from error
         if cause is None:
             raise
         raise StateError(

@@ -19,7 +19,7 @@ import pytest
 
 from statefx import downgrade, export, migrate, openState, repair, restore, savepoint, verify, writeState
 from statefx.admin.command import main
-from statefx.errors import LogOutcomeUnknownError, StatefxError
+from statefx.errors import CheckpointError, LogOutcomeUnknownError, StatefxError
 from tests.admin.checkpoints import Keeper, Newer, keeping, put
 from tests.admin.test_verify import flip
 from tests.testing.disks import Disk
@@ -125,6 +125,30 @@ def test_an_export_to_a_full_disk_leaves_the_original_and_no_checkpoint(
         at += 1
     assert at >= 4, "files of two tasks, the format, and the log"
     assert state(target) == state(keeper.folder)
+
+
+def test_an_export_to_where_no_folder_can_be(keeper: Keeper, place: Path) -> None:
+    before = files(keeper.folder)
+    with pytest.raises(CheckpointError, match=r"Give a folder that can be made.* is as it was"):
+        export(keeper.folder, place / ("x" * 300))
+    assert files(keeper.folder) == before
+
+
+def test_of_two_exports_to_one_folder_one_is_told(keeper: Keeper, place: Path) -> None:
+    before, told = files(keeper.folder), []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not told:  # it has looked, and nothing is there yet
+            told.append(done)
+            copy(keeper.folder)
+
+    with pytest.raises(
+        CheckpointError, match=r"another export has filled .*copy meanwhile.* export to a folder of its"
+    ):
+        copy(keeper.folder, progress=meanwhile)
+    assert told
+    assert files(keeper.folder) == before
+    assert state(place / "copy") == state(keeper.folder)
 
 
 def test_a_repair_on_a_full_disk_can_be_done_again(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
