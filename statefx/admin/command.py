@@ -7,6 +7,7 @@ pay for neither.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -63,8 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130  # as shells say it of what Ctrl-C has ended
     except (StatefxError, OSError) as error:
-        sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"{PROGRAM}: {_ARGUMENT.sub(_option, ' '.join(str(error).split()))}\n")
         return 2 if isinstance(error, ConfigError) else 1
+
+
+_ARGUMENT = re.compile(r"\b(?:(sinks)='(\w+)'|(to)=(?!['\"]))")
+"""What errors say of arguments that a shell gives as options."""
+
+
+def _option(found: re.Match[str]) -> str:
+    return f"--{found[1]} {found[2]}" if found[1] else f"--{found[3]}"
 
 
 _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

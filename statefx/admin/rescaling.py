@@ -27,7 +27,7 @@ from typing import Any
 
 from statefx.admin.parallel import Here, Told, Workers
 from statefx.admin.progress import ProgressMeter, telling
-from statefx.admin.reading import Progress, task_blocks
+from statefx.admin.reading import Progress, counted, task_blocks
 from statefx.admin.routing import MOVED, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.runs import Run, Runs
 from statefx.admin.savepoints import fence, found_checkpoint, provider_of, taken
@@ -75,8 +75,11 @@ class Rescaling:
     seconds: float
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{bolt} has {now} tasks, and had {was}" for bolt, (was, now) in self.tasks.items())
-        return f"{shown or 'nothing was to be done'}; {self.keys} keys, {self.bytes} bytes, {self.seconds:.1f} s"
+        shown = ", ".join(
+            f"{bolt} has {counted(now, 'task')}, and had {was}" for bolt, (was, now) in self.tasks.items()
+        )
+        size = f"{counted(self.keys, 'key')}, {counted(self.bytes, 'byte')}"
+        return f"{shown or 'nothing was to be done'}; {size}, {self.seconds:.1f} s"
 
 
 def rescale_checkpoint(

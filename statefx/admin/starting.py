@@ -34,7 +34,8 @@ def fit_state(
     Raises
     ------
     ConfigError, CheckpointError, BoltError
-        It can't be; what is refused has changed nothing.
+        It can't be. What is refused has changed nothing; where one bolt is to have other keys and another one other
+        tasks, keys come first, by a record of their own, and stay if the tasks are refused.
     """
     folders, provider, words = launch.folders, launch.provider, adoptions(adopt)
     for id in launch.regrouped(found):

@@ -8,6 +8,7 @@ import pytest
 
 from statefx import TopologyBuilder, deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
 from statefx.admin import savepoints as tool
+from statefx.admin.command import main
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
@@ -364,7 +365,7 @@ def test_a_transaction_that_is_under_way_is_ended_by_a_start_first(place):
             restore(driver.folder, txid=state.committed)
 
 
-def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place):
+def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place, capsys):
     """After going back, numbers are counted on: two states then have the same number, and differ."""
     with Driver(place) as driver:
         topology = archived(place / "out")
@@ -378,6 +379,9 @@ def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place):
         restore(driver.folder, "b")  # it has seen all that was published
         with pytest.raises(CheckpointError, match="may have published rows"):
             restore(driver.folder, "c")
+        assert main(["restore", str(driver.folder), "c", "--yes"]) == 1
+        error = capsys.readouterr().err
+        assert all(each in error for each in ("Say --sinks append if", "or --sinks rewind where", "with --to, whose"))
         assert committed(driver) == words(WORK[:2])
 
 
