@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,10 @@ _INT_BYTES = len(encode_key(0)) - 1
 _BIAS = np.uint64(1 << 63)
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
+_QUOTE = pa.scalar('"')
+_UNESCAPED = bytes({*range(0x20, 0x7F)} - {*b'"\\'})
+"""What stands in JSON as it is, if all that is not ASCII is escaped."""
+
 _encode_json = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -50,12 +54,26 @@ def json_text(value: Any) -> str:
         return json.dumps(repr(value))
 
 
-def _json_writer(things: Sequence[Any]) -> Callable[[Any], str]:
-    """Return what writes the JSON of all `things`, as `json_text` does, and quicker where all are of one plain type."""
+def _json_column(things: Sequence[Any]) -> pa.Array:
+    """Return the JSON of each, as `json_text` writes it."""
     kinds = set(map(type, things))
-    if kinds == {str}:
-        return encode_basestring_ascii
-    return int.__repr__ if kinds == {int} else json_text
+    plain = {str: pa.string(), int: pa.int64()}.get(kinds.pop()) if len(kinds) == 1 else None
+    if plain is not None:
+        with suppress(UnicodeError, *_MISFITS):
+            quick = quick_json(pa.array(things, plain))
+            if quick is not None:
+                return quick
+    return pa.array(map(json_text, things), pa.string(), size=len(things))
+
+
+def quick_json(column: pa.Array) -> pa.Array | None:
+    """Return the JSON of strings or ints by passes over the whole column; None if a string needs an escape."""
+    if column.type != pa.string():
+        return column.cast(pa.string())
+    text = column.buffers()[2]
+    if column.offset or (text is not None and bytes(text).translate(None, _UNESCAPED)):
+        return None
+    return pc.binary_join_element_wise(_QUOTE, column, _QUOTE, "")
 
 
 @dataclass(frozen=True)
@@ -134,11 +152,20 @@ class Decoder:
     def keys(self, data: list[bytes]) -> list[pa.Array]:
         """Return the columns of keys, which are in order."""
         fields = self._form.fields("key")
-        if self._form.key is not None and self._standard and len(fields) == 1:
-            quick = quick_keys(data, self._head, fields[0].type)
+        if self._standard and len(fields) == 1:
+            quick = self._quick(data, fields[0].type)
             if quick is not None:
                 return [quick]
         return self._columns("key", list(map(self._codec.decode_key, data)), data)
+
+    def _quick(self, data: list[bytes], kind: pa.DataType) -> pa.Array | None:
+        """Return the column of keys if all of them are strings, or all ints."""
+        if self._form.key is not None:
+            return quick_keys(data, self._head, kind)
+        for plain in (pa.string(), pa.int64()):
+            if (found := quick_keys(data, self._head, plain)) is not None:
+                return quick_json(found)
+        return None
 
     def decoded(self, values: list[bytes]) -> list[Any]:
         """Return values as Python has them, without what tells which version of the bolt has written them."""
@@ -149,7 +176,7 @@ class Decoder:
     def _columns(self, part: str, things: list[Any], keys: list[bytes]) -> list[pa.Array]:
         """Return the columns of a part of entries."""
         if getattr(self._form, part) is None:
-            return [pa.array(map(_json_writer(things), things), pa.string(), size=len(things))]
+            return [_json_column(things)]
         fields = self._form.fields(part)
         try:
             columns = [things] if len(fields) == 1 else _by_field(things, [field.name for field in fields])

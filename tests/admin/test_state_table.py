@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statefx import explain, openState, rescale, restore, savepoint, verify
+from statefx.admin.columns import Decoder, json_text, shown_of
 from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
 from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError, TopologyError
+from statefx.operators.state_schema import Form
 from statefx.state import StandardCodec
 from statefx.storage import FolderStorage
 from tests.admin.checkpoints import KEYS, Keep, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server
@@ -318,9 +320,6 @@ def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
         version = state.version
         everything, ranged = dict(state.items()), dict(state.items(min(bounds), max(bounds)))
         state.close()
-    from statefx.admin.columns import Decoder, Form, shown_of
-    from statefx.state import StandardCodec
-
     for start, stop, expected in ((None, None, everything), (min(bounds), max(bounds), ranged)):
         shown = shown_of(None, "", StandardCodec(), start, stop)
         decoder = Decoder(StandardCodec(), shown.head, Form(), 1)
@@ -330,6 +329,27 @@ def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
         decoded = decoder.decoded([value for _, value in found])
         keys = [decoder._codec.decode_key(key) for key, _ in found]
         assert list(zip(keys, decoded, strict=True)) == list(expected.items())
+
+
+THINGS = st.one_of(
+    st.lists(st.integers(), min_size=1, unique=True),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, unique=True),
+    *(st.lists(st.text(alphabet, max_size=4), min_size=1, unique=True) for alphabet in ("ab", 'a"\\\x7f\n\xe9 ~')),
+    st.lists(st.one_of(st.text(max_size=2), st.integers(), st.booleans(), st.none()), min_size=1, unique_by=repr),
+)
+
+
+@given(keys=THINGS, value=THINGS, surrogates=st.booleans())
+def test_json_does_not_depend_on_what_else_is_in_the_block(keys, value, surrogates) -> None:
+    codec, head = StandardCodec(), shown_of(None, "", StandardCodec()).head
+    stored = {head + codec.encode_key(key): key for key in keys if key is not None and not isinstance(key, bool)}
+    entries = [(each, stored[each], value[at % len(value)]) for at, each in enumerate(sorted(stored))]
+    if surrogates:
+        entries = [(each, key, f"{thing}\ud800" if at == 0 else thing) for at, (each, key, thing) in enumerate(entries)]
+    block = [each for each, *_ in entries], [codec.encode_value(thing) for *_, thing in entries]
+    for columns in Decoder(codec, head, Form(), 1).rows(iter([block])):
+        assert columns[0].to_pylist() == [json_text(key) for _, key, _ in entries]
+        assert columns[1].to_pylist() == [json_text(thing) for *_, thing in entries]
 
 
 def test_savepoints_of_another_number_of_tasks(place: Path) -> None:
