@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -115,11 +115,15 @@ def scanned(store: StateStore, shown: Shown) -> Entries:
         yield from in_blocks(store.scan(low, high))
 
 
-def with_origin(columns: list[pa.Array], task: int, space: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return columns with those that say whose they are."""
-    size = len(columns[0])
-    own = [pa.nulls(size, kind).fill_null(value) for kind, value in zip(schema.types[-2:], (task, space), strict=True)]
-    return pa.RecordBatch.from_arrays([*columns, *own], schema=schema)
+def with_origin(rows: Iterable[list[pa.Array]], task: int, space: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield columns with those that say whose they are; these are made once for the most rows, and cut for others."""
+    own: list[pa.Array] = []
+    for columns in rows:
+        size = len(columns[0])
+        if not own or len(own[0]) < size:
+            values = zip((task, space), schema.types[-2:], strict=True)
+            own = [pa.repeat(pa.scalar(value, kind), size) for value, kind in values]
+        yield pa.RecordBatch.from_arrays([*columns, *(column.slice(0, size) for column in own)], schema=schema)
 
 
 class Decoder:

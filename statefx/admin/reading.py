@@ -401,12 +401,11 @@ class StateView(Mapping[Any, Any]):
         opened, form = self._opened, Form.parse(schema, self._opened.declared)
         shown = shown_of(opened.kind, opened.map or "", opened.codec, start, stop)
         decoder = Decoder(opened.codec, shown.head, form, opened.state_version)
-        batches = [
-            with_origin(columns, task, shown.space, form.row)
-            for task, state in opened.states.items()
-            if task in self._states
-            for columns in decoder.rows(shown.living(scanned(opened.stores[task], shown), state._clock_ms or 0))
-        ]
+        batches: list[pa.RecordBatch] = []
+        for task, state in opened.states.items():
+            if task in self._states:
+                living = shown.living(scanned(opened.stores[task], shown), state._clock_ms or 0)
+                batches += with_origin(decoder.rows(living), task, shown.space, form.row)
         return pa.Table.from_batches(batches, form.row)
 
     def names(self) -> dict[str, list[str]]:

@@ -86,8 +86,7 @@ class StateTable:
         decoder = Decoder(self.codec or self.encoding.build(), self.shown.head, self.form, self.state_version)
         images = [self._living(moment, task) for moment in self.moments]
         rows = decoder.rows(images[0]) if len(images) == 1 else _changes(decoder, *images)
-        for columns in rows:
-            yield with_origin(columns, task, self.shown.space, self.schema)
+        yield from with_origin(rows, task, self.shown.space, self.schema)
 
     def table(self) -> pa.Table:
         """Return the rows of all tasks."""
