@@ -28,13 +28,13 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 	@tools/venv.sh rocksdb
 	@$(WITH_JAVA) $(PY) examples/word_count.py $(ARGS)
 
-check: ## lint, types and the quick tests that need neither Spark nor servers: a minute and a half
+check: ## lint, types and the quick tests that need neither Spark nor servers: four minutes
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
 
 # The archive takes half a minute of one processor where it is made. Meanwhile the other one lints, runs the doctests, and
 # compiles the tests, which else each process of pytest would do for itself.
-test: ## everything that must stay green: lint, types, layers, doctests, tests: under a quarter of an hour
+test: ## everything that must stay green: lint, types, layers, doctests, tests: half an hour
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@$(WITH_JAVA) { $(PY) -m tests.spark.class_archive & archive=$$!; \
 		{ $(PY) -m pytest -q --doctest-modules statefx providers && \
@@ -43,7 +43,7 @@ test: ## everything that must stay green: lint, types, layers, doctests, tests: 
 		wait $$archive && wait $$doctests && exit $$linted; }
 	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
-soak: ## what takes too long for each day, such as crashes at each moment, and ledgers that are killed 200 times: half an hour
+soak: ## what takes too long for each day, such as crashes at each moment, and ledgers that are killed 200 times: more than an hour
 	@tools/venv.sh rocksdb,redis,testing,dev
 	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
