@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import numpy as np
@@ -60,19 +61,17 @@ def _json_column(things: Sequence[Any]) -> pa.Array:
     plain = {str: pa.string(), int: pa.int64()}.get(kinds.pop()) if len(kinds) == 1 else None
     if plain is not None:
         with suppress(UnicodeError, *_MISFITS):
-            quick = quick_json(pa.array(things, plain))
-            if quick is not None:
-                return quick
+            return quick_json(pa.array(things, plain))
     return pa.array(map(json_text, things), pa.string(), size=len(things))
 
 
-def quick_json(column: pa.Array) -> pa.Array | None:
-    """Return the JSON of strings or ints by passes over the whole column; None if a string needs an escape."""
+def quick_json(column: pa.Array) -> pa.Array:
+    """Return the JSON of strings or ints; by passes over the whole column if nothing in it is escaped."""
     if column.type != pa.string():
         return column.cast(pa.string())
     text = column.buffers()[2]
-    if column.offset or (text is not None and bytes(text).translate(None, _UNESCAPED)):
-        return None
+    if text is not None and bytes(text).translate(None, _UNESCAPED):
+        return pa.array(map(encode_basestring_ascii, column.to_pylist()), pa.string(), size=len(column))
     return pc.binary_join_element_wise(_QUOTE, column, _QUOTE, "")
 
 

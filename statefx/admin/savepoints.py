@@ -477,14 +477,14 @@ def _naming_the_folder(folders: Folders, target: Folders) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and getattr(cause, "errno", None) not in _FULL:
             cause = cause.__cause__
-        if cause is None and isinstance(error, OSError):
+        if cause is None:
+            if not isinstance(error, OSError):
+                raise
             raise CheckpointError(
                 f"{target.location}: {error}. Give a folder that can be made, and that this user may write; the "
                 f"checkpoint in {folders.location} is as it was",
                 path=target.location,
             ) from error
-        if cause is None:
-            raise
         raise StateError(
             f"{error}. The checkpoint in {folders.location} is as it was: make room, delete {target.location}, and "
             "export again",
