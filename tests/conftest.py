@@ -261,12 +261,11 @@ def spark() -> Iterator["object"]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+    from statefx.spark.session import RECOMMENDED
 
     builder = SparkSession.builder.master("local[2]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
-        PIPELINED_PYTHON: "true",  # topologies of spouts that need no more than two slots live in one job
         "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
         "spark.ui.port": "0",  # any that is free: what it shows is tested
         "spark.ui.showConsoleProgress": "false",
@@ -282,10 +281,20 @@ def spark() -> Iterator["object"]:
     session.stop()
 
 
-@pytest.fixture(autouse=True)
-def _connected_workers(request: pytest.FixtureRequest) -> None:
-    """Start each test on Spark with workers that have a connection."""
-    if "spark" in request.fixturenames:
-        from tests.spark.idle_workers import drop_closed
+@pytest.fixture
+def pipelined_python(spark: "object") -> Iterator[None]:
+    """Has Python workers take and give rows at the same time, which the pipelined engine needs from two levels on.
 
-        drop_closed(request.getfixturevalue("spark"))
+    Other tests go without. A task that ends may then close the connection of its worker (see
+    `statefx.spark.internals.got_closed_worker`). The next task of that worker fails before any of its code has run, a
+    topology makes the attempt again, and a test that counts attempts finds one too many. Spark reads the setting for
+    each task; a local session has its executor in the driver's JVM, so it can be switched here.
+    """
+    from statefx.spark.session import PIPELINED_PYTHON
+    from tests.spark.idle_workers import drop_closed
+
+    drop_closed(spark)
+    settings = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
+    settings.set(PIPELINED_PYTHON, "true")
+    yield
+    settings.remove(PIPELINED_PYTHON)

@@ -1,7 +1,6 @@
 """Keeps a test from a Python worker whose connection an earlier test's query has closed.
 
-`statefx.spark.internals.got_closed_worker` says how that comes. The next task to get such a worker fails before any of
-its code ran. A topology makes that attempt again, and a test that counts attempts finds one too many.
+`statefx.spark.internals.got_closed_worker` says how that comes, and the fixture `pipelined_python` what follows.
 """
 
 from contextlib import suppress

@@ -28,7 +28,9 @@ def watermarks(location, task=0):
 
 
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_a_worker_that_is_killed_changes_no_watermark(spark, place, engine):
+def test_a_worker_that_is_killed_changes_no_watermark(request, spark, place, engine):
+    if engine == "pipelined":
+        request.getfixturevalue("pipelined_python")
     script = [[[10], []], [[100], [40]], [[], [60]], [[200], [150]]]
     builder = TopologyBuilder("timed")
     builder.setSpout("spout", Planned(script), timestamp="at", lateness="5 seconds")

@@ -91,6 +91,7 @@ def test_a_worker_is_stopped_and_another_run_goes_on(places, ran):
     assert ran(silence_secs=3)["runs"] >= 2
 
 
+@pytest.mark.usefixtures("pipelined_python")
 def test_too_few_slots_are_told_before_anything_runs(spark, place):
     with pytest.raises(ConfigError) as refused:
         submit(*begun(spark, place, {"each": EACH}, engine="pipelined"))
@@ -99,6 +100,7 @@ def test_too_few_slots_are_told_before_anything_runs(spark, place):
     assert not (place / "ck").exists()
 
 
+@pytest.mark.usefixtures("pipelined_python")
 def test_who_gets_jobs_for_want_of_slots_is_warned_unless_jobs_were_asked_for(spark, place, caplog):
     for engine in ("auto", "jobs"):
         work = place / engine
@@ -214,6 +216,7 @@ def netty_mb(spark):
     return spark._jvm.io.netty.util.internal.PlatformDependent.usedDirectMemory() / 1e6
 
 
+@pytest.mark.usefixtures("pipelined_python")
 def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark, place):
     """Three transactions of 100 MB are in flight, and a bolt has not taken the second row of the first."""
     builder = TopologyBuilder("wide")
@@ -248,6 +251,7 @@ class Named(StatefulBolt):
         self.counts.put(tup.key, self.counts.get(tup.key, 0) + 1)
 
 
+@pytest.mark.usefixtures("pipelined_python")
 @pytest.mark.parametrize("kind", ["PROCESSED", "COMMITTING"])
 def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, kind):
     """What was emitted is of a run that is over: the slots of the next one waited 600 s for it."""

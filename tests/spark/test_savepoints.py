@@ -81,8 +81,10 @@ class Opaque(Numbers, OpaquePartitionedTransactionalSpout):
 
 @pytest.mark.parametrize("engine", ["pipelined", "jobs"])
 @pytest.mark.parametrize("kind", [Planned, Opaque])
-def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(spark, place, engine, kind, provider):
+def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(request, spark, place, engine, kind, provider):
     """Several threads take savepoints while transactions go on: what each holds fits what its spouts had emitted."""
+    if engine == "pipelined":
+        request.getfixturevalue("pipelined_python")
     limit = place / "limit"
     limit.write_text("400", encoding="ascii")
     builder = TopologyBuilder("upwards")
