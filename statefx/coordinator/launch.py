@@ -287,6 +287,7 @@ class Launch:
             generation=log.state.generation,
             origin=log.state.origin,
             kept_as=log.state.kept_as,
+            tracked=log.state.topology.tracked,
             storage=self.folders.storage,
             cache=self._cache,
             encodings=self._encodings,

@@ -71,7 +71,7 @@ class Renaming:
     def known(found: LogState) -> set[str]:
         """Return the ids under which a checkpoint keeps something."""
         planned = {spout for said in found.planned_metadata.values() for spout in said}
-        return {*found.topology.stateful, *found.committed_metadata, *planned}
+        return {*found.topology.stateful, *found.topology.tracked, *found.committed_metadata, *planned}
 
     def of(self, found: LogState) -> Renaming:
         """Return what of it is to be done in a checkpoint.

@@ -192,6 +192,8 @@ class RunEngine(ABC):
         for number, task in enumerate(plan.spouts):
             if plan.lives(task.component):
                 self._spout_slots.setdefault(self._slot_of[task], {})[number] = str(task)
+        self._restored: dict[SlotId, set[int]] = {}
+        """By slot of spouts of this run: the roots of the trees that they were told to go on with."""
         self._resting = threading.Event()
         """Set by what ends a `rest`."""
         self._stopping = False
@@ -307,7 +309,11 @@ class RunEngine(ABC):
         with self._lock:
             if self._run is not None and self._ready:
                 for slot, tasks in self._spout_slots.items():
-                    self._run.send(slot, Kind.TOLD, messages.pack_told(txid, report.part_of(tasks)))
+                    restored = self._restored.setdefault(slot, set())
+                    told = report.part_of(tasks, restored)
+                    self._run.send(slot, Kind.TOLD, messages.pack_told(txid, told))
+                    restored.update(root for trees in told.pending.values() for root, _ in trees)
+                    restored.difference_update(told.acked, *told.failed.values())
 
     def close(self) -> None:
         """End the run."""
@@ -341,6 +347,7 @@ class RunEngine(ABC):
                 return
             self._run, self._ready = None, False
             self._unconfirmed.clear()
+            self._restored.clear()
             self._emitted = frozenset()
             self.woken.set()
             if self._stopping:

@@ -37,6 +37,7 @@ class Deployment:
     cache: str = ""
     origin: str = ""
     kept_as: Mapping[str, str] = field(default_factory=dict)  # as in the log (`LogState`)
+    tracked: Mapping[str, str] = field(default_factory=dict)  # as in the log (`TopologyIdentity`)
     # Of the keys and values of each stateful component; those it has none for have the standard one.
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     files_max: int = FILES_MAX  # as of `StateContext`

@@ -101,7 +101,7 @@ def _generation(state: LogState, record: Generation) -> LogState:
         state,
         generation=record.generation,
         location=record.location,
-        topology=record.topology,
+        topology=replace(record.topology, tracked=_tracked(state, record)),
         kept_as=_kept_as(state, record),
         # Another owner that had a target meanwhile has made the numbers of its rows unknown: they were not its own.
         published=_fixed(state) if record.takes_over else state.published,
@@ -128,7 +128,7 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
     kept_as = {one: state.kept_as.get(one, one) for one in stateful if one in names or one in state.kept_as}
     return replace(
         state,
-        topology=replace(state.topology, stateful=by_component(stateful)),
+        topology=replace(state.topology, stateful=by_component(stateful), tracked=by_component(state.topology.tracked)),
         heads=by_task(state.heads),
         snapshots=by_task(state.snapshots),
         growth=by_task(state.growth),
@@ -143,20 +143,29 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
 def _kept_as(state: LogState, record: Generation) -> Mapping[str, str]:
     """Return where the bolts of a topology keep their state: a new one not where a renamed one has its own."""
     known, wanted = state.topology.stateful, record.topology.stateful
-    kept_as = {one: kept for one, kept in state.kept_as.items() if one in wanted}
-    taken = {state.kept_as.get(one, one) for one in known}
-    for one in sorted(wanted.keys() - known.keys()):
-        name = one if one not in taken else new_name(one, taken, record.generation)
-        taken.add(name)
-        if name != one:
-            kept_as[one] = name
-    return kept_as
+    names = _named({one: state.kept_as.get(one, one) for one in known}, wanted, record.generation)
+    return {one: name for one, name in names.items() if name != one or one in state.kept_as}
 
 
-def new_name(bolt: str, taken: Collection[str], generation: int) -> str:
-    """Return a name under which a bolt can keep its state, and nobody does."""
+def _tracked(state: LogState, record: Generation) -> Mapping[str, str]:
+    """Return the names of the spouts of a topology in trees: of a new one not that of one that was renamed."""
+    return _named(state.topology.tracked, record.topology.tracked, record.generation)
+
+
+def _named(known: Mapping[str, str], wanted: Collection[str], generation: int) -> dict[str, str]:
+    """Return under which name the log has each of `wanted`: the `known` one, or a new one that nobody has."""
+    names = {one: name for one, name in known.items() if one in wanted}
+    taken = set(known.values())
+    for one in sorted(set(wanted) - known.keys()):
+        names[one] = one if one not in taken else new_name(one, taken, generation)
+        taken.add(names[one])
+    return names
+
+
+def new_name(component: str, taken: Collection[str], generation: int) -> str:
+    """Return a name under which the log can have a component, and has no other one."""
     # An export begins again with generation 1, and brings the names that were given before.
-    return next(name for number in count(generation) if (name := f"{bolt}~{number}") not in taken)
+    return next(name for number in count(generation) if (name := f"{component}~{number}") not in taken)
 
 
 def _ended_before(state: LogState, record: Preparing | Committing) -> LogState:

@@ -6,7 +6,7 @@ place in what the task emitted. So a task that meets a root can tell how old it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -80,12 +80,17 @@ class TreeReport:
     # With topology.trace: what a task of a bolt did with tuples of trees, by root.
     steps: Mapping[str, Mapping[int, Handled]] = field(default_factory=dict)
 
-    def part_of(self, tasks: Mapping[int, str]) -> TreeReport:
-        """Return what some tasks of spouts are told, given by number and name."""
+    def part_of(self, tasks: Mapping[int, str], restored: Container[int] = ()) -> TreeReport:
+        """Return what some tasks of spouts are told, given by number and name.
+
+        They have `restored` too: roots from before the start, when tasks may have had other numbers.
+        """
 
         def own(roots: Iterable[int]) -> tuple[int, ...]:
             # As `task_of`, whose call would take most of the time: the driver does this for each message that is held.
-            return tuple([root for root in roots if root >> _PLACE_BITS & SPOUT_TASKS_MAX - 1 in tasks])
+            return tuple(
+                [root for root in roots if root >> _PLACE_BITS & SPOUT_TASKS_MAX - 1 in tasks or root in restored]
+            )
 
         failed: dict[str, tuple[int, ...]] = {}
         for reason, roots in self.failed.items():

@@ -83,8 +83,11 @@ class LivingSpout(SpoutCollector):
     limits : Limits
     number : int
         Of the task among those of all spouts, for its roots.
-    acker : bool
-        Whether trees may outlive their transaction.
+    name : str, optional
+        Of the spout in trees that may outlive their transaction, which another id does not change; without it, none
+        may.
+    tasks : int
+        How many the spout has.
     dedup : bool
         Whether its rows travel with the ids of their messages.
     clock : callable
@@ -104,11 +107,13 @@ class LivingSpout(SpoutCollector):
         limits: Limits,
         number: int,
         *,
-        acker: bool,
+        name: str | None = None,
+        tasks: int = 1,
         dedup: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._number, self._acker, self._dedup = number, acker, dedup
+        self._number, self._dedup = number, dedup
+        self._name, self._tasks = name, tasks
         self._task, self._spout, self._limits, self._clock = task, spout, limits, clock
         self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
         self._weighed = {
@@ -265,7 +270,7 @@ class LivingSpout(SpoutCollector):
     def batch(self, txid: int) -> Sequence[Delivery]:
         """Return what a transaction emits: the same in each of its attempts."""
         if txid not in self._kept:
-            if not self._acker and not self._is_open:
+            if self._name is None and not self._is_open:
                 self._open(())
             self._fill()
             self._kept[txid] = self._numbered(txid)
@@ -277,13 +282,13 @@ class LivingSpout(SpoutCollector):
     def _numbered(self, txid: int) -> list[Delivery]:
         """Return what waits as what a transaction emits, and what the acker is told before."""
         found: list[Delivery] = []
-        name = str(self._task).encode()
         if not self._is_open:
-            found.append((ASKS, (0, 0, Kind.ASK, 0, name), None, None))
+            asking = f"{self._task}\0{self._name}".encode()
+            found.append((ASKS, (0, 0, Kind.ASK, self._tasks, asking), None, None))
         # Most trees that go on end with the transaction after: their ids are never needed.
         for began, root in self._unnamed:
             if root in self._tracked and began < txid - 1:
-                data = name + b"\0" + self._tracked[root][1]
+                data = f"{self._name}/{self._task.task}\0".encode() + self._tracked[root][1]
                 found.append((ACKS, (key_of(root), place_of(root), Kind.ID, 0, data), None, None))
         self._unnamed = [(began, root) for began, root in self._unnamed if began >= txid - 1]
         first = root_of(txid, self._number, 0)

@@ -16,7 +16,6 @@ from statefx.operators import (
     Spout,
     TransactionalSpout,
 )
-from statefx.operators.acker import ACKER
 from statefx.operators.spouts import check_json, plans
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
@@ -203,7 +202,8 @@ class LivingSpoutOperator(TaskOperator):
                 plain or outputs,
                 Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
                 plan.spouts.index(task.id),
-                acker=ACKER in plan.components,
+                name=task.deployment.tracked.get(task.id.component),
+                tasks=sum(each.component == task.id.component for each in plan.spouts),
                 dedup=plain is not None,
             )
         else:

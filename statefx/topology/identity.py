@@ -9,6 +9,7 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.operators import overrides
+from statefx.operators.acker import ACKER
 from statefx.operators.interval_join import IntervalJoin
 from statefx.operators.state_schema import declared_schemas
 from statefx.operators.windows import WindowedBolt, layout_of, windowing_of
@@ -45,7 +46,8 @@ def identify(
         if component.stateful
     }
     input = "spout" if topology.reads_spouts else "stream" if topology.streaming else "batch"
-    return TopologyIdentity(topology.name, input, stateful)
+    tracked = {id: id for id in topology.tracked_spouts} if ACKER in stateful else {}
+    return TopologyIdentity(topology.name, input, stateful, tracked)
 
 
 def _stateful(

@@ -42,7 +42,7 @@ class Alone:
         self.spout.__dict__[bolts._CONTEXT] = Context({}, "jobs", 3, 4, 1)
         schema = pa.schema([("word", pa.string())])
         self.living = LivingSpout(
-            TaskId("jobs", 3), self.spout, {"default": schema}, Limits(0.05, None), 0, acker=False, clock=self.clock
+            TaskId("jobs", 3), self.spout, {"default": schema}, Limits(0.05, None), 0, clock=self.clock
         )
 
     def clock(self):
