@@ -163,12 +163,14 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
                 component=component,
             )
         _check_stateful(component, before, now, location)
-    for spout in sorted(found.tracked.keys() - wanted.tracked.keys()):
+    # Who gives the acker up, by drop=['__acker'], gives up all its trees.
+    lacking = sorted(found.tracked.keys() - wanted.tracked.keys()) if ACKER in found.stateful else []
+    for spout in lacking:
         raise CheckpointMismatchError(
-            f"bolts may hold tuples of spout {spout!r} in the checkpoint in {location}, and this topology has no Spout "
-            "of that id: under another id, messages that come again would be taken for new, and counted twice. If it "
-            f"has another name now, start with rename={{{spout!r}: its name}}; if it is gone, with drop=[{spout!r}]; "
-            "else with a new checkpointLocation",
+            f"bolts may hold messages of spout {spout!r} in the checkpoint in {location}, and this topology has no "
+            "Spout of that id: under another id, messages that come again would be taken for new, and counted twice. "
+            f"If it has another name now, start with rename={{{spout!r}: its name}}; if it is gone, with "
+            f"drop=[{spout!r}], and what has its id now needs another one; else with a new checkpointLocation",
             location=location,
             component=spout,
         )

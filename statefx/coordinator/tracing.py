@@ -101,7 +101,9 @@ class Traces:
     def _trace(self, root: int) -> str:
         """Return what is known of a message."""
         number, began, tasks = task_of(root), txid_of(root), self._known.get(root, {})
-        said = [f"emitted by {self._spouts[number]} in transaction {began}"]
+        # Tasks of spouts have other numbers after a start with other spouts, or with another number of their tasks.
+        spout = self._spouts[number] if began >= self._first else "a spout"
+        said = [f"emitted by {spout} in transaction {began}"]
         if began < self._first:
             said.append(f"what bolts did before transaction {self._first} an earlier driver knew")
         ordered = sorted(tasks, key=lambda task: (self._place[task.rpartition("/")[0]], task))

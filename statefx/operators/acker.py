@@ -10,7 +10,7 @@ is true of committed transactions alone, and a crash loses nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import islice
 from typing import Any
@@ -61,8 +61,8 @@ class Kind(IntEnum):
     RELEASED = 1  # `number`: XOR of the tuples that it held, and has acked or failed
     FAILED = 2
     RESET = 3  # its time begins anew
-    ID = 4  # `data`: the spout's name in trees, "/" and its task, a zero byte, and the id as bytes
-    ASK = 5  # `number`: how many tasks the spout has; `data`: "component/task", a zero byte, the spout's name in trees
+    ID = 4  # `data`: what the task of the spout is called in trees, a zero byte, and the id as bytes
+    ASK = 5  # `data`: "component/task" of a spout that begins, a zero byte, and what it is called in trees
 
 
 class Acker(Stateful, BatchBolt):
@@ -104,7 +104,7 @@ class Acker(Stateful, BatchBolt):
         acked, held = self._apply(of_trees) if of_trees.num_rows else ([], [])
         expired, due_ms = self._expire()
         failed = {f"{TIMED_OUT} {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
-        asked = said.filter(pc.field("kind") == Kind.ASK).select(["number", "data"]).to_pylist()
+        asked = said.filter(pc.field("kind") == Kind.ASK)["data"].to_pylist()
         self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(asked), due_ms)
 
     def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
@@ -183,29 +183,16 @@ class Acker(Stateful, BatchBolt):
                 return  # those that follow began later
             yield key, value
 
-    def _pending(self, asked: Iterable[Mapping[str, Any]]) -> dict[str, tuple[tuple[int, bytes], ...]]:
-        """Return, for tasks of spouts that begin, the ids of the trees that go on.
-
-        Those of a task that is gone, since the spout has fewer now, go to one that there is.
-        """
-        found: dict[tuple[bytes, int], list[tuple[int, bytes]]] = {}
-        tasks: dict[str, tuple[bytes, int]] = {}
-        counts: dict[bytes, int] = {}
-        for each in asked:
-            task, _, name = each["data"].partition(b"\0")
-            tasks[task.decode()] = name, int(task.rpartition(b"/")[2])
-            found[tasks[task.decode()]] = []
-            counts[name] = each["number"]
+    def _pending(self, asked: Iterable[bytes]) -> dict[str, tuple[tuple[int, bytes], ...]]:
+        """Return, for tasks of spouts that begin, the ids of the trees that go on."""
+        asking = [each.partition(b"\0") for each in asked]
+        found: dict[bytes, list[tuple[int, bytes]]] = {name: [] for _, _, name in asking}
         left_bytes = PENDING_BYTES_MAX
         for key, value in self._state.items() if found else ():
-            if type(value) is not tuple:
-                continue
-            name, _, number = value[1].rpartition(b"/")
-            trees = found.get((name, int(number) % counts.get(name, 1)))
-            if trees is None:
+            if type(value) is not tuple or value[1] not in found:
                 continue
             for place, id in zip(value[2], value[3:], strict=True):
                 if left_bytes > 0:
-                    trees.append((root_at(key, place), id))
+                    found[value[1]].append((root_at(key, place), id))
                     left_bytes -= len(id) + 16
-        return {task: tuple(found[who]) for task, who in tasks.items()}
+        return {task.decode(): tuple(found[name]) for task, _, name in asking}

@@ -143,23 +143,26 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
 def _kept_as(state: LogState, record: Generation) -> Mapping[str, str]:
     """Return where the bolts of a topology keep their state: a new one not where a renamed one has its own."""
     known, wanted = state.topology.stateful, record.topology.stateful
-    names = _named({one: state.kept_as.get(one, one) for one in known}, wanted, record.generation)
-    return {one: name for one, name in names.items() if name != one or one in state.kept_as}
+    kept_as = {one: kept for one, kept in state.kept_as.items() if one in wanted}
+    taken = {state.kept_as.get(one, one) for one in known}
+    for one in sorted(wanted.keys() - known.keys()):
+        name = one if one not in taken else new_name(one, taken, record.generation)
+        taken.add(name)
+        if name != one:
+            kept_as[one] = name
+    return kept_as
 
 
 def _tracked(state: LogState, record: Generation) -> Mapping[str, str]:
-    """Return the names of the spouts of a topology in trees: of a new one not that of one that was renamed."""
-    return _named(state.topology.tracked, record.topology.tracked, record.generation)
+    """Return the names of the spouts of a topology in trees.
 
-
-def _named(known: Mapping[str, str], wanted: Collection[str], generation: int) -> dict[str, str]:
-    """Return under which name the log has each of `wanted`: the `known` one, or a new one that nobody has."""
-    names = {one: name for one, name in known.items() if one in wanted}
-    taken = set(known.values())
-    for one in sorted(set(wanted) - known.keys()):
-        names[one] = one if one not in taken else new_name(one, taken, generation)
-        taken.add(names[one])
-    return names
+    Whoever is new has a name of its own: trees may be open of one that was renamed, or dropped.
+    """
+    known, wanted = state.topology.tracked, record.topology.tracked
+    if state.generation == 0:
+        return wanted
+    taken = {*known.values(), *wanted}
+    return {one: known.get(one) or new_name(one, taken, record.generation) for one in wanted}
 
 
 def new_name(component: str, taken: Collection[str], generation: int) -> str:

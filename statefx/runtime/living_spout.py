@@ -86,8 +86,6 @@ class LivingSpout(SpoutCollector):
     name : str, optional
         Of the spout in trees that may outlive their transaction, which another id does not change; without it, none
         may.
-    tasks : int
-        How many the spout has.
     dedup : bool
         Whether its rows travel with the ids of their messages.
     clock : callable
@@ -108,12 +106,11 @@ class LivingSpout(SpoutCollector):
         number: int,
         *,
         name: str | None = None,
-        tasks: int = 1,
         dedup: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._number, self._dedup = number, dedup
-        self._name, self._tasks = name, tasks
+        self._name = None if name is None else f"{name}/{task.task}"
         self._task, self._spout, self._limits, self._clock = task, spout, limits, clock
         self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
         self._weighed = {
@@ -284,11 +281,11 @@ class LivingSpout(SpoutCollector):
         found: list[Delivery] = []
         if not self._is_open:
             asking = f"{self._task}\0{self._name}".encode()
-            found.append((ASKS, (0, 0, Kind.ASK, self._tasks, asking), None, None))
+            found.append((ASKS, (0, 0, Kind.ASK, 0, asking), None, None))
         # Most trees that go on end with the transaction after: their ids are never needed.
         for began, root in self._unnamed:
             if root in self._tracked and began < txid - 1:
-                data = f"{self._name}/{self._task.task}\0".encode() + self._tracked[root][1]
+                data = f"{self._name}\0".encode() + self._tracked[root][1]
                 found.append((ACKS, (key_of(root), place_of(root), Kind.ID, 0, data), None, None))
         self._unnamed = [(began, root) for began, root in self._unnamed if began >= txid - 1]
         first = root_of(txid, self._number, 0)

@@ -203,7 +203,6 @@ class LivingSpoutOperator(TaskOperator):
                 Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
                 plan.spouts.index(task.id),
                 name=task.deployment.tracked.get(task.id.component),
-                tasks=sum(each.component == task.id.component for each in plan.spouts),
                 dedup=plain is not None,
             )
         else:

@@ -188,8 +188,8 @@ def test_a_driver_that_began_later_says_what_it_does_not_know():
         9, failed(root, steps={A: {root: Handled(0, 0, 1, 1)}})
     )
     assert report.failed == {
-        "bolt 'a': no; emitted by fed/0 in transaction 3; what bolts did before transaction 9 an earlier driver knew; "
-        "a/0 failed 1": (root,)
+        "bolt 'a': no; emitted by a spout in transaction 3; what bolts did before transaction 9 an earlier driver "
+        "knew; a/0 failed 1": (root,)
     }
 
 
