@@ -59,7 +59,7 @@ class TopologyIdentity:
     name: str
     input: str  # ``stream``, ``batch`` or ``spout``: where its transactions come from
     stateful: Mapping[str, StatefulIdentity] = field(default_factory=dict)  # by the id of the bolt
-    # By the id of each `Spout` whose tuples bolts may hold over transactions: its name in the trees that are open.
+    # By the id of each `Spout`, where bolts may hold tuples over transactions: its name in the trees that are open.
     tracked: Mapping[str, str] = field(default_factory=dict)
 
     def kept_by(self, provider: str, options: Mapping[str, Json] | None) -> TopologyIdentity:
