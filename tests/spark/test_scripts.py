@@ -55,7 +55,7 @@ def shows(lines, expected):
 def test_the_users_traceback_is_shown_and_spark_s_is_not(place):
     (lines,) = told(place, "waiting", 1)
     assert shows(lines, TRACEBACK)
-    assert lines[-1].startswith("statefx.errors.BoltError: bolt 'divide', task ")
+    assert lines[-1].startswith("statefx.errors.BoltError: bolt 'divide', task "), "\n".join(lines)
     assert re.search(r"scripts\.py:\d+, in divide\)$", lines[-1])
     assert [line for line in lines if line.startswith("\tat ")] == []
     assert len(lines) < 45
