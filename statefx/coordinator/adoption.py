@@ -164,8 +164,9 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
             )
         _check_stateful(component, before, now, location)
     # Who gives the acker up, by drop=['__acker'], gives up all its trees.
-    lacking = sorted(found.tracked.keys() - wanted.tracked.keys()) if ACKER in found.stateful else []
-    for spout in lacking:
+    lacking = sorted(found.tracked.keys() - wanted.tracked.keys())
+    if lacking and ACKER in found.stateful:
+        spout = lacking[0]
         raise CheckpointMismatchError(
             f"bolts may hold messages of spout {spout!r} in the checkpoint in {location}, and this topology has no "
             "Spout of that id: under another id, messages that come again would be taken for new, and counted twice. "

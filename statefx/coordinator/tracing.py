@@ -101,11 +101,13 @@ class Traces:
     def _trace(self, root: int) -> str:
         """Return what is known of a message."""
         number, began, tasks = task_of(root), txid_of(root), self._known.get(root, {})
-        # Tasks of spouts have other numbers after a start with other spouts, or with another number of their tasks.
-        spout = self._spouts[number] if began >= self._first else "a spout"
-        said = [f"emitted by {spout} in transaction {began}"]
-        if began < self._first:
-            said.append(f"what bolts did before transaction {self._first} an earlier driver knew")
+        if began >= self._first:
+            said = [f"emitted by {self._spouts[number]} in transaction {began}"]
+        else:  # the number is of an earlier start, in which another task of a spout may have had it
+            said = [
+                f"emitted by a spout in transaction {began}",
+                f"what bolts did before transaction {self._first} an earlier driver knew",
+            ]
         ordered = sorted(tasks, key=lambda task: (self._place[task.rpartition("/")[0]], task))
         said += [f"{task} {tasks[task]}" for task in ordered[:TASKS_SHOWN]]
         if len(tasks) > TASKS_SHOWN:
