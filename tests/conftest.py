@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import hypothesis
 import pytest
@@ -83,7 +84,10 @@ NEEDED_BY_FIXTURE = {
 """Markers, and the fixtures that bring them: a test that uses one is marked without being told."""
 
 SERVERS = {"RedisServer", "KafkaBroker", "PostgresServer"}
-"""Classes that start a server: the tests of a module that imports one are marked too."""
+"""Classes that start a server: a test that names one is marked too, and so is one with a fixture that does.
+
+A fixture with parameters marks those itself. The other tests of a module stay in `make check`.
+"""
 
 NEEDED_BY_PROGRAM = {
     **dict.fromkeys(("spark-submit", "java"), ("spark", "server")),
@@ -131,8 +135,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     for marker, fixtures in NEEDED_BY_FIXTURE.items():
         if not set(fixtures).isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(marker)
-    if not SERVERS.isdisjoint(vars(getattr(item, "module", item))):
+    if any(not SERVERS.isdisjoint(_names(function.__code__)) for function in _functions(item)):
         item.add_marker("server")
+
+
+def _functions(item: pytest.Item) -> Iterator[FunctionType]:
+    """Yield a test's function, and those of its fixtures that have no parameters."""
+    found = [getattr(item, "function", None)]
+    if isinstance(item, pytest.Function):
+        fixtures = (each for known in item._fixtureinfo.name2fixturedefs.values() for each in known)
+        found += [each.func for each in fixtures if not each.params]
+    yield from (each for each in found if isinstance(each, FunctionType))
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that a function uses, also within functions of its own."""
+    within = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*within)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

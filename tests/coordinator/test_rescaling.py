@@ -340,6 +340,26 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
         assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
+@pytest.mark.parametrize("few", [("v2",), ("v2", "v3"), ("be", "v2")])
+def test_a_few_timers_without_state_of_their_keys_prove_nothing(place, provider, few):
+    """Nothing shows that such a key is the grouping's field: it may lie in this task by chance."""
+
+    class Timers(Reminding):
+        def execute(self, tup, collector):
+            if tup.word in few:
+                self.timers.set(tup.word, self.context.processingTime + timedelta(days=1), processing=True)
+            if tup.word not in few or tup.word == "be":
+                self.state.put(tup.word, 1)
+
+    with Driver(place, provider) as driver:
+        send(driver, range(8), topology(2, Timers))
+        before = held(driver, 2)
+        with pytest.raises(CheckpointError, match=rf"it has {len(few)} keys, .* may be chance"):
+            rescale(driver.folder, {"count": 4})
+        assert held(driver, 2) == before
+        assert rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key}).tasks == {"count": (2, 4)}
+
+
 def test_a_bolt_that_has_kept_nothing_needs_no_proof(place):
     with Driver(place) as driver:
         with driver.start(topology(1, Plain)):

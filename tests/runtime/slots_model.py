@@ -79,14 +79,14 @@ class Player:
         self.sent: list[Row] = []
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
-        worker = SimpleNamespace(settle=lambda: None)
+        worker = SimpleNamespace(settle=lambda: None, player=self)
         self.slot = living.LivingSlot(worker, deployment, place, self, 0, ModelSlot)  # type: ignore[arg-type]
 
     @property
-    def early(self) -> bool:
-        """Whether it keeps rows, when it has been given all."""
+    def early(self) -> set[TransactionAttempt]:
+        """The attempts whose rows it keeps, when it has been given all."""
         self.play()
-        return bool(self.slot._early._queues)
+        return set(self.slot._early._queues)
 
     def play(self) -> Played:
         given, in_task = tuple(self.script), False
@@ -265,6 +265,7 @@ class ModelSlot(slot.Slot):
 
 
 def resolve_task(worker, deployment, order, task):
+    assert not worker.player.gone, "13.8: hooks ran after the connection was gone"
     return Report(*task)
 
 

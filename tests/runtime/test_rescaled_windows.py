@@ -2,15 +2,18 @@
 
 import random
 import shutil
+from collections import Counter
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
-from statefx import JoinBolt, TopologyBuilder, WindowedBolt, rescale
+from statefx import BasicBolt, IntervalJoin, JoinBolt, Spout, TopologyBuilder, WindowedBolt, rescale
 from statefx.admin.reading import kept_provider, open_task
 from statefx.admin.rescaling import Rescaler
+from statefx.admin.routing import router_of
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
@@ -335,3 +338,87 @@ def test_a_bolt_with_windows_and_keys_of_its_own_in_one_task_says_by_what_these_
     with pytest.raises(CheckpointError, match=r"has one task, .*\(user\).*=\{'windows': lambda key: key\}"):
         rescale(tmp_path / "ck", {"windows": 3})
     assert given_tasks(tmp_path / "ck", "windows", 3) == 3
+
+
+# ---- what lies in a wrong task
+
+
+class Renaming(Values):
+    """Returns other keys than its rows have."""
+
+    def executeBatch(self, batch):
+        keys = pa.array([f"{user}'" for user in batch.column("user").to_pylist()])
+        values = pa.array([[number] for number in batch.column("number").to_pylist()])
+        return pa.table({"user": keys, "window": batch.column("window"), "numbers": values}).slice(0, 1)
+
+
+def test_a_window_under_another_key_than_its_rows_have_is_refused(tmp_path):
+    bolt = windowed(Renaming(), "tumbling")
+    with TopologyTester(by_the_clock(bolt, 2), tmp_path / "ck", now=at(0)) as tester:
+        for key in "abcdefgh":
+            tester.send({"rows": [(key, 1)]})
+    before = kept(tmp_path / "ck", "windows")
+    with pytest.raises(CheckpointError, match=r"of key .* lies in task \d, .*executeBatch must return the key"):
+        rescale(tmp_path / "ck", {"windows": 3})
+    assert kept(tmp_path / "ck", "windows") == before
+
+
+class Ids(Spout):
+    outputFields = FIELDS
+
+    def open(self, context):
+        self.left = list(range(12))
+
+    def nextTuple(self, collector):
+        if self.left:
+            number = self.left.pop()
+            collector.emit((f"user {number}", at(number), number), id=number)
+
+
+class Same(BasicBolt):
+    outputFields = FIELDS
+
+    def execute(self, tup, collector):
+        collector.emit(tuple(tup))
+
+
+def keeping():
+    """Windows, rows of a join, and ids, all of which are kept when the input ends."""
+    builder = TopologyBuilder("keeping")
+    builder.setSpout("rows", Ids(), parallelism=2, dedup="1 hour", timestamp="at", lateness="1 hour")
+    builder.setBolt("windows", windowed(Values(), "tumbling"), 2).fieldsGrouping("rows", "user")
+    builder.setBolt("sessions", windowed(Tuples(), "session"), 2).fieldsGrouping("rows", "user")
+    builder.setBolt("same", Same(), timestamp="at").shuffleGrouping("rows")
+    join = IntervalJoin("rows", "same", on="user", between=("1 day", "2 days"), select="rows.user")
+    builder.setBolt("joined", join, 2).fieldsGrouping("rows", "user").fieldsGrouping("same", "user")
+    return builder.createTopology()
+
+
+def test_an_entry_of_statefx_in_a_wrong_task_is_refused(tmp_path):
+    """Of windows, joins and ids alike: each is read as if it lay in the other task."""
+    with TopologyTester(keeping(), tmp_path / "ck", now=at(0)) as tester:
+        tester.drain()
+    state, folders, refused = read_state(FolderStorage(tmp_path / "ck")), Folders(str(tmp_path / "ck")), Counter()
+    for bolt, known in state.topology.stateful.items():
+        router = router_of(bolt, known, None)
+        for task in range(known.parallelism):
+            with closing(open_task(kept_provider(state, known, bolt, None), folders, state, bolt, task)[0]) as store:
+                entries = list(store.scan(None, None))
+            for entry in entries:
+                router.route(iter([entry]), task, 2, taken := [Entries()])
+                if taken[0].keys and router.own is not None:
+                    with pytest.raises(CheckpointError, match=f"lies in task {1 - task}"):
+                        router.route(iter([entry]), 1 - task, 2, [Entries()])
+                    refused[bolt] += 1
+    assert min(refused[bolt] for bolt in ("windows", "sessions", "joined")) >= 12, refused
+    assert len(refused) == 4, "ids too"
+
+
+class Entries:
+    """Takes entries."""
+
+    def __init__(self):
+        self.keys = []
+
+    def add(self, key, value):
+        self.keys.append(key)

@@ -554,6 +554,18 @@ def test_rows_whose_time_is_over_are_taken_over_unless_they_are_sealed(database)
     assert name in queue.owners()
 
 
+def test_a_row_that_another_reader_took_over_is_not_deleted(database):
+    """By now the id may be that of another row, which nobody has processed."""
+    queue = SqlQueue(database)
+    queue.add("a", "b")
+    spout = opened(queue, 1)
+    first, second = spout.receive(2)
+    database.run(f"update jobs set statefx_owner = 'thief' where id = {first.id}")
+    spout.finish([first.id, second.id])
+    assert queue.owners() == ["thief"]
+    spout.close()
+
+
 def test_types_and_names_of_columns(database):
     kind = "timestamp with time zone" if database.postgres else "timestamp"
     database.run(f"create table shop (key text primary key, price numeric(8, 2), at {kind}, {', '.join(NOTES)})")
