@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tests.conftest import NO_JAVA
+from tests.providers.redis_server import RedisServer
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,16 @@ def test_without_a_marker_processes_that_it_starts_find_no_java():
 @pytest.mark.spark
 def test_with_one_they_do():
     assert os.environ.get("JAVA_HOME") != NO_JAVA
+
+
+@pytest.fixture
+def starts():
+    return lambda: RedisServer
+
+
+def test_a_fixture_that_starts_a_server_marks_the_test(request, starts):
+    assert request.node.get_closest_marker("server")
+
+
+def test_another_test_of_the_same_module_is_not_marked(request):
+    assert not request.node.get_closest_marker("server")

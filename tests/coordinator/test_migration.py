@@ -603,6 +603,7 @@ def test_a_crash_at_any_round_trip(
     assert at > 60
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_and_run_again(place: Path) -> None:
     code = f"import sys; from statefx import migrate; migrate(sys.argv[1], '{ODD}:Killed')"
     with Mover(place) as mover:
