@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from statefx.coordinator.orders import text_for
@@ -24,7 +22,7 @@ ONE, TWO, AGAIN = TransactionAttempt(1, 0), TransactionAttempt(2, 0), Transactio
 
 
 @pytest.fixture
-def resolved(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[TaskId]]:
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[TaskId]:
     """The tasks whose hooks ran."""
     tasks: list[TaskId] = []
 
@@ -33,7 +31,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[TaskId]]:
         return slots_model.resolve_task(*given)
 
     monkeypatch.setattr(living, "resolve_task", resolve_task)
-    yield tasks
+    return tasks
 
 
 def frame(kind: Kind, body: str | bytes) -> tuple[object, ...]:
@@ -51,7 +49,7 @@ def row(attempt: TransactionAttempt, sender: int, kind: int = wire.RECORDS) -> t
 
 @pytest.mark.parametrize(("lost", "expected"), [((), 1), ((("gone",),), 0)], ids=["connected", "lost"])
 def test_hooks_of_a_commit_run_only_while_connected(resolved, lost, expected):
-    """Frames that have arrived are still handed out when the connection is gone, and another run has the task by then."""
+    """Frames that came before are still handed out then, and by now another run may have the task."""
     order = ResolutionOrder(Resolution.COMMIT, Order(ONE, 1), (TaskId("count", 0),))
     body = text_for(PLAN, order, order.tasks)
     played = Player(PLAN, READER, (frame(Kind.RESOLVE, body), *lost, ("go",))).play()
