@@ -34,9 +34,9 @@ from statefx.protocol.records import (
     StreamInput,
     Unpinned,
 )
-from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.protocol.topology_identity import StatefulIdentity, TopologyIdentity
 from statefx.protocol.transaction import Event, Phase, TransactionState
-from statefx.protocol.watermark import then
+from statefx.protocol.watermark import BEGINNING, DEFAULT_STREAM, Heard, then, unit_of
 
 SNAPSHOTS_KEPT = 2
 """Of each task: a reader of a version that is older than the newest one needs the one before (rule 4.7)."""
@@ -98,7 +98,7 @@ def _generation(state: LogState, record: Generation) -> LogState:
         _refuse(record, f"transaction {decided.txid} is COMMITTING")
     state = renamed(state, record.renamed, record.dropped)
     return replace(
-        state,
+        _with_positions(state, record.topology),
         generation=record.generation,
         location=record.location,
         topology=replace(record.topology, tracked=_tracked(state, record)),
@@ -106,6 +106,40 @@ def _generation(state: LogState, record: Generation) -> LogState:
         # Another owner that had a target meanwhile has made the numbers of its rows unknown: they were not its own.
         published=_fixed(state) if record.takes_over else state.published,
     )
+
+
+def _with_positions(state: LogState, becomes: TopologyIdentity) -> LogState:
+    """Return the state in which what is known of event time by task is true of the tasks of another topology.
+
+    Rule 14.10: a task has other partitions or keys than before where there is another number of tasks, so it has come
+    as far as the slowest one had; where one had no row yet, nothing is known. Stateful bolts keep their watermarks:
+    these say what they have closed. So do partitions, which read the same rows in whichever task.
+    """
+    was, now = state.topology.in_time, becomes.in_time
+    if not was or was == now:
+        return state
+    watermarks = {
+        name: known for name, known in state.watermarks.items() if TaskId.parse(name).component in becomes.stateful
+    }
+    heard = {unit: known for unit, known in state.heard.items() if "/" not in unit}
+    streams: dict[str, set[str]] = {}
+    for unit, known in state.heard.items():
+        name, slash, rest = unit.partition("/")
+        if name in becomes.by_partition or was.get(name) == now.get(name):
+            heard[unit] = known
+        elif slash:
+            streams.setdefault(name, set()).add(rest.partition("/")[2] or DEFAULT_STREAM)
+    for name in was.keys() & now.keys():
+        own = [state.watermarks.get(str(TaskId(name, task)), BEGINNING) for task in range(was[name])]
+        if name not in becomes.stateful and min(own) > BEGINNING:
+            watermarks |= {str(TaskId(name, task)): min(own) for task in range(now[name])}
+        for stream in streams.get(name, ()):
+            units = [state.heard.get(unit_of(name, task, stream)) for task in range(was[name])]
+            each = [unit for unit in units if unit is not None]
+            if len(each) == len(units):
+                slowest = Heard(min(unit.time_us for unit in each), max(unit.at_ms for unit in each))
+                heard |= {unit_of(name, task, stream): slowest for task in range(now[name])}
+    return replace(state, watermarks=watermarks, heard=heard)
 
 
 def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] = ()) -> LogState:
@@ -128,7 +162,13 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
     kept_as = {one: state.kept_as.get(one, one) for one in stateful if one in names or one in state.kept_as}
     return replace(
         state,
-        topology=replace(state.topology, stateful=by_component(stateful), tracked=by_component(state.topology.tracked)),
+        topology=replace(
+            state.topology,
+            stateful=by_component(stateful),
+            tracked=by_component(state.topology.tracked),
+            in_time=by_component(state.topology.in_time),
+            by_partition=tuple(by_component(dict.fromkeys(state.topology.by_partition))),
+        ),
         heads=by_task(state.heads),
         snapshots=by_task(state.snapshots),
         growth=by_task(state.growth),

@@ -61,6 +61,10 @@ class TopologyIdentity:
     stateful: Mapping[str, StatefulIdentity] = field(default_factory=dict)  # by the id of the bolt
     # By the id of each `Spout`, where bolts may hold tuples over transactions: its name in the trees that are open.
     tracked: Mapping[str, str] = field(default_factory=dict)
+    # Of a topology with event time: how many tasks each component has, and which spouts read partitions. May change;
+    # what was known of event time by task is then known of other rows (rule 14.10).
+    in_time: Mapping[str, int] = field(default_factory=dict)
+    by_partition: tuple[str, ...] = ()
 
     def kept_by(self, provider: str, options: Mapping[str, Json] | None) -> TopologyIdentity:
         """Return the identity of the same topology whose state another provider keeps."""

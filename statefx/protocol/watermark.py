@@ -21,6 +21,9 @@ BEGINNING = -(1 << 63)
 """Before all times: the watermark where nothing is known yet."""
 
 
+DEFAULT_STREAM = "default"
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Where the event time of a stream's rows stands, and what is made of it."""
@@ -59,13 +62,13 @@ class TimeReport:
     late: int = 0  # rows that came too late for the bolt
 
 
-def unit_of(source: str, number: int, stream: str = "default") -> str:
+def unit_of(source: str, number: int, stream: str = DEFAULT_STREAM) -> str:
     """Name a unit; `number` is that of the partition, or of the task of a spout without any.
 
     >>> unit_of("orders", 3), unit_of("orders", 3, "returns")
     ('orders/3', 'orders/3/returns')
     """
-    return f"{source}/{number}" if stream == "default" else f"{source}/{number}/{stream}"
+    return f"{source}/{number}" if stream == DEFAULT_STREAM else f"{source}/{number}/{stream}"
 
 
 def least(watermarks: Iterable[int | None]) -> int | None:

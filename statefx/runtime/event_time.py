@@ -160,7 +160,9 @@ class TaskTime:
     def _get_on(self, found: int | None) -> None:
         if found is not None:
             self.watermark = max(self.watermark, found)
-        self.sent = None if found is None else self.watermark
+        # Not the task's own: whoever reads from it never goes back either, and a partition that is slower than this
+        # task has been holds it wherever it is read.
+        self.sent = found
 
     def _units(self) -> Iterator[tuple[str, Timing, int | None]]:
         """Yield all that the task emits, with the greatest time of now; None: it has none."""

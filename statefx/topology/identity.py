@@ -11,6 +11,7 @@ from statefx.errors import ProviderError
 from statefx.operators import overrides
 from statefx.operators.acker import ACKER
 from statefx.operators.interval_join import IntervalJoin
+from statefx.operators.spouts import has_partitions
 from statefx.operators.state_schema import declared_schemas
 from statefx.operators.windows import WindowedBolt, layout_of, windowing_of
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
@@ -47,7 +48,16 @@ def identify(
     }
     input = "spout" if topology.reads_spouts else "stream" if topology.streaming else "batch"
     tracked = {id: id for id in topology.tracked_spouts} if ACKER in stateful else {}
-    return TopologyIdentity(topology.name, input, stateful, tracked)
+    components = [each for each in topology.components if not each.is_stream]
+    timed = any(each.timings for each in topology.components)
+    return TopologyIdentity(
+        topology.name,
+        input,
+        stateful,
+        tracked,
+        in_time={each.id: each.parallelism for each in components} if timed else {},
+        by_partition=tuple(sorted(each.id for each in components if timed and has_partitions(each.operator))),
+    )
 
 
 def _stateful(

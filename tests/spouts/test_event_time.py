@@ -179,6 +179,19 @@ def test_an_idle_partition_does_not_hold_it(tmp_path):
         assert watermarks(tester) == [None, None, 30]
 
 
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_a_partition_that_wakes_up_holds_it_in_any_task(tasks, tmp_path):
+    """Of two tasks, the one that reads partitions 0 and 2 has come to 10 when 0 brings its first row."""
+    script = [[[], [5], [10]], [[], [5], [10]], [[3], [8], []], [[9], [], []]]
+    of = timed.topology(Planned(script), tasks, idleAfter="1 minute")
+    with timed.begun(of, tmp_path) as driver:
+        for _ in script:
+            driver.emit()
+            driver.advance(31)
+            driver.advance(31 if driver.txid == 1 else 0)
+        assert watermarks(driver) == [None, 5, 5, 8]
+
+
 def test_where_all_are_idle_it_stays(tmp_path):
     script = [[[10]], [[]], [[]]]
     with timed.begun(timed.topology(Planned(script), idleAfter="10 seconds"), tmp_path) as tester:

@@ -16,19 +16,20 @@ ROUNDS, PENDING = 8, 4
 class Source:
     """What the reference knows of one spout."""
 
-    def __init__(self, chance, kinds):
+    def __init__(self, chance, kinds, paces=(0,)):
         self.parts = chance.randint(1, 3)
+        self.pace = [chance.choice(paces) for _ in range(self.parts)]
         self.kind = chance.choice(kinds)
         # A spout without partitions has a task for each part of the script: those are what gets on.
         self.tasks = self.parts if self.kind is Whole else chance.randint(1, 3)
         self.lateness = chance.choice([0, 0, 7])
         self.idle = chance.choice([None, None, 20])
-        self.script = [[self.rows(chance, number) for _ in range(self.parts)] for number in range(ROUNDS)]
+        self.script = [[self.rows(chance, number, pace) for pace in self.pace] for number in range(ROUNDS)]
 
-    def rows(self, chance, number):
+    def rows(self, chance, number, pace):
         if chance.random() < 0.4:
             return []
-        near = [number * 10 + chance.randint(-15, 15) for _ in range(chance.randint(1, 4))]
+        near = [pace + number * 10 + chance.randint(-15, 15) for _ in range(chance.randint(1, 4))]
         return [chance.choice([secs, secs, secs, None, secs + 100_000]) for secs in near]
 
     def options(self):
@@ -67,6 +68,13 @@ def expected(sources, clocks, starts):
     return found
 
 
+def other_tasks(chance, sources, width):
+    """Return a topology of the same sources with other numbers of tasks, and relays that come, go and are fused."""
+    for source in sources:
+        source.tasks = chance.randint(1, 4)
+    return topology(sources, chance.choice([0, 1, 2, 3, sources[0].tasks]), width)
+
+
 def topology(sources, relay, width):
     builder = TopologyBuilder("model")
     watch = builder.setBolt("watch", Watch(), width)
@@ -80,8 +88,11 @@ def topology(sources, relay, width):
     return builder.createTopology()
 
 
-def drive(chance, of, place, engine, crashes):
-    """Run all rounds, with time that passes, restarts and crashes; return when each driver began by generation."""
+def drive(chance, of, place, engine, crashes, again=None):
+    """Run all rounds, with time that passes, restarts and crashes; return when each driver began by generation.
+
+    `again` makes the topology of each further start.
+    """
     began, clock = {}, START + timedelta(minutes=1)
     driver = None
     while driver is None or driver.txid < ROUNDS:
@@ -96,11 +107,12 @@ def drive(chance, of, place, engine, crashes):
             driver.advance((clock - START).total_seconds() - (driver._time() - START.timestamp()))
             began.setdefault(driver.generation, clock)
             driver.emit()
-            if chance.random() < 0.25:
+            if chance.random() < (0.25 if again is None else 0.5):
                 driver.close()
                 driver = None
         except Crash:
             driver = None
+        of = of if again is None else again()
     return driver, began
 
 
@@ -118,6 +130,25 @@ def test_every_task_sees_what_the_reference_says(seed, crashes, tmp_path):
         after = expected(sources, clocks, starts)
         assert [each[1] for each in rounds] == after
         assert [each[0] for each in rounds] == [None, *after[:-1]], "what execute saw"
+    driver.close()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_other_tasks_at_each_start_move_no_watermark(seed, tmp_path):
+    """What a partition has reached is the partition's: which task reads it, and with which others, changes nothing."""
+    chance = random.Random(seed)
+    sources = [Source(chance, [Planned, Emitted, Opaque], paces=(0, 50, 200)) for _ in range(chance.randint(1, 2))]
+    width = chance.randint(1, 2)
+
+    def again():
+        return other_tasks(chance, sources, width)
+
+    driver, began = drive(chance, again(), tmp_path, chance.choice(["jobs", "pipelined"]), chance.random() < 0.3, again)
+    for task in range(width):
+        rounds = list(seen(driver, task).values())[:ROUNDS]
+        assert [each[1] for each in rounds] == expected(
+            sources, [each[2] for each in rounds], [began[each[3]] for each in rounds]
+        )
     driver.close()
 
 
@@ -139,3 +170,27 @@ def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
         for number, watermark in enumerate(found):
             assert watermark <= most[number]
             assert number < PENDING or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (2, 4), (3, 2), (1, 2)])
+@pytest.mark.parametrize("own_times", [False, True])
+def test_other_tasks_come_as_far_as_the_slowest_had(own_times, before, after, tmp_path):
+    """Without partitions the shares are the tasks': after a start with others each may hold rows of the slowest."""
+    first = [[100 * (before - task) + 10] for task in range(before)]
+    script = [first, [[5], *[[900] for _ in range(after - 1)]], [[1000] for _ in range(after)]]
+
+    def of(tasks):
+        builder = TopologyBuilder("shares")
+        name, times = "spout", {"timestamp": "at"}
+        builder.setSpout(name, Whole(script), tasks, **({} if own_times else times))
+        if own_times:
+            name = "parse"
+            builder.setBolt(name, Relay(), tasks, **times).shuffleGrouping("spout")
+        builder.setBolt("watch", Watch()).fieldsGrouping(name, "partition")
+        return builder.createTopology()
+
+    with timed.begun(of(before), tmp_path) as driver:
+        driver.emit()
+    with timed.begun(of(after), tmp_path) as driver:
+        driver.drain()
+        assert timed.watermarks(driver) == [110, 110, 1000]
