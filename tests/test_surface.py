@@ -109,6 +109,7 @@ COLLECTOR = {"emitBatch", "resetTimeout"}
 
 SPOUT = {"outputFields", "isReady", "prepareForAvailableNow", "cleanupBefore"}
 PARTITIONED = {"numPartitions", "initPartitions", "emitPartitionBatch"}
+PLANNED = {"partitionsToPlan", "planPartitionBatch", "emitPartitionBatchNew"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
 
@@ -135,7 +136,7 @@ def test_exports(package):
         (Committer, set()),
         (Collector, COLLECTOR),
         (TransactionalSpout, SPOUT | {"initializeTransaction", "emitBatch"}),
-        (PartitionedTransactionalSpout, SPOUT | PARTITIONED | {"planPartitionBatch", "emitPartitionBatchNew"}),
+        (PartitionedTransactionalSpout, SPOUT | PARTITIONED | PLANNED),
         (OpaquePartitionedTransactionalSpout, SPOUT | PARTITIONED),
         (Spout, {"outputFields", "nextTuple"}),
         (SpoutCollector, {"emitDirect"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from statefx.operators.spouts import check_json, plans
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.batches import Partitions
 from statefx.protocol.identity import TaskId
-from statefx.protocol.jsonform import Json
+from statefx.protocol.jsonform import Json, json_copy
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission, EmissionOrder
 
@@ -37,6 +37,8 @@ class DriverSpout:
     parallelism: int
     progress: Progress = field(default_factory=Progress)
     _number: int | None = field(default=None, init=False)
+    _checked: int | None = field(default=None, init=False)
+    """How many partitions there were when it was seen last that none of the known ones is gone."""
 
     @contextmanager
     def calling(self, hook: str, txid: int) -> Iterator[None]:
@@ -73,11 +75,18 @@ class DriverSpout:
         """Return the names of the partitions that there are now."""
         if isinstance(self.spout, TransactionalSpout):
             return [WHOLE]
+        return list(map(str, range(self._count(txid, known))))
+
+    def _count(self, txid: int, known: Iterable[str] | None) -> int:
+        """Ask how many partitions there are; CheckpointMismatchError if one is gone that is `known`."""
         with self.calling("numPartitions", txid):
             number = self.spout.numPartitions()  # type: ignore[attr-defined]  # both other kinds have it
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 raise TypeError(f"numPartitions returns a whole number from 0, not {number!r}")
-        lost = sorted(int(name) for name in known if int(name) >= number)
+        # What is known has been planned, or was there at the first look: a look goes through all only if some are gone.
+        lost = []
+        if known is not None and (self._checked is None or number < self._checked):
+            lost = sorted(int(name) for name in known if int(name) >= number)
         if lost:
             raise CheckpointMismatchError(
                 f"spout {self.id!r} has {number} partitions, and partition {lost[-1]} was read before: partitions may "
@@ -87,28 +96,47 @@ class DriverSpout:
                 partitions=number,
             )
         self._number = number
-        return list(map(str, range(number)))
+        self._checked = self._checked if known is None else number
+        return number
 
     def number(self, txid: int) -> int:
         """Return how many partitions there were when the spout was asked last; it is asked if it never was."""
-        return len(self.partitions(txid, ())) if self._number is None else self._number
+        return self._count(txid, None) if self._number is None else self._number
 
     def plan(self, txid: int, last: Partitions) -> dict[str, Json]:
-        """Return the metadata of the batch that is there now, by partition; empty if there is none."""
-        names = self.partitions(txid, last)
+        """Return the metadata of the batch that is there now, by partition; empty if there is none.
+
+        `last` stays as it is: a spout is given copies, which it may change in place.
+        """
         spout: Any = self.spout
         if isinstance(spout, TransactionalSpout):
             with self.calling("initializeTransaction", txid):
-                found = check_json(spout.initializeTransaction(txid, last.get(WHOLE)))
+                found = check_json(spout.initializeTransaction(txid, json_copy(last.get(WHOLE))))
             return {} if found is None else {WHOLE: found}
+        numbers = self._to_plan(txid, self._count(txid, last))
         planned = {}
         with self.calling("planPartitionBatch", txid):
-            for name in names:
-                found = spout.planPartitionBatch(int(name), last.get(name))
+            for number in numbers:
+                name = str(number)
+                found = spout.planPartitionBatch(number, json_copy(last.get(name)))
                 if found is not None:
                     planned[name] = found
             checked: dict[str, Json] = check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
         return checked
+
+    def _to_plan(self, txid: int, count: int) -> Sequence[int]:
+        """Return the partitions in which there may be something new."""
+        with self.calling("partitionsToPlan", txid):
+            asked = self.spout.partitionsToPlan()  # type: ignore[attr-defined]  # those that plan have it
+            if asked is None:
+                return range(count)
+            numbers = list(asked)
+            wrong = [each for each in numbers if type(each) is not int or not 0 <= each < count]
+            if wrong:
+                raise TypeError(
+                    f"partitionsToPlan returns numbers from 0 to {count - 1}, or None, and not {wrong[0]!r}"
+                )
+            return numbers
 
     def orders(
         self, emission: Emission, metadata: Partitions, committed: int

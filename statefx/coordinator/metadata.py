@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -140,6 +140,30 @@ def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
         if len(layers) > 1:
             together[spout] = (_put(Metadata(committed_metadata(storage, state, spout), whole=True), files),)
     return replace(state, committed_metadata=together)
+
+
+class Newest:
+    """The newest committed metadata of a spout's partitions, from look to look.
+
+    A transaction adds a layer. Without this, each look would put together what all partitions ever said.
+    """
+
+    def __init__(self) -> None:
+        self._layers: tuple[Metadata, ...] = ()
+        self._partitions: dict[str, Json] = {}
+
+    def after(self, layers: tuple[Metadata, ...], read: Callable[[Metadata], Mapping[str, Json]]) -> dict[str, Json]:
+        """Return what holds after these layers, the oldest first; the caller leaves it as it is."""
+        count = len(self._layers)
+        if len(layers) < count or any(old is not new for old, new in zip(self._layers, layers, strict=False)):
+            count, self._partitions = 0, {}
+        for layer in layers[count:]:
+            said = layer.partitions if layer.file is None else read(layer)
+            self._partitions.update(said)
+            for name in [name for name, metadata in said.items() if metadata is None]:
+                del self._partitions[name]
+        self._layers = layers
+        return self._partitions
 
 
 def written_files(storage: Storage) -> set[str]:

@@ -10,15 +10,17 @@ import copy
 import logging
 import math
 import threading
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from statefx.coordinator.driver_spout import RAISED, DriverSpout
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.metadata import lost_metadata, read_metadata
+from statefx.coordinator.metadata import Newest, lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import LOOK_SECS, Batch
@@ -100,6 +102,7 @@ class SpoutSource:
     """What is planned of the next transaction, and not in the log yet."""
     _kept: tuple[int, dict[str, Metadata]] = field(default=(0, {}), init=False)
     """Batches that were planned of the next transaction when another spout was away: no spout plans one twice."""
+    _newest: dict[str, Newest] = field(default_factory=dict, init=False)
     _look_after: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     """How often in a row a spout has raised FailedException when it was asked."""
@@ -250,8 +253,13 @@ class SpoutSource:
         return timer or bool(self.ticks.due(txid, now_ms))
 
     def _plan(self, spout: DriverSpout, txid: int) -> Metadata:
-        last = self._last(spout.id, txid)
-        return read_now(last, spout.plan(txid, last))
+        state = self.log.state
+        # Not `_last`: a look is to cost what is new, not what was ever read.
+        newest = self._newest.setdefault(spout.id, Newest())
+        committed = newest.after(state.committed_metadata.get(spout.id, ()), self._read)
+        in_flight = self._batches.in_flight(state, spout.id, txid, self._read)
+        last: ChainMap[str, Json] = ChainMap(*map(dict, reversed(in_flight)), committed)
+        return read_now(chain.from_iterable(reversed(last.maps)), spout.plan(txid, last))
 
     def next(self, txid: int) -> Batch:
         """Return what `txid` reads: what the log has of it, else what was planned now."""

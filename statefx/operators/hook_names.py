@@ -119,13 +119,14 @@ SPOUTS = HookNames(
         "initPartitions": ("metadata",),
         "committed": ("metadata",),
         "numPartitions": (),
+        "partitionsToPlan": (),
         "planPartitionBatch": ("partition", "lastMetadata"),
         "emitPartitionBatchNew": ("attempt", "collector", "partition", "lastMetadata"),
         "emitPartitionBatch": ("attempt", "collector", "partition", "metadata"),
     },
     read=("outputFields",),
     owners=dict.fromkeys(("initializeTransaction", "emitBatch"), "TransactionalSpout")
-    | dict.fromkeys(("planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED)
+    | dict.fromkeys(("partitionsToPlan", "planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED)
     | dict.fromkeys(
         ("initPartitions", "committed", "numPartitions", "emitPartitionBatch"), f"{_PARTITIONED} or {_OPAQUE}"
     ),

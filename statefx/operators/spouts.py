@@ -5,7 +5,8 @@ copy that reads it and emits it. Storm has two objects for that, a coordinator a
 
 ::
 
-    driver    isReady, numPartitions, initializeTransaction, planPartitionBatch     before a transaction begins
+    driver    isReady, numPartitions, partitionsToPlan, planPartitionBatch,
+              initializeTransaction                                                 before a transaction begins
     driver    committed                                                             after it is committed
     tasks     emitBatch, emitPartitionBatch, emitPartitionBatchNew, cleanupBefore   in its first stage
 
@@ -33,7 +34,7 @@ from statefx.operators.hook_names import SPOUTS
 from statefx.operators.hooks import check_hooks, overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from statefx.operators.collector import Collector
     from statefx.operators.context import Context
@@ -173,10 +174,18 @@ class PartitionedTransactionalSpout(_Partitioned):
     it can read.
     """
 
+    def partitionsToPlan(self) -> Iterable[int] | None:
+        """Return, on the driver, the partitions that may have something new; None: all, from 0 on.
+
+        Called after `numPartitions`; `planPartitionBatch` is then called for these alone, in this order. So a look costs
+        nothing for the partitions that were read to their end.
+        """
+        return None
+
     def planPartitionBatch(self, partition: int, lastMetadata: Metadata) -> Metadata:
         """Return, on the driver, the metadata of the next batch of a partition; None if there is nothing new in it.
 
-        Called for the partitions from 0 on, after each spout's `isReady` has returned True.
+        Called for the partitions of `partitionsToPlan`, after each spout's `isReady` has returned True.
 
         Parameters
         ----------

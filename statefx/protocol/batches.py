@@ -47,11 +47,16 @@ class Batches:
 
     def last(self, state: LogState, spout: str, txid: int, read: Read) -> dict[str, Json]:
         """Return by partition what a spout said last before `txid`: what the batch of `txid` begins behind."""
-        layers = [read(layer) for layer in state.committed_metadata.get(spout, ())]
+        committed = [read(layer) for layer in state.committed_metadata.get(spout, ())]
+        return merged([*committed, *self.in_flight(state, spout, txid, read)])
+
+    def in_flight(self, state: LogState, spout: str, txid: int, read: Read) -> list[Partitions]:
+        """Return what a spout said in the transactions before `txid` that are not committed, the oldest first."""
+        layers = []
         for number in range(state.committed + 1, txid):
             durable = durable_batch(state, spout, number, read)
             layers.append(self.emitted.get(number, {}).get(spout, {}) if durable is None else durable)
-        return merged(layers)
+        return layers
 
     def told(
         self,

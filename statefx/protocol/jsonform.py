@@ -49,6 +49,15 @@ def from_json(shape: Any, body: Json) -> Any:
     return _reader(shape)(body)
 
 
+def json_copy(value: Json) -> Json:
+    """Return a copy of what `json.loads` has made; `deepcopy` takes several times as long."""
+    if type(value) is dict:
+        return {name: each if type(each) in _PLAIN else json_copy(each) for name, each in value.items()}
+    if type(value) is list:
+        return [each if type(each) in _PLAIN else json_copy(each) for each in value]
+    return value
+
+
 def to_json(value: Any) -> Json:
     """Return the JSON form of a dataclass, or of anything it may hold; it may share parts with `value`.
 

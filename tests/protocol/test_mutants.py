@@ -50,7 +50,7 @@ MUTANTS = [
     (batches, "        if durable is not None:", "        if False:", EMITTED, "crash"),
     (batches, " if spout not in durable}", "}", PLANNED, "crash"),
     (batches, "if order.emission is emission:", "if order.emission is not Emission.AGAIN:", E2, "crash"),
-    (metadata, "now.keys() >= set(before)", "True", OPAQUE, "crash"),
+    (metadata, "all(name in now for name in before)", "True", OPAQUE, "crash"),
     (log_rules, "in_flight=state.in_flight[:-1], planned=planned,",
      "in_flight=state.in_flight[:-1], planned_metadata={}, planned=planned,", PLANNED, "crash"),
     (log_rules, "*entry.committing.emitted.items())", ")", OPAQUE, "crash"),

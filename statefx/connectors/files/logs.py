@@ -76,6 +76,11 @@ class Logs:
         """Remember what was planned of a log."""
         self._known[partition] = metadata
 
+    def ended(self, partition: int) -> bool:
+        """Tell whether a log was read to its end when something was planned of it last."""
+        log = self._known.get(partition)
+        return log is not None and log["end"]
+
     def locate(self, found: Stats) -> dict[int, str | None]:
         """Return by partition the present name of each log that was read from; None: it is gone, or was cut."""
         names = {said.st_ino: name for name, said in found.items()}

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from statefx.connectors.fields import given_schema, spark_schema
+from statefx.connectors.files.known import KnownFiles
 from statefx.connectors.files.logs import COMPRESSED, Logs, head_of, present_path, stats
 from statefx.connectors.files.readers import (
     READERS,
@@ -114,7 +115,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self.files_max = maxFiles
         self.schema = self._schema(schema)
         self.outputFields = to_ddl(self.schema)
-        self._files: list[str | None] = []
+        self._files = KnownFiles()
+        self._names_of_logs: list[str | None] = []
         self._logs = Logs(self.path)
         self._inodes: dict[str, int] = {}
         """Of logs, by their names at the last look."""
@@ -162,7 +164,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 path=self.path,
             )
         _refuse_manifest(self.path)
-        self._files, self._logs = [], Logs(self.path)
+        self._files, self._names_of_logs, self._logs = KnownFiles(), [], Logs(self.path)
         self._bounded, self._until = False, None
 
     def prepareForAvailableNow(self) -> None:
@@ -177,15 +179,19 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         InputError
             `growing` is another than before: a log is identified in another way than a file.
         """
-        self._files = [None] * (max(metadata, default=-1) + 1)
-        for number, said in metadata.items():
+        for said in metadata.values():
             if ("head" in said) != self.growing:
                 raise InputError(
                     f"{os.path.join(self.path, said['file'])} was read with growing={not self.growing}, and now "
                     f"growing={self.growing}: go back, or start with a new checkpointLocation",
                     path=os.path.join(self.path, said["file"]),
                 )
-            self._files[number] = said["file"]
+        files = {number: said["file"] for number, said in metadata.items()}
+        if not self.growing:
+            self._files.take(files, {number for number, said in metadata.items() if said["end"]})
+            return
+        self._names_of_logs = [files.get(number) for number in range(max(files, default=-1) + 1)]
+        for number, said in metadata.items():
             self._logs.take(number, said)
 
     def numPartitions(self) -> int:
@@ -197,9 +203,16 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             self._until |= {} if self.growing else dict.fromkeys(self._names(), sys.maxsize)
         if self.growing:
             return self._follow_logs()
-        known = set(self._files)
-        self._add([name for name in self._names() if name not in known])
+        self._files.look({each.name for each in self._entries()})
         return len(self._files)
+
+    def partitionsToPlan(self) -> Iterable[int]:
+        """Return the files of which not all was read, and some of the others, in turn, to see whether they changed."""
+        if not self.growing:
+            return self._files.to_plan()
+        return [
+            number for number, name in enumerate(self._names_of_logs) if name != _GONE or not self._logs.ended(number)
+        ]
 
     def _follow_logs(self) -> int:
         """Find each log under its present name; files of which nothing was read are new logs."""
@@ -208,17 +221,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         located = self._logs.locate(found)
         waiting = set(found).difference(name for name in located.values() if name is not None)
         # A name of which nothing was read may be the new name of a log that is followed already.
-        self._files = [name if name in waiting else None for name in self._files]
+        names = [name if name in waiting else None for name in self._names_of_logs]
         for partition, name in located.items():
-            self._files[partition] = _GONE if name is None else name
-        known = set(self._files)
-        self._add([name for name in found if name not in known])
-        return len(self._files)
-
-    def _add(self, names: list[str]) -> None:
-        new = iter(names)
-        self._files = [next(new, None) if name is None else name for name in self._files]
-        self._files += new
+            names[partition] = _GONE if name is None else name
+        known = set(names)
+        new = iter([name for name in found if name not in known])
+        self._names_of_logs = [next(new, None) if name is None else name for name in names]
+        self._names_of_logs += new
+        return len(self._names_of_logs)
 
     def _names(self) -> list[str]:
         return sorted(each.name for each in self._entries())
@@ -236,7 +246,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of a file."""
-        name, start = self._files[partition], 0 if lastMetadata is None else lastMetadata["stop"]
+        name = self._names_of_logs[partition] if self.growing else self._files.name(partition)
+        start = 0 if lastMetadata is None else lastMetadata["stop"]
         if name is None or self._planned == self.files_max:
             return None
         path = os.path.join(self.path, lastMetadata["file"] if name == _GONE else name)
@@ -249,9 +260,11 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 return None  # it was renamed after the look; the next one finds both
             self._check(path, size, stamp, lastMetadata)
             if self.growing:
-                gone = {number for number, log in enumerate(self._files) if log == _GONE}
+                gone = {number for number, log in enumerate(self._names_of_logs) if log == _GONE}
                 self._logs.refuse_copy(partition, path, said, gone)
             if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
+                if not self.growing:
+                    self._files.end(partition)
                 return None
             if (until := self._readable(name, said)) is None:
                 return None
@@ -277,9 +290,13 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def _missing(self, partition: int, path: str, last: Any) -> None:
         """Plan nothing of a file that is not there; InputError if some of it was not read."""
         if last is None:
-            self._files[partition] = None  # nothing of it was read: the partition can be another file
+            if self.growing:
+                self._names_of_logs[partition] = None
+            else:
+                self._files.forget(partition)
         elif last["end"]:  # all of it was read: it may go
-            pass
+            if not self.growing:
+                self._files.end(partition)
         elif not self.growing or self._logs.locate(stats(self.path, self._entries()))[partition] is None:
             raise InputError(
                 f"{path} was deleted{', cut' if self.growing else ''} or moved away before all of it was read: put it "

@@ -1,0 +1,183 @@
+"""What a look for something to read costs: what is new, and not what was ever read."""
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from statefx import PartitionedTransactionalSpout, TopologyBuilder
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files.known import CHECKED
+from statefx.coordinator.driver_spout import DriverSpout
+from statefx.errors import InputError
+from statefx.operators import Context
+from statefx.operators.context import DRIVER
+from statefx.testing import TopologyTester
+from tests.spouts.test_files import Count, topology
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many functions are called, Python's and C's, system calls among them."""
+    count = 0
+
+    def take(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(take)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+class Driver:
+    """A start of the driver: what it plans counts at once."""
+
+    def __init__(self, folder, said=None, **options):
+        spout = FilePartitionedSpout(folder, "text", **options)
+        self.own = DriverSpout("files", spout, 1)
+        self.said = dict(said or {})
+        spout.open(Context({}, "files", DRIVER, 1, 1, "origin"))
+        spout.initPartitions({int(name): metadata for name, metadata in self.said.items()})
+
+    def look(self):
+        planned = self.own.plan(1, self.said)
+        self.said |= planned
+        return {each["file"] for each in planned.values()}
+
+
+def write(folder, names):
+    for name in names:
+        (folder / name).write_text("a\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [True, False])
+def test_look_after_100_and_10_000_files_takes_as_many_calls(gone, tmp_path):
+    took = {}
+    for files in (100, 10_000):
+        folder = tmp_path / str(files)
+        folder.mkdir()
+        driver = Driver(folder)
+        write(folder, [f"{number:05d}" for number in range(files)])
+        assert len(driver.look()) == files
+        if gone:
+            for each in os.scandir(folder):
+                os.unlink(each)
+        for _ in range(3):  # until all of them are known to be read
+            assert not driver.look()
+        idle = calls(driver.look)
+        write(folder, ["new"])
+        found = []
+        new = calls(lambda driver=driver, found=found: found.extend(driver.look()))
+        assert found == ["new"]
+        # The names of the files that are there are listed at each look: some calls for each of those.
+        listed = 0 if gone else 4 * files
+        took[files] = idle - listed, new - listed
+    few, many = took[100], took[10_000]
+    assert many[0] < 1.5 * few[0] + 25 * CHECKED, "nothing new"
+    assert many[1] < 1.5 * few[1] + 25 * CHECKED, "a new file"
+
+
+def test_a_read_file_that_changes_is_refused_within_a_turn(tmp_path):
+    names = [f"{number:04d}" for number in range(5 * CHECKED)]
+    write(tmp_path, names)
+    driver = Driver(tmp_path)
+    assert driver.look() == set(names)
+    for _ in range(2):
+        assert not driver.look()
+    (tmp_path / names[-1]).write_text("a\nb\n")
+
+    def turn():
+        for _ in range(len(names) // CHECKED + 2):
+            driver.look()
+
+    with pytest.raises(InputError, match="0499 has grown"):
+        turn()
+    with pytest.raises(InputError, match="0499 has grown"):  # a start compares all of them at once: it may look once
+        Driver(tmp_path, driver.said).look()
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize("content", ["a\n", "a\nb\n", "b\n"])
+def test_a_read_file_that_is_gone_and_back_is_not_read_again(content, restarted, tmp_path):
+    write(tmp_path, ["a", "b"])
+    times = os.stat(tmp_path / "a")
+    driver = Driver(tmp_path)
+    assert driver.look() == {"a", "b"}
+    driver.look()
+    (tmp_path / "a").rename(tmp_path / "_a")
+    driver.look()
+    if restarted:
+        driver = Driver(tmp_path, driver.said)
+        driver.look()
+    (tmp_path / "a").write_text(content)
+    os.utime(tmp_path / "a", ns=(times.st_atime_ns, times.st_mtime_ns + (content != "a\n")))
+    if content == "a\n":
+        assert not driver.look() | driver.look()
+    else:
+        with pytest.raises(InputError, match="has grown|newer than"):
+            driver.look(), driver.look()
+
+
+class Many(PartitionedTransactionalSpout):
+    """So many partitions, of which each has been read to its end but the last: in each start it has so many rows."""
+
+    outputFields = "value string"
+    rows = 1
+
+    def __init__(self, partitions):
+        self.partitions = partitions
+        self.looks = 0
+
+    def numPartitions(self):
+        return self.partitions
+
+    def partitionsToPlan(self):
+        self.looks += 1
+        return [self.partitions - 1] if self.looks > 1 else None
+
+    def planPartitionBatch(self, partition, lastMetadata):
+        if partition == self.partitions - 1:
+            last = -1 if lastMetadata is None else lastMetadata["n"]
+            return {"n": last + 1} if self.looks <= self.rows else None
+        return {"n": partition} if lastMetadata is None else None
+
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        if partition == self.partitions - 1:
+            collector.emit((str(metadata["n"]),))
+
+
+@pytest.mark.slow
+def test_transaction_of_one_of_10_000_partitions_costs_as_of_100(tmp_path, monkeypatch):
+    took = {}
+    for partitions in (100, 10_000):
+        monkeypatch.setattr(Many, "rows", 1)
+        with TopologyTester(topology(Many(partitions)), tmp_path / str(partitions)) as tester:
+            tester.drain()
+            drained = {}
+            for rows in (2, 12):  # what is left when they are subtracted: ten transactions, and no start
+                monkeypatch.setattr(Many, "rows", rows)
+                drained[rows] = calls(tester.drain)
+            took[partitions] = drained[12] - drained[2]
+            assert tester.state("count") == {(str(n),): 1 for n in range(15)}
+    assert took[10_000] < 1.1 * took[100]
+
+
+@pytest.mark.parametrize("wrong", [[-1], [2], ["0"], [True]])
+def test_partitions_to_plan_that_are_none_are_refused(wrong, tmp_path):
+    class Wrong(Many):
+        def partitionsToPlan(self):
+            return wrong
+
+    builder = TopologyBuilder("wrong")
+    builder.setSpout("s", Wrong(2))
+    builder.setBolt("c", Count()).globalGrouping("s")
+    with (
+        TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
+        pytest.raises(Exception, match="partitionsToPlan returns numbers from 0 to 1, or None"),
+    ):
+        tester.emit()
