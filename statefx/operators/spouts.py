@@ -177,8 +177,8 @@ class PartitionedTransactionalSpout(_Partitioned):
     def partitionsToPlan(self) -> Iterable[int] | None:
         """Return, on the driver, the partitions that may have something new; None: all, from 0 on.
 
-        Called after `numPartitions`; `planPartitionBatch` is then called for these alone, in this order. So a look costs
-        nothing for the partitions that were read to their end.
+        Called after `numPartitions`; `planPartitionBatch` is then called for these alone, in this order. So a look
+        costs nothing for the partitions that were read to their end.
         """
         return None
 
