@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -35,6 +36,8 @@ _STR_TAG, _INT_TAG = encode_key("")[:1], encode_key(0)[:1]
 _INT_BYTES = len(encode_key(0)) - 1
 _BIAS = np.uint64(1 << 63)
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+_ROWS = 1000
 
 _QUOTE = pa.scalar('"')
 _UNESCAPED = bytes({*range(0x20, 0x7F)} - {*b'"\\'})
@@ -141,6 +144,13 @@ class Decoder:
             if keys:
                 yield [*self.keys(keys), *self._columns("value", self.decoded(values), keys)]
 
+    def columns(self, rows: Iterable[tuple[Any, Any]]) -> Iterator[list[pa.Array]]:
+        """Yield the columns of keys and values that are decoded already."""
+        rows = iter(rows)
+        while some := list(islice(rows, _ROWS)):
+            keys, values = map(list, zip(*some, strict=True))
+            yield [*self._columns("key", keys, keys), *self._columns("value", values, keys)]
+
     def values(self, keys: list[bytes], values: Sequence[bytes | None]) -> pa.Array:
         """Return one column of values, of which some are not there."""
         present = [at for at, value in enumerate(values) if value is not None]
@@ -176,7 +186,7 @@ class Decoder:
             return decode_values([unwrap(value)[1] for value in values] if self._versions else values)
         return [self._codec.decode_value(unwrap(value)[1]) for value in values]
 
-    def _columns(self, part: str, things: list[Any], keys: list[bytes]) -> list[pa.Array]:
+    def _columns(self, part: str, things: list[Any], keys: list[Any]) -> list[pa.Array]:
         """Return the columns of a part of entries."""
         if getattr(self._form, part) is None:
             return [_json_column(things)]
@@ -190,7 +200,7 @@ class Decoder:
                     self._columns(part, [thing], [key])  # raises for the first one that does not fit
                 raise
             key, what = (
-                self._codec.decode_key(keys[0]),
+                self._codec.decode_key(keys[0]) if type(keys[0]) is bytes else keys[0],
                 "" if part == "key" else f"the value of {{!r}} is {things[0]!r:.200}",
             )
             wanted = to_ddl(getattr(self._form, part))

@@ -81,7 +81,7 @@ _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRem
 _checkpoint = click.argument("checkpoint")
 _task = click.option("--task", type=int, help="Of one task only.")
 _map = click.option(
-    "--map", "of_map", metavar="NAME", help="What the bolt keeps in this map, in place of its own keys."
+    "--map", "of_map", metavar="NAME", help="What is kept in this map (see `maps`), in place of the bolt's own keys."
 )
 _config = click.option(
     "--config",
@@ -158,6 +158,19 @@ def state(
     else:
         listing = tables.bolts(checkpoint)
     _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("component")
+@_config
+@_form
+def maps(checkpoint: str, component: str, config: Mapping[str, Any] | None, as_json: bool | None) -> None:
+    """Show the maps, lists and values of a bolt by name.
+
+    Of the bolt COMPONENT; those of kind statefx are kept for it, such as its open windows. --map shows one.
+    """
+    _show(tables.maps(checkpoint, component, config), as_json)
 
 
 @_cli.command()

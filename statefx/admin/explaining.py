@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from statefx.admin.columns import Decoder, Shown
+from statefx.admin.columns import Decoder
+from statefx.admin.own_spaces import GONE, Read, plain
 from statefx.admin.state_table import StateTable, state_table
 from statefx.coordinator.generation import read_checkpoint
 from statefx.protocol.identity import SnapshotRef, TaskId
@@ -131,7 +132,8 @@ def explain(
     task : int, optional
         Look into one task only; by default into all.
     map : str, optional
-        The key is one of ``state.map(name)`` or ``state.broadcast(name)``.
+        The key is one of ``state.map(name)`` or ``state.broadcast(name)``; or of the grouping of a windowed bolt, for
+        ``"windows"``: a value is a list of the key's open windows then.
 
     Returns
     -------
@@ -153,25 +155,71 @@ def explain(
     """
     table = state_table(checkpointLocation, component, task=task, map=map, config=config, codec=codec)
     built = table.codec or table.encoding.build()
-    encoded = codec_for(built, table.shown.head)[0].encode_key(key)
-    one = replace(table.shown, ranges=((encoded, encoded + b"\0"),))
-    decoder = Decoder(built, one.head, table.form, table.state_version)
     snapshots = read_checkpoint(table.folders).snapshots
+    look: _Key | _OwnKey = _Key(table, built, key) if table.own is None else _OwnKey(table, built, key)
     found = []
     for each in table.tasks:
+        values = look.values(each)
         kept = snapshots.get(str(TaskId(component, each)), ())
-        files = tuple(_files(table, one, decoder, each, kept))
-        live = list(islice(one.living(table.entries(table.moments[0], each, one), table.now_ms), 1))
-        values = decoder.decoded(live[0][1]) if live else []
+        files = tuple(file for head in _heads(table, each, kept) for file in look.files(head))
         if values or files:
             found.append(KeyTask(each, bool(values), values[0] if values else None, files))
     return Explained(component, key, table.moments[0].txid, tuple(found))
 
 
-def _files(
-    table: StateTable, one: Shown, decoder: Decoder, task: int, snapshots: tuple[SnapshotRef, ...]
-) -> Iterator[KeyFile]:
-    """Yield the files of a task that have the key, newest first."""
+class _Key:
+    """A key of the bolt's own, or of a map."""
+
+    def __init__(self, table: StateTable, codec: Codec, key: Any) -> None:
+        encoded = codec_for(codec, table.shown.head)[0].encode_key(key)
+        self._table, self._shown = table, replace(table.shown, ranges=((encoded, encoded + b"\0"),))
+        self._decoder = Decoder(codec, table.shown.head, table.form, table.state_version)
+
+    def values(self, task: int) -> list[Any]:
+        """Return the value that a task has now; nothing if it has none."""
+        table, shown = self._table, self._shown
+        live = list(islice(shown.living(table.entries(table.moments[0], task, shown), table.now_ms), 1))
+        return self._decoder.decoded(live[0][1]) if live else []
+
+    def files(self, head: Artefact) -> Iterator[KeyFile]:
+        """Yield what a file has of it."""
+        for _, values in reading.read_range(self._table.folders.storage, head, *self._shown.ranges[0]):
+            bare = [self._shown.bare(value) for value in values[:1] if value is not None]
+            yield _file(head, self._decoder.decoded(bare))
+
+
+class _OwnKey:
+    """A key of what statefx keeps for a bolt: all rows of it, such as its open windows, are its value."""
+
+    def __init__(self, table: StateTable, codec: Codec, key: Any) -> None:
+        assert table.own is not None
+        self._table, self._codec, self._key, self._own = table, codec, key, table.own
+
+    def values(self, task: int) -> list[Any]:
+        """Return a list of the rows that a task has now, in a list; nothing if it has none."""
+        read = self._table.reader(self._table.moments[0], task)
+        self._own.learn(read, self._codec)
+        return self._rows(read)[0]
+
+    def files(self, head: Artefact) -> Iterator[KeyFile]:
+        """Yield what a file has of the rows, as the task understands them now; comes after `values`."""
+
+        def read(low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+            for keys, values in reading.read_range(self._table.folders.storage, head, low, high):
+                yield from zip(keys, values, strict=True)
+
+        values, touched = self._rows(read)
+        if touched:
+            yield _file(head, values)
+
+    def _rows(self, read: Read) -> tuple[list[Any], bool]:
+        rows = list(self._own.rows(read, self._key))
+        live = [plain(self._own.record(key, value)) for key, value in rows if value is not GONE]
+        return ([live] if live else []), bool(rows)
+
+
+def _heads(table: StateTable, task: int, snapshots: tuple[SnapshotRef, ...]) -> Iterator[Artefact]:
+    """Yield the files of a task, newest first."""
     if not isinstance(table.provider, ChangelogProvider):
         return
     storage = table.folders.storage
@@ -185,17 +233,15 @@ def _files(
     known.sort(key=lambda each: each.txid, reverse=True)
     for start in range(0, len(known), _HEADS):
         for head in reading.read_heads(storage, [each.name for each in known[start : start + _HEADS]]):
-            if not isinstance(head, Artefact):
-                if getattr(head, "missing", False):  # deleted meanwhile by a topology that runs
-                    continue
+            if isinstance(head, Artefact):
+                yield head
+            elif not getattr(head, "missing", False):  # deleted meanwhile by a topology that runs
                 raise head
-            for _, values in reading.read_range(storage, head, *one.ranges[0]):
-                yield _file(head, values[0], one, decoder)
 
 
-def _file(head: Artefact, value: bytes | None, one: Shown, decoder: Decoder) -> KeyFile:
+def _file(head: Artefact, values: list[Any]) -> KeyFile:
+    """Return what a file says; no value: the key was deleted."""
     identity = head.identity
     txid = identity.version.txid
     first = txid if identity.kind == SNAPSHOT else identity.predecessor.txid + 1
-    bare = [] if value is None else decoder.decoded([one.bare(value)])
-    return KeyFile(head.name, identity.kind, first, txid, value is None, bare[0] if bare else None)
+    return KeyFile(head.name, identity.kind, first, txid, not values, values[0] if values else None)

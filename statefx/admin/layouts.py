@@ -230,4 +230,4 @@ def own_entries(bolt: str, known: StatefulIdentity, fields: int, codec: Codec) -
         return _Ids(*more)
     if known.joined:
         return _Join(known.joined, *more)
-    return _Windows(known.layout, *more) if known.layout else None
+    return _Windows(known.layout.kind, *more) if known.layout else None

@@ -51,7 +51,7 @@ def narrowed(table: StateTable, comparisons: Sequence[Comparison]) -> StateTable
     of_task = [each for each in comparisons if each.column == "task" and set(map(type, each.values)) == {int}]
     tasks = tuple(task for task in table.tasks if all(_holds(task, each) for each in of_task))
     ranges: Sequence[Range] = table.shown.ranges
-    if type(table.codec or table.encoding.build()) is StandardCodec:
+    if table.own is None and type(table.codec or table.encoding.build()) is StandardCodec:
         narrow = _by_json if table.form.key is None else _by_fields
         ranges = narrow(table, comparisons)
     return replace(table, tasks=tasks, shown=replace(table.shown, ranges=tuple(ranges)))

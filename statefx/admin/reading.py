@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 
 from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
+from statefx.admin.own_spaces import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
@@ -36,7 +37,7 @@ from statefx.state import Codec, KeyValueState, MapState, load_provider
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.blocks import in_blocks
-from statefx.state.contract.spaces import Kind
+from statefx.state.contract.spaces import Kind, Space
 from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
@@ -88,8 +89,8 @@ def openState(
         Whether keys are shown as ``(task, key)``, for state in which several tasks hold one key.
     map : str, optional
         Show what the bolt keeps in ``state.map(name)``, and not what lies in the state itself; or in
-        ``state.broadcast(name)``, which all tasks hold alike and is shown once. The view's `names` tells which there
-        are.
+        ``state.broadcast(name)``, which all tasks hold alike and is shown once. Of a windowed bolt ``"windows"`` are
+        its open windows: ``(key, start, end)``, and the window's value or tuples. The view's `names` lists all maps.
 
     Returns
     -------
@@ -99,8 +100,9 @@ def openState(
     Raises
     ------
     CheckpointError
-        There is no checkpoint, or no such bolt or task in it; the message lists those there are. Or the state was
-        written with another codec than `codec`.
+        There is no checkpoint, or no such bolt, task or map in it; the message lists those there are. A map in which
+        nothing is kept is known if the bolt's ``stateSchema`` has it. Or the state was written with another codec than
+        `codec`.
     ConfigError
         The codec that the state was written with can't be loaded; or the provider's options have to be given.
     StateCorruptedError
@@ -112,7 +114,7 @@ def openState(
     ...     print(counts.txid, counts["spark"], len(counts))
     """
     folders = Folders(checkpoint_location(checkpointLocation))
-    return StateView(_Request(folders, component, task, config, codec, migrate, byTask, map, time.time))
+    return StateView(_Request(folders, component, task, config, codec, migrate, byTask, map, time.time, checked=True))
 
 
 def committed_at(
@@ -123,8 +125,11 @@ def committed_at(
     config: Mapping[str, Any] | None,
     map: str | None,
 ) -> StateView:
-    """Open the committed state of one bolt as `openState` does, by another clock."""
+    """Open the committed state of one bolt as `openState` does, by another clock; a map may have nothing in it yet."""
     return StateView(_Request(Folders(location), component, task, config, None, None, False, map, now))
+
+
+_Rows = KeyValueState[Any, Any] | MapState[Any, Any] | OwnRows
 
 
 @dataclass(frozen=True)
@@ -137,10 +142,23 @@ class _Opened:
     states: Mapping[int, KeyValueState[Any, Any]]
     stores: Mapping[int, StateStore]
     codec: Codec
-    state_version: int
+    known: StatefulIdentity
     map: str | None
-    declared: Mapping[str, str] | None
-    """What the bolt says of the types of keys and values."""
+    own: OwnSpace | None
+    """What is shown in place of the bolt's own entries."""
+    name_of_own: tuple[str, bool] | None
+
+    def read(self, task: int) -> Read:
+        """Return what reads the entries of a task."""
+        return self.stores[task].scan
+
+    def names(self) -> dict[str, list[str]]:
+        """Return under which names the bolt keeps something, by kind."""
+        own, whole = self.name_of_own or ("", False)
+        states = () if whole else self.states.values()
+        kinds = [kind.value for kind in Kind if kind is not Kind.WINDOWS]  # which are statefx's own
+        names = {kind: sorted({name for state in states for name in state.names(kind)}) for kind in kinds}
+        return names | ({"statefx": [own]} if own else {})
 
     @property
     def kind(self) -> Kind | None:
@@ -149,8 +167,10 @@ class _Opened:
             return None
         return Kind.BROADCAST if next(iter(self.states.values())).broadcast(self.map) else Kind.MAP
 
-    def shown(self, by_task: bool) -> Mapping[int, KeyValueState[Any, Any] | MapState[Any, Any]]:
+    def shown(self, by_task: bool) -> Mapping[int, _Rows]:
         """Return what the view is of; what all tasks hold alike once, unless it is wanted `by_task`."""
+        if self.own is not None:
+            return {task: OwnRows(self.own, self.read(task), self.codec) for task in self.states}
         if self.map is None:
             return self.states
         if self.kind is Kind.BROADCAST:
@@ -177,6 +197,8 @@ class _Request:
     map: str | None
     now: Callable[[], float]
     """Seconds since the epoch, by which entries of maps with a ttl are over."""
+    checked: bool = False
+    """Whether a map in which nothing is kept is a mistake."""
 
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
@@ -185,14 +207,36 @@ class _Request:
             if known is not None and (known.txid, known.kept) == (state.decided, self._kept(state)):
                 return None
             try:
-                return self._open(state)
+                opened = self._open(state)
+                if known is None and self.checked:
+                    self._check_map(opened, state)
             except StateCorruptedError as error:
                 # A topology at work deletes files of old versions, and may do so between the reading of the log and
                 # the opening: then the version that is the newest by now is the one to show (rule 4.4).
                 swept = getattr(error, "missing", False)
                 if not swept or tries == _TRIES - 1 or read_checkpoint(self.folders).decided == state.decided:
                     raise
+            else:
+                return opened
         raise AssertionError("unreachable")
+
+    def _check_map(self, opened: _Opened, state: LogState) -> None:
+        """Refuse a map that is in no task; `opened` is closed then."""
+        if self.map is None or opened.own is not None or self.map in opened.known.schemas:
+            return
+        whole = opened
+        try:
+            if any(next(iter(shown.items()), None) is not None for shown in opened.shown(False).values()):
+                return
+            whole = opened if self.task is None else replace(self, task=None)._open(state)
+            found = [kept_names(whole.read(task)) for task in whole.stores]
+            check_map(self.folders, self.component, opened.known, self.map, found)
+        except BaseException:
+            opened.close()
+            raise
+        finally:
+            if whole is not opened:
+                whole.close()
 
     def _kept(self, state: LogState) -> tuple[str, Mapping[str, Version]]:
         heads = state.heads_to_come().items()
@@ -218,8 +262,18 @@ class _Request:
             for each in opened.values():
                 each.close()
             raise
-        declared = found.schemas.get(self.map or "")
-        return _Opened(state.decided, self._kept(state), opened, stores, codec, found.state_version, self.map, declared)
+        own = own_space(self.component, found, state.topology.tracked, self.map, self.migrate)
+        return _Opened(
+            state.decided,
+            self._kept(state),
+            opened,
+            stores,
+            codec,
+            found,
+            self.map,
+            own,
+            own_name(self.component, found),
+        )
 
 
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
@@ -323,7 +377,7 @@ class StateView(Mapping[Any, Any]):
             return state is not None and own in state
         return any(key in state for state in self._states.values())
 
-    def _state_of(self, key: Any) -> tuple[KeyValueState[Any, Any] | MapState[Any, Any] | None, Any]:
+    def _state_of(self, key: Any) -> tuple[_Rows | None, Any]:
         """Return the state of the task that a key names, if it is shown, and the task's own key."""
         if not isinstance(key, tuple) or len(key) != 2:
             raise TypeError(f"the view was opened with byTask=True, and its keys are (task, key), not {key!r}")
@@ -358,6 +412,11 @@ class StateView(Mapping[Any, Any]):
         AmbiguousKeyError
             When it comes to a key that several tasks hold.
         """
+        if self._opened.own is not None:  # one row of a key, whose order is that of its task
+            tasks = ((task, rows.items(start, stop, reverse)) for task, rows in self._states.items())
+            return (
+                ((task, key) if self._request.by_task else key, value) for task, rows in tasks for key, value in rows
+            )
         tagged = [self._tagged(task, state.items(start, stop, reverse)) for task, state in self._states.items()]
         merged = heapq.merge(*tagged, key=itemgetter(0, 1), reverse=reverse)
         if self._request.by_task:
@@ -398,9 +457,12 @@ class StateView(Mapping[Any, Any]):
         ConfigError
             `schema` is wrong, or a key or value does not fit it.
         """
-        opened, form = self._opened, Form.parse(schema, self._opened.declared)
+        opened = self._opened
+        if opened.own is not None:
+            return self._own_table(opened.own, schema)
+        form = Form.parse(schema, opened.known.schemas.get(opened.map or ""))
         shown = shown_of(opened.kind, opened.map or "", opened.codec, start, stop)
-        decoder = Decoder(opened.codec, shown.head, form, opened.state_version)
+        decoder = Decoder(opened.codec, shown.head, form, opened.known.state_version)
         batches: list[pa.RecordBatch] = []
         for task, state in opened.states.items():
             if task in self._states:
@@ -408,11 +470,21 @@ class StateView(Mapping[Any, Any]):
                 batches += with_origin(decoder.rows(living), task, shown.space, form.row)
         return pa.Table.from_batches(batches, form.row)
 
+    def _own_table(self, own: OwnSpace, schema: Mapping[str, Any] | None) -> pa.Table:
+        opened, (form, shaped) = self._opened, form_of(own, schema)
+        decoder = Decoder(opened.codec, Space.USER.value, form, opened.known.state_version)
+        batches: list[pa.RecordBatch] = []
+        for task, rows in self._states.items():
+            batches += with_origin(decoder.columns(map(shaped, rows.items())), task, own.name, form.row)
+        return pa.Table.from_batches(batches, form.row)
+
     def names(self) -> dict[str, list[str]]:
-        """Return under which names the bolt keeps something: of ``"map"``, ``"list"``, ``"value"``, ``"broadcast"``."""
-        states = self._opened.states.values()
-        kinds = [kind for kind in Kind if kind is not Kind.WINDOWS]  # which are statefx's own
-        return {kind.value: sorted({name for state in states for name in state.names(kind.value)}) for kind in kinds}
+        """Return under which names the bolt keeps something: of ``"map"``, ``"list"``, ``"value"``, ``"broadcast"``.
+
+        Beside them, ``"statefx"`` is what statefx keeps for the bolt and ``map=`` shows: ``windows`` of a windowed
+        bolt, ``waiting`` of an `IntervalJoin`, ``ids`` of the bolt that drops duplicates, ``trees`` of the acker.
+        """
+        return self._opened.names()
 
     def list(self, name: str) -> dict[int, list[Any]]:
         """Return what each task keeps in ``state.list(name)``, by task; those whose list is empty are left out."""
@@ -438,7 +510,7 @@ class StateView(Mapping[Any, Any]):
         self.close()
 
 
-def _length(state: KeyValueState[Any, Any] | MapState[Any, Any]) -> int:
+def _length(state: _Rows) -> int:
     try:
         return len(state)
     except TypeError:  # its provider does not count
@@ -480,6 +552,26 @@ def component_of(state: LogState, component: str, folders: Folders) -> StatefulI
             component=component,
         )
     return stateful[component]
+
+
+def check_map(
+    folders: Folders,
+    component: str,
+    known: StatefulIdentity,
+    map: str,
+    found: Iterable[Mapping[Kind, Iterable[str]]],
+) -> None:
+    """Refuse a map that no task has, and of which the bolt does not say that it has it; `found`: names by task."""
+    own, whole = own_name(component, known) or ("", False)
+    kept = () if whole else (name for of in found for kind in (Kind.MAP, Kind.BROADCAST) for name in of.get(kind, ()))
+    there = {*kept, *known.schemas, own} - {""}
+    if map not in there:
+        raise CheckpointError(
+            f"{component!r} keeps nothing in a map {map!r} in {folders.location}; its maps are "
+            f"{sorted(there) or 'none'}. One that nothing is kept in is known if the bolt's stateSchema has it",
+            path=folders.location,
+            component=component,
+        )
 
 
 def codec_of(component: str, known: StatefulIdentity, given: Codec | None = None) -> Codec:

@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.admin.columns import Decoder, Entries, Shown, scanned, shown_of, with_origin
-from statefx.admin.reading import codec_of, component_of, kept_provider, tasks_of
+from statefx.admin.own_spaces import OwnRows, OwnSpace, Read, form_of, kept_names, own_space
+from statefx.admin.reading import check_map, codec_of, component_of, kept_provider, tasks_of
 from statefx.admin.savepoints import at_pin
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
@@ -28,11 +29,12 @@ from statefx.operators.state_schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.log_state import LogState
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.changelog import artefacts, merging
 from statefx.state.changelog.chain import Changelog, committed
 from statefx.state.changelog.reading import Chunk
 from statefx.state.changelog.store import ChangelogProvider
-from statefx.state.contract.spaces import Kind
+from statefx.state.contract.spaces import Kind, Space, end_of
 from statefx.state.contract.store import StateContext, StateProvider
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
@@ -67,6 +69,10 @@ class StateTable:
     moments: tuple[Moment, ...]
     """One; or two, which are compared."""
     now_ms: int
+    own: OwnSpace | None = None
+    """What is shown in place of the bolt's own entries."""
+    own_form: Mapping[str, Any] | None = None
+    """The schema that was asked for."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -83,7 +89,13 @@ class StateTable:
         StateCorruptedError
             A file is damaged.
         """
-        decoder = Decoder(self.codec or self.encoding.build(), self.shown.head, self.form, self.state_version)
+        codec = self.codec or self.encoding.build()
+        decoder = Decoder(codec, self.shown.head, self.form, self.state_version)
+        if self.own is not None:
+            own = OwnRows(self.own, self.reader(self.moments[0], task), codec)
+            rows = decoder.columns(map(form_of(self.own, self.own_form)[1], own.items()))
+            yield from with_origin(rows, task, self.shown.space, self.schema)
+            return
         images = [self._living(moment, task) for moment in self.moments]
         rows = decoder.rows(images[0]) if len(images) == 1 else _changes(decoder, *images)
         yield from with_origin(rows, task, self.shown.space, self.schema)
@@ -106,6 +118,15 @@ class StateTable:
                 component=self.component,
                 txid=moment.txid,
             ) from error
+
+    def reader(self, moment: Moment, task: int) -> Read:
+        """Return what reads the entries of a task, of all spaces."""
+
+        def read(low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for keys, values in self.entries(moment, task, Shown(Space.USER.value, "", ((low, high),))):
+                yield from zip(keys, values, strict=True)
+
+        return read
 
     def entries(self, moment: Moment, task: int, shown: Shown) -> Entries:
         """Yield what a task keeps of the keys that are shown, many at a time."""
@@ -197,7 +218,50 @@ def state_table(
         moments=tuple(moments),
         now_ms=int(time.time() * 1000),
     )
-    return table if map is None else _of_map(table, map, built, start, stop)
+    own = own_space(component, found, states[-1].topology.tracked, map)
+    if own is not None:
+        return _of_own(table, own, schema, ranged=not (start is None and stop is None))
+    if map is None:
+        return table
+    shown = _of_map(table, map, built, start, stop)
+    _check_map(replace(shown, tasks=tuple(range(found.parallelism))), found, map, states, provider)
+    return shown
+
+
+def _of_own(table: StateTable, own: OwnSpace, schema: Mapping[str, Any] | None, *, ranged: bool) -> StateTable:
+    if len(table.moments) > 1 or ranged:
+        raise ConfigError(
+            f"start=, stop= and diff= are for keys of the bolt's own; {own.name!r} are statefx's: read them at both "
+            "transactions, and join the tables"
+        )
+    return replace(
+        table,
+        form=form_of(own, schema)[0],
+        own_form=schema,
+        own=own,
+        shown=Shown(Space.USER.value, own.name, ()),
+    )
+
+
+def _check_map(
+    table: StateTable, known: StatefulIdentity, map: str, states: Sequence[LogState], provider: StateProvider
+) -> None:
+    """Refuse a map that no task has at any of the moments."""
+    if map in known.schemas:
+        return
+    found, head = [], table.shown.head
+    whole = replace(table.shown, ranges=((head, end_of(head)),))
+    for state, moment in zip(states, table.moments, strict=True):
+        tasks = dict(moment.tasks)
+        if len(tasks) < len(table.tasks):
+            others = [task for task in table.tasks if task not in tasks]
+            tasks |= moment_of(table.folders, state, provider, table.component, others, moment.txid).tasks
+        everyone = replace(moment, tasks=tasks)
+        for task in table.tasks:
+            if next(table.entries(everyone, task, whole), None):
+                return
+            found.append((everyone, task))
+    check_map(table.folders, table.component, known, map, [kept_names(table.reader(*each)) for each in found])
 
 
 def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -> StateTable:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from statefx.admin.columns import json_text
 from statefx.admin.explaining import Explained
+from statefx.admin.own_spaces import plain
 from statefx.admin.quarantined import quarantined as listed_quarantined
 from statefx.admin.reading import check_started, openState
 from statefx.admin.resolving import resolve
@@ -150,13 +151,30 @@ def entries(
     map: str | None,
 ) -> Listing:
     """Return the committed keys and values of a bolt, or those of one of its maps."""
+    view = openState(checkpointLocation, component, task, config, byTask=True, map=map)
+    own = view._opened.own
+    names = ("task", *(["key"] if own is None else own.columns), "value")
 
     def rows() -> Iterator[Row]:
-        with openState(checkpointLocation, component, task, config, byTask=True, map=map) as view:
+        with view:
             for (owner, key), value in view.items():
-                yield {"task": owner, "key": key, "value": value}
+                if own is None:
+                    yield {"task": owner, "key": key, "value": value}
+                else:
+                    yield {"task": owner, **plain(own.record(key, value))}
 
-    return Listing(("task", "key", "value"), rows(), lambda row: (row["task"], repr(row["key"]), repr(row["value"])))
+    return Listing(names, rows(), lambda row: (row["task"], *(_shown(row[name], own) for name in names[1:])))
+
+
+def _shown(value: Any, own: object) -> str:
+    return value if own is not None and isinstance(value, str) else repr(value)
+
+
+def maps(checkpointLocation: str | os.PathLike[str], component: str, config: Mapping[str, Any] | None) -> Listing:
+    """Return the names under which a bolt keeps something, and of which kind each is."""
+    with openState(checkpointLocation, component, config=config) as view:
+        rows = [{"name": name, "kind": kind} for kind, names in view.names().items() for name in names]
+    return Listing(("name", "kind"), rows, lambda row: tuple(row.values()))
 
 
 def quarantined(
@@ -180,13 +198,14 @@ def at(
     """Return the keys and values of a bolt at a transaction or a savepoint; or what is other there than `since`."""
     given: dict[str, Any] = {"at": moment} if since is None else {"diff": (since, moment)}
     table = state_table(checkpointLocation, component, task=task, map=map, config=config, schema={}, **given)
-    json_columns = ("key", "value") if since is None else ("key", "before", "after")
+    keys = ["key"] if table.own is None else table.own.columns
+    json_columns = (*keys, "value") if since is None else (*keys, "before", "after")
     names = ("task", *(() if since is None else ("op",)), *json_columns)
 
     def rows() -> Iterator[Row]:
         for each in (row for task in table.tasks for batch in table.read(task) for row in batch.to_pylist()):
             for name in json_columns:
-                each[name] = None if each[name] is None else json.loads(each[name])
+                each[name] = json.loads(each[name]) if isinstance(each[name], str) else plain(each[name])
             yield {name: each[name] for name in names}
 
     return Listing(

@@ -449,6 +449,9 @@ _USELESS = (
     "executeBroadcast", "onTimer", "finishBatch", "combine", "combineBatch", "initCombine", "combinedFields"
 )  # fmt: skip
 
+WINDOWS = "windows"
+"""How tools call the open windows of a bolt, and ``migrateState`` is given their keys: (name, key)."""
+
 WINDOW = "window"
 """The column in which ``executeBatch`` is told the window of a row."""
 

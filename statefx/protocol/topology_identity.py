@@ -22,6 +22,18 @@ class KeyFields:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowLayout:
+    """How the windows of a bolt lie in state: for tools, which have no bolt to ask."""
+
+    kind: str  # `statefx.operators.windows.Layout`
+    # length, slide, gap: In tuples if they are counted, otherwise in microseconds; 0 where there is none.
+    length: int = 0
+    slide: int = 0
+    gap: int = 0
+    values: bool = False  # whether the bolt keeps a value for each window, and not the tuples
+
+
+@dataclass(frozen=True, slots=True)
 class StatefulIdentity:
     """How a stateful bolt keeps its state, and how its rows find it."""
 
@@ -44,7 +56,7 @@ class StatefulIdentity:
     # change.
     schemas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     windows: str = ""  # which windows a windowed bolt has, and what is kept of them
-    layout: str = ""  # how its windows lie in state (`statefx.operators.windows.Layout`). For who moves them
+    layout: WindowLayout | None = None  # of a windowed bolt
     # Of an IntervalJoin: for each field that it joins by, which of its grouping's fields that is; -1: none of them.
     joined: tuple[int, ...] = ()
 

@@ -25,15 +25,12 @@ from operator import itemgetter
 from typing import Any
 
 from statefx.operators.context import time_of
-from statefx.operators.windows import Layout, Window, WindowedBolt, Windowing, keeps_values
+from statefx.operators.windows import WINDOWS, Layout, Window, WindowedBolt, Windowing, keeps_values
 from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.view.keyvalue import MapState
 from statefx.state.view.lent import LentState, windows_of
 
 BEFORE_ALL = -(1 << 80)
-WINDOWS = "windows"
-"""Under this name ``migrateState`` is given the values of windows, as those of a map: (name, key)."""
-
 CHUNK_ROWS = 1000
 """Tuples in one entry of state."""
 

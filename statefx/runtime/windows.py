@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
-from statefx.operators.windows import WINDOW, Window, WindowedBolt, keeps_values, layout_of
+from statefx.operators.windows import WINDOW, WINDOWS, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
 from statefx.runtime.bolts import check_nothing, hook, values_of
 from statefx.runtime.operator import TaskAttempt
 from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
 from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
-from statefx.state.view.lent import LentState, windows_of
+from statefx.state.contract.spaces import Kind
+from statefx.state.view.lent import LentState, has_taken, windows_of
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
 
@@ -44,6 +45,7 @@ class Windows:
 
     def __init__(self, bolt: WindowedBolt, state: LentState, task: TaskAttempt) -> None:
         self._bolt, self._task = bolt, task
+        _check_names(task, state)
         self._windowing = bolt._windowing
         assert self._windowing is not None  # setBolt has seen to it
         self.late = 0
@@ -192,6 +194,15 @@ class Windows:
             pa.schema([(name, pa.null()) for name in names]), source, stream
         )
         return made  # of an input that is gone
+
+
+def _check_names(task: TaskAttempt, state: LentState) -> None:
+    """Refuse a map of the user's that tools could not tell from the open windows."""
+    if any(has_taken(state, kind, WINDOWS) for kind in (Kind.MAP, Kind.BROADCAST)):
+        with hook(task.id, "initState", task.txid):
+            raise TypeError(
+                f"state.map({WINDOWS!r}): tools call the open windows of a windowed bolt so: give the map another name"
+            )
 
 
 class _Input:

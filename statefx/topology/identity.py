@@ -13,8 +13,8 @@ from statefx.operators.acker import ACKER
 from statefx.operators.interval_join import IntervalJoin
 from statefx.operators.spouts import has_partitions
 from statefx.operators.state_schema import declared_schemas
-from statefx.operators.windows import WindowedBolt, layout_of, windowing_of
-from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
+from statefx.operators.windows import WindowedBolt, keeps_values, layout_of, windowing_of
+from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity, WindowLayout
 from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
 from statefx.topology.graph import Component, Topology
@@ -83,11 +83,12 @@ def _stateful(
     )
 
 
-def _layout(operator: object) -> str:
+def _layout(operator: object) -> WindowLayout | None:
     windowing = windowing_of(operator)
     if windowing is None or not isinstance(operator, WindowedBolt):
-        return ""
-    return layout_of(operator, windowing).value
+        return None
+    kind = layout_of(operator, windowing).value
+    return WindowLayout(kind, windowing.length, windowing.slide, windowing.gap, keeps_values(operator))
 
 
 def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:

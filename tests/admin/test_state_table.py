@@ -82,7 +82,8 @@ def test_maps_and_what_is_over(keeper: Keeper) -> None:
     plain = state_table(keeper.folder, "keep", map="plain", schema=TYPED, start="q").table()
     assert shown(plain) == {"q": 8}
     assert plain["space"].to_pylist() == ["map plain"]
-    assert state_table(keeper.folder, "keep", map="nothing").table().num_rows == 0
+    with pytest.raises(CheckpointError, match=r"its maps are \['plain', 'recent'\]"):
+        state_table(keeper.folder, "keep", map="nothing")
     with openState(keeper.folder, "keep", map="recent") as view:
         assert shown(view.to_arrow(TYPED)) == {"new": 2}
 
@@ -415,7 +416,7 @@ def test_types_that_the_bolt_declares_are_those_of_every_reader_and_may_change(p
     with Keeper(place) as keeper:
         keeper.run(*WORK)
         assert state_table(keeper.folder, "keep").schema.names == ["key", "value", "task", "space"]
-        keeper.run({"rows": [("p", 7, "plain")]}, topology=keeping(2, Typed()))
+        keeper.run({"rows": [("p", 7, "plain"), ("r", 1, "recent")]}, topology=keeping(2, Typed()))
         found = state_table(keeper.folder, "keep").table()
         assert shown(found) == STATES[-1]
         with openState(keeper.folder, "keep") as view:

@@ -136,6 +136,11 @@ def windows_of(state: LentState, name: str) -> MapState[Any, Any]:
     return state._view(Kind.WINDOWS, name, partial(MapState, state))
 
 
+def has_taken(state: LentState, kind: Kind, name: str) -> bool:
+    """Return whether the bolt has taken a map, list or value of this name in this transaction."""
+    return head_of(kind, name) in state._views
+
+
 def quarantine_of(state: LentState) -> Overlay:
     """Return what is kept of keys whose rows are held back."""
     return state._raw_overlay(Space.QUARANTINE.value, _QUARANTINE_BYTES)
