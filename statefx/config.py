@@ -37,6 +37,17 @@ WITHOUT_EFFECT = {
 }
 """Storm's settings that change nothing here, and why: who gives one is warned."""
 
+FOREIGN = {
+    "transactional.zookeeper.": "how far the input was read is in submit's checkpointLocation, not in ZooKeeper",
+    **dict.fromkeys(
+        ("storm.zookeeper.", "storm.cluster.", "storm.local.", "storm.messaging.", "nimbus.", "supervisor."),
+        "Spark's cluster runs the topology, and is set up by SparkSession.builder",
+    ),
+    "drpc.": "a topology answers no calls; statefx.openState reads its state while it runs",
+    "execution.checkpointing.": "transactions begin every topology.state.checkpoint.interval.ms",
+}
+"""Prefixes of settings of Storm's and Flink's clusters, and why they change nothing; bolts can read them."""
+
 ALIKE = 0.88
 """How like a setting's name another must be to be taken for it; ``message.timeout`` is still the user's own."""
 
@@ -257,9 +268,9 @@ class Config:
                 '{"topology.state.provider": "rocksdb"}'
             )
         given = dict(mapping or {})
-        without_effect = tuple(key for key in given if key in WITHOUT_EFFECT)
         for key in given:
             _check_name(key)
+        without_effect = tuple(key for key in given if _why_without_effect(key))
         values = {
             setting.attribute: _check(setting, given.pop(setting.key)) if setting.key in given else setting.default
             for setting in SETTINGS
@@ -271,9 +282,9 @@ class Config:
         return cls(**values, user=user, without_effect=without_effect)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what changes nothing here: settings of Storm."""
+        """Yield what changes nothing here: settings of Storm and Flink."""
         for key in self.without_effect:
-            yield f"{key} has no effect: {WITHOUT_EFFECT[key]}"
+            yield f"{key} has no effect: {_why_without_effect(key)}"
 
     def mapping(self) -> dict[str, Any]:
         """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""
@@ -295,6 +306,12 @@ def reference_table() -> str:
         default = setting.implied or f"`{json.dumps(setting.default)}`"
         lines.append(f"| `{setting.key}` | {default} | {setting.allowed} | {setting.doc} |")
     return "\n".join(lines) + "\n"
+
+
+def _why_without_effect(key: str) -> str:
+    """Return why a setting of another system changes nothing; empty if `key` is none."""
+    families = (why for prefix, why in FOREIGN.items() if key.startswith(prefix))
+    return WITHOUT_EFFECT.get(key) or next(families, "")
 
 
 def _check_name(key: Any) -> None:

@@ -205,10 +205,17 @@ def test_options_are_copied():
     [
         ("topology.ackers", "topology.acker.executors"),
         ("topology.workers", "Spark's cluster"),
+        ("transactional.zookeeper.servers", "submit's checkpointLocation"),
+        ("storm.zookeeper.servers", "Spark's cluster"),
+        ("nimbus.seeds", "Spark's cluster"),
+        ("drpc.servers", "statefx.openState"),
+        ("execution.checkpointing.interval", "topology.state.checkpoint.interval.ms"),
     ],
 )
-def test_a_setting_of_storms_that_changes_nothing_is_told(key, why):
-    (doubt,) = Config.parse({key: 30}, "words").doubts()
+def test_a_foreign_setting_that_changes_nothing_is_told(key, why):
+    config = Config.parse({key: 30}, "words")
+    assert config.user == ({} if key.startswith("topology.") else {key: 30})
+    (doubt,) = config.doubts()
     assert doubt.startswith(f"{key} has no effect: ")
     assert why in doubt
     assert list(Config.parse({}, "words").doubts()) == []

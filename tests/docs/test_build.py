@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent.parent
 
 
+OPTIONS = ("-W", "--keep-going", "-q", "-b", "html")
 WITHOUT = """
 import sys
 from sphinx.cmd.build import main
@@ -26,9 +27,12 @@ def installed_by(name: str, *extras: str) -> set[str]:
     while left:
         if (one := left.pop()) not in found:
             found.add(one)
-            for needed in map(Requirement, distribution(one[0]).requires or ()):
-                if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in one[1]):
-                    left.append((needed.name, ("", *sorted(needed.extras))))
+            needed = map(Requirement, distribution(one[0]).requires or ())
+            left += [
+                (each.name, ("", *sorted(each.extras)))
+                for each in needed
+                if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in one[1])
+            ]
     return {name.lower().replace("_", "-") for name, _ in found}
 
 
@@ -44,8 +48,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     ]
     assert "sqlalchemy" in hidden
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT, ",".join(hidden)]
-        + ["-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path / "html")],
+        [sys.executable, "-c", WITHOUT, ",".join(hidden), *OPTIONS, ROOT / "docs", tmp_path / "html"],
         env={**os.environ, "https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"},
         capture_output=True,
         text=True,
