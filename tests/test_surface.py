@@ -108,7 +108,7 @@ WINDOWED = {
 COLLECTOR = {"emitBatch", "resetTimeout"}
 
 SPOUT = {"outputFields", "isReady", "prepareForAvailableNow", "cleanupBefore"}
-PARTITIONED = {"numPartitions", "initPartitions", "emitPartitionBatch"}
+PARTITIONED = {"isFinished", "numPartitions", "initPartitions", "emitPartitionBatch"}
 PLANNED = {"partitionsToPlan", "planPartitionBatch", "emitPartitionBatchNew"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")

@@ -64,7 +64,12 @@ class MemoryTransactionalSpout(PartitionedTransactionalSpout):
         """Return from where to where the next rows are."""
         start = 0 if lastMetadata is None else lastMetadata["stop"]
         stop = min(len(self.data[partition]), start + self.take)
-        return {"start": start, "stop": stop} if start < stop else None
+        # A batch without rows says of an empty list that it is finished.
+        return {"start": start, "stop": stop} if start < stop or lastMetadata is None else None
+
+    def isFinished(self, partition: int, metadata: Any) -> bool:
+        """Tell whether these rows are the last."""
+        return bool(metadata["stop"] >= len(self.data[partition]))
 
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any

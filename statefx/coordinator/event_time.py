@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.operators.spouts import has_partitions
@@ -11,14 +11,20 @@ from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
-from statefx.protocol.watermark import BEGINNING, Heard, TimeOrder, then
+from statefx.protocol.watermark import BEGINNING, FINISHED, Heard, TimeOrder, then
 
 
-@dataclass(frozen=True)
+@dataclass
 class EventTimes:
-    """Event time in the transactions of a plan; the log has all that is known of it."""
+    """Event time in the transactions of a plan.
+
+    The log has all that is known of it, but for which partitions are finished: what a spout has said of its batches
+    (its metadata) tells that.
+    """
 
     plan: Plan
+    finished: dict[str, Numbers] = field(default_factory=dict)
+    """The partitions that are finished, of each spout of which some may be."""
 
     def orders(self, state: LogState, since_ms: int, partitions: Mapping[str, int]) -> dict[TaskId, TimeOrder]:
         """Return what each task is told.
@@ -38,15 +44,24 @@ class EventTimes:
             raw = {edge.source for edge in self.plan.inputs[name] if edge in self.plan.raw}
             read = {source: state.heard[source] for source in raw if source in state.heard}
             own: list[dict[str, Heard]] = [dict(read) for _ in range(component.parallelism)]
+            finished, number_of = self.finished.get(name), partitions.get(name)
+            unfinished: list[list[int]] = [[] for _ in own]
+            for number in () if finished is None else finished.lacking(number_of or 0):
+                unfinished[number % len(own)].append(number)
             for number, unit in units.get(name, ()):
+                if number == FINISHED:
+                    for each in own:
+                        each[unit] = state.heard[unit]
+                    continue
                 # A spout without partitions may have had more tasks: they have nothing to hold any more.
                 task = number % len(own) if has_partitions(component.operator) else number
-                if task < len(own):
+                if task < len(own) and (finished is None or number not in finished):
                     own[task][unit] = state.heard[unit]
             for task, heard in enumerate(own):
                 id = TaskId(name, task)
                 watermark = state.watermarks.get(str(id), BEGINNING)
-                found[id] = TimeOrder(watermark, heard, partitions.get(name), since_ms)
+                left = None if finished is None else tuple(unfinished[task])
+                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms)
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:
@@ -59,8 +74,35 @@ class EventTimes:
             if ack.time.watermark > state.watermarks.get(str(ack.id), BEGINNING):
                 watermarks[str(ack.id)] = ack.time.watermark
             heard = then(heard, ack.time.heard)
+            if ack.time.finished:
+                self.finished[ack.component].update(ack.time.finished)
         new = {name: unit for name, unit in heard.items() if unit != state.heard.get(name)}
         return {"watermarks": watermarks, "heard": new}
+
+
+class Numbers:
+    """Whole numbers from 0 on, of which those that are lacking are few, and the greatest."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._floor = 0
+        """All before it are there; `_above` are those that are there beyond it."""
+        self._above: set[int] = set()
+        self.update(numbers)
+
+    def update(self, numbers: Iterable[int]) -> None:
+        """Add numbers."""
+        self._above.update(number for number in numbers if number >= self._floor)
+        while self._floor in self._above:
+            self._above.discard(self._floor)
+            self._floor += 1
+
+    def __contains__(self, number: object) -> bool:
+        """Whether a number is there."""
+        return isinstance(number, int) and (0 <= number < self._floor or number in self._above)
+
+    def lacking(self, stop: int) -> list[int]:
+        """Return the numbers before `stop` that are not there."""
+        return [number for number in range(self._floor, stop) if number not in self._above]
 
 
 def _by_source(heard: Iterable[str]) -> dict[str, list[tuple[int, str]]]:

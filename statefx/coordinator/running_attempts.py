@@ -9,7 +9,7 @@ from functools import partial
 from typing import Never
 
 from statefx.coordinator.engine import DriverCall, SegmentRun, Work
-from statefx.coordinator.event_time import EventTimes
+from statefx.coordinator.event_time import EventTimes, Numbers
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
@@ -57,6 +57,7 @@ class RunningAttempts:
     _running: dict[TransactionAttempt, _RunningAttempt] = field(default_factory=dict, init=False)
     _since_ms: int | None = field(default=None, init=False)
     """When the first attempt began."""
+    _knows_finished: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._times = EventTimes(self.judge.plan)
@@ -70,6 +71,10 @@ class RunningAttempts:
             try:
                 running.orders = {} if emissions is None else emissions.orders()
                 running.partitions = {} if emissions is None else emissions.partitions()
+                if not self._knows_finished:
+                    known = {} if emissions is None else emissions.finished()
+                    self._times.finished = {spout: Numbers(numbers) for spout, numbers in known.items()}
+                    self._knows_finished = True
             except FailedException as failure:  # a spout's on the driver fails the attempt as one in a task does
                 return DriverCall(partial(_raise, failure))
         return SegmentRun(run.segment, self._order(run.attempt, running), running.batch.work)

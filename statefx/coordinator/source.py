@@ -26,6 +26,9 @@ class Emissions(Protocol):
     def partitions(self) -> Mapping[str, int]:
         """Return how many partitions each spout with event time has, if any (rule 14.4); asked for after `orders`."""
 
+    def finished(self) -> Mapping[str, Iterable[int]]:
+        """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
+
     def processed(self, acks: Iterable[Ack]) -> None:
         """Take note of what the tasks have emitted: the next transaction goes on behind it."""
 

@@ -30,7 +30,7 @@ from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.acker import is_of_acks
 from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
-from statefx.operators.spouts import check_json, has_partitions, plans
+from statefx.operators.spouts import check_json, has_partitions, may_finish, plans
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
@@ -318,6 +318,18 @@ class SpoutSource:
         timed = [each for each in self._spouts if self.plan.components[each.id].timings and has_partitions(each.spout)]
         return {each.id: each.number(txid) for each in timed}
 
+    def finished(self) -> dict[str, list[int]]:
+        """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
+        found: dict[str, list[int]] = {}
+        committed = self.log.state.committed
+        for each in self._spouts:
+            if self.plan.components[each.id].timings and may_finish(each.spout):
+                spout: Any = each.spout
+                with each.calling("isFinished", committed + 1):
+                    known = self._last(each.id, committed + 1).items()
+                    found[each.id] = [int(name) for name, said in known if spout.isFinished(int(name), said)]
+        return found
+
     def processed(self, txid: int, said: Mapping[str, Partitions], found: bool, due_ms: int = 0) -> None:
         """Take note of what spouts have emitted in `txid`, by spout and partition, and whether there was anything."""
         self.due_ms = due_ms
@@ -356,6 +368,9 @@ class _Emissions:
 
     def partitions(self) -> Mapping[str, int]:
         return self.source.partitions(self.txid)
+
+    def finished(self) -> Mapping[str, Iterable[int]]:
+        return self.source.finished()
 
     def processed(self, acks: Iterable[Ack]) -> None:
         self._said = {}

@@ -118,6 +118,7 @@ SPOUTS = HookNames(
         "emitBatch": ("attempt", "metadata", "collector"),
         "initPartitions": ("metadata",),
         "committed": ("metadata",),
+        "isFinished": ("partition", "metadata"),
         "numPartitions": (),
         "partitionsToPlan": (),
         "planPartitionBatch": ("partition", "lastMetadata"),
@@ -128,7 +129,8 @@ SPOUTS = HookNames(
     owners=dict.fromkeys(("initializeTransaction", "emitBatch"), "TransactionalSpout")
     | dict.fromkeys(("partitionsToPlan", "planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED)
     | dict.fromkeys(
-        ("initPartitions", "committed", "numPartitions", "emitPartitionBatch"), f"{_PARTITIONED} or {_OPAQUE}"
+        ("initPartitions", "committed", "isFinished", "numPartitions", "emitPartitionBatch"),
+        f"{_PARTITIONED} or {_OPAQUE}",
     ),
     storm={
         "declareoutputfields": ("outputFields",),

@@ -161,6 +161,25 @@ class _Partitioned(ReplayingSpout):
             By partition, the newest that is committed.
         """
 
+    def isFinished(self, partition: int, metadata: Metadata) -> bool:
+        """Tell whether no row comes of a partition after the batch of this metadata.
+
+        A finished partition holds no watermark. Called where the spout has a ``timestamp``: in a task when the batch
+        has been emitted, and on the driver, when it starts, with the newest metadata of each partition. To say it
+        later, give the partition a batch without rows whose metadata says it.
+
+        Contract
+        --------
+        - It goes by its arguments alone; a partition that is finished stays so, and no row of it comes.
+
+        Parameters
+        ----------
+        partition : int
+        metadata : JSON
+            What the batch was planned with, or what the call that emitted it has returned.
+        """
+        return False
+
     @abstractmethod
     def numPartitions(self) -> int:
         """Return, on the driver, how many partitions there are now; it may grow, and never shrinks."""
@@ -254,6 +273,11 @@ def plans(spout: ReplayingSpout) -> bool:
 def has_partitions(spout: object) -> bool:
     """Tell whether a spout reads partitions."""
     return isinstance(spout, _Partitioned)
+
+
+def may_finish(spout: object) -> bool:
+    """Tell whether a spout says which of its partitions are finished."""
+    return isinstance(spout, _Partitioned) and overrides(type(spout), "isFinished")
 
 
 def check_json(metadata: Metadata) -> Metadata:

@@ -6,12 +6,12 @@ Judged at the end of the input and never by the order of rows: Spark promises no
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.watermark import least
+from statefx.protocol.watermark import Part, least, together
 
 Channel = tuple[int, str, int]
 """(edge id, source component, source task): what one task expects rows and a barrier from."""
@@ -28,6 +28,7 @@ class AlignmentResult:
     failure: Failure | None  # None when aligned
     stale: tuple[Barrier, ...]  # barriers of other attempts or of transactions already seen: ignored, to be logged
     watermark: int | None = None  # the least of the barriers'; None: none of them holds it
+    parts: Mapping[str, Part] = field(default_factory=dict)  # those of all barriers
 
     @property
     def aligned(self) -> bool:
@@ -104,8 +105,10 @@ class Alignment:
         for (edge, *_), rows in sorted(self._rows.items()):
             received[edge] = received.get(edge, 0) + rows
         received.update(self._raw_rows)
-        watermark = least(barrier.watermark for barriers in self._barriers.values() for barrier in barriers)
-        return AlignmentResult(seen, received, self._failure(), tuple(self._stale), watermark)
+        barriers = [barrier for each in self._barriers.values() for barrier in each]
+        watermark = least(barrier.watermark for barrier in barriers)
+        parts = together(barrier.parts for barrier in barriers)
+        return AlignmentResult(seen, received, self._failure(), tuple(self._stale), watermark, parts)
 
     def _failure(self) -> Failure | None:
         # First, because all else may follow from it: a task that failed sends its barrier, and not all of its rows. The

@@ -16,7 +16,7 @@ from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.trees import NOTHING, TreeReport
-from statefx.protocol.watermark import TimeReport
+from statefx.protocol.watermark import Part, TimeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Barrier:
     counts: Mapping[int, int] = field(default_factory=dict)
     failed: str | None = None  # the reason, if the upstream task could not prepare
     watermark: int | None = None  # how far event time has come; None: it does not hold that of the reader
+    parts: Mapping[str, Part] = field(default_factory=dict)  # the same of spouts whose partitions can finish, by stream
 
     def pack(self) -> bytes:
         """Return the barrier as bytes that `unpack` reads."""

@@ -9,6 +9,10 @@ times are not expected any more::
 
 A source is divided into **units** that get on by themselves: the tasks of a spout, or its partitions if it has some,
 and each of their streams. The slowest unit of a task holds the task's watermark. One that is idle does not.
+
+Partitions that are finished are one unit together, which has come as far as the furthest of them. It counts only while
+no other partition of the spout holds: which of them are left, only who reads from all tasks of the spout knows, so
+barriers carry both (`Part`).
 """
 
 from __future__ import annotations
@@ -35,6 +39,40 @@ class Timing:
     idle_ms: int | None = None  # after so long without a row a unit does not hold the watermark; None: it always does
 
 
+END = (1 << 63) - 1
+"""After all times: the watermark of event time that is closed."""
+
+FINISHED = -1
+"""The number of the unit that finished partitions are together."""
+
+
+class Part(NamedTuple):
+    """How far some partitions of a spout that can finish have come, all in one stream of it."""
+
+    holding: int | None = None  # the least of those that are not finished; None: none of these holds
+    finished: int | None = None  # the greatest of those that are
+
+    @property
+    def reached(self) -> int | None:
+        """How far they have come together; None: they hold nothing."""
+        return self.finished if self.holding is None else self.holding
+
+
+def together(parts: Iterable[Mapping[str, Part]]) -> Mapping[str, Part]:
+    """Return what several tasks say of the streams of spouts.
+
+    >>> together([{"a": Part(None, 7)}, {"a": Part(5, 9)}, {"b": Part()}])
+    {'a': Part(holding=5, finished=9), 'b': Part(holding=None, finished=None)}
+    """
+    found: dict[str, Part] = {}
+    for each in parts:
+        for name, part in each.items():
+            known = found.get(name, part)
+            finished = max((one for one in (known.finished, part.finished) if one is not None), default=None)
+            found[name] = Part(least((known.holding, part.holding)), finished)
+    return found
+
+
 class Heard(NamedTuple):
     """What is known of a unit."""
 
@@ -49,6 +87,7 @@ class TimeOrder:
     watermark: int = BEGINNING  # the task's own
     heard: Mapping[str, Heard] = field(default_factory=dict)  # of the units that it reads
     partitions: int | None = None  # how many its spout has; None: it has none
+    unfinished: tuple[int, ...] | None = None  # those of the task that are not finished; None: none ever is
     since_ms: int = 0  # when the driver's first attempt began: nobody was idle before
 
 
@@ -60,6 +99,7 @@ class TimeReport:
     heard: Mapping[str, Heard] = field(default_factory=dict)  # units that had rows
     ahead: int = 0  # rows whose times did not count, since they are too far ahead
     late: int = 0  # rows that came too late for the bolt
+    finished: tuple[int, ...] = ()  # partitions that are finished with this transaction
 
 
 def unit_of(source: str, number: int, stream: str = DEFAULT_STREAM) -> str:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,9 @@ from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.watermark import (
     BEGINNING,
+    FINISHED,
     Heard,
+    Part,
     TimeOrder,
     TimeReport,
     Timing,
@@ -94,6 +96,8 @@ class TaskTime:
         That of the task: what was decided before, and from `end_input` on what it is after this transaction.
     sent : int or None
         What its barriers say; None: it holds nobody's watermark.
+    parts : Mapping of str to Part
+        What else its barriers say: of spouts whose partitions can finish, by stream.
     late : int
         Rows of this attempt that came too late for the bolt.
     emitted, read : Mapping of str to StreamTimes
@@ -122,6 +126,8 @@ class TaskTime:
         self._told = TimeOrder()
         self.watermark = BEGINNING
         self.sent: int | None = None
+        self.parts: Mapping[str, Part] = {}
+        self._finished: list[int] = []
         self.late = 0
 
     def _times(self, schema: pa.Schema, timing: Timing, unit: str) -> StreamTimes:
@@ -138,31 +144,45 @@ class TaskTime:
             for stream, times in self.emitted.items():
                 times.begin(unit_of(self._task.component, int(name), stream), rows_of(stream))
 
+    @property
+    def asks_finished(self) -> bool:
+        """Whether it counts which partitions are finished."""
+        return self._told.unfinished is not None and bool(self._timings)
+
+    def finish_partition(self, number: int) -> None:
+        """No row will come of a partition any more."""
+        self._finished.append(number)
+
     def take(self, stream: str, batch: pa.RecordBatch) -> None:
         """Look at rows of a DataFrame."""
         if stream in self.read:
             self.read[stream].take(batch)
 
-    def end_input(self, barriers: int | None) -> None:
+    def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
         """Get on to what the input allows: its barriers, and the DataFrames as they were decided before."""
-        self._get_on(least([barriers, *(self._reached(name, timing) for name, timing in self._raw.items())]))
+        found = least([barriers, *(self._reached(name, timing) for name, timing in self._raw.items())])
+        self._get_on(found, parts)
 
     def end_output(self) -> None:
         """Get on by the rows that were emitted, if their times count."""
         if not self._timings:
             return
+        if self.asks_finished:
+            self._get_on(None, {unit_of(self._task.component, FINISHED, s): self._part(s) for s in self._timings})
+            return
         found = least(self._reached(unit, timing, greatest) for unit, timing, greatest in self._units())
         if self._is_spout:
-            self._get_on(found)
+            self._get_on(found, {})
         else:  # its own watermark is that of its input, and what reads from it goes by the new times
-            self.sent = found
+            self.sent, self.parts = found, {}
 
-    def _get_on(self, found: int | None) -> None:
-        if found is not None:
-            self.watermark = max(self.watermark, found)
-        # Not the task's own: whoever reads from it never goes back either, and a partition that is slower than this
-        # task has been holds it wherever it is read.
-        self.sent = found
+    def _get_on(self, found: int | None, parts: Mapping[str, Part]) -> None:
+        # Not the task's own watermark: whoever reads from it never goes back either, and a partition that is slower
+        # than this task has been holds it wherever it is read.
+        self.sent, self.parts = found, parts
+        reached = least([found, *(part.reached for part in parts.values())])
+        if reached is not None:
+            self.watermark = max(self.watermark, reached)
 
     def _units(self) -> Iterator[tuple[str, Timing, int | None]]:
         """Yield all that the task emits, with the greatest time of now; None: it has none."""
@@ -172,6 +192,28 @@ class TaskTime:
             for number in numbers:
                 unit = unit_of(name, number, stream)
                 yield unit, timing, self.emitted[stream].greatest.get(unit)
+
+    def _part(self, stream: str) -> Part:
+        """Return how far the task's partitions of a spout have come that can finish."""
+        timing, name, greatest = self._timings[stream], self._task.component, self.emitted[stream].greatest
+        open_now = set(self._told.unfinished or ()).difference(self._finished)
+        units = [unit_of(name, number, stream) for number in open_now]
+        holding = least(self._reached(unit, timing, greatest.get(unit)) for unit in units)
+        finished = self._together(stream)
+        if finished is None:
+            return Part(holding)
+        return Part(holding, reached(finished, timing, self._clock_ms, self._told.since_ms))
+
+    def _together(self, stream: str) -> Heard | None:
+        """Return what is known of the finished partitions of a stream, as one unit."""
+        timing, name, told = self._timings[stream], self._task.component, self._told.heard
+        greatest = self.emitted[stream].greatest
+        open_now = {unit_of(name, number, stream) for number in self._told.unfinished or ()}
+        own = {unit_of(name, number, stream) for number in self._finished}
+        times = [time for unit, time in greatest.items() if unit in own or unit not in open_now]
+        times += [told[unit].time_us for unit in own if unit in told]
+        unit = unit_of(name, FINISHED, stream)
+        return self._now(unit, max(times), timing) if times else told.get(unit)
 
     def _reached(self, unit: str, timing: Timing, greatest: int | None = None) -> int | None:
         heard = self._told.heard.get(unit) if greatest is None else self._now(unit, greatest, timing)
@@ -191,4 +233,19 @@ class TaskTime:
             for timing, times in streams
             for unit, greatest in times.greatest.items()
         }
-        return TimeReport(self.watermark, heard, sum(times.ahead for _, times in streams), self.late)
+        if self.asks_finished:
+            heard = self._without_finished(heard)
+        ahead = sum(times.ahead for _, times in streams)
+        return TimeReport(self.watermark, heard, ahead, self.late, tuple(self._finished))
+
+    def _without_finished(self, heard: dict[str, Heard]) -> dict[str, Heard]:
+        name = self._task.component
+        open_now = set(self._told.unfinished or ()).difference(self._finished)
+        for stream in self._timings:
+            units = {unit_of(name, number, stream) for number in open_now}
+            own = set(self.emitted[stream].greatest)
+            heard = {unit: known for unit, known in heard.items() if unit not in own or unit in units}
+            known = self._together(stream)
+            if known is not None and known != self._told.heard.get(unit_of(name, FINISHED, stream)):
+                heard[unit_of(name, FINISHED, stream)] = known
+        return heard

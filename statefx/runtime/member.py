@@ -101,7 +101,7 @@ class Member:
             self.failure = aligned.failure
         time = self.task.time
         if time is not None:
-            time.end_input(aligned.watermark)
+            time.end_input(aligned.watermark, aligned.parts)
         self._run("finish", self._operator.end)
         # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
         self._run("execute", self._emit_last)

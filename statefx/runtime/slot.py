@@ -404,8 +404,8 @@ class Slot:
             for reader in [own.id.task] if self._plan.fused(edge) else range(outlet.width):
                 counts.setdefault(TaskId(edge.target, reader), {})[edge.id] = outlet.sent[reader]
         for target, sent in counts.items():
-            watermark = None if own.time is None else own.time.sent
-            barrier = Barrier(self._order.attempt, *own.id, own.token, sent, failed, watermark)
+            watermark, parts = (None, {}) if own.time is None else (own.time.sent, own.time.parts)
+            barrier = Barrier(self._order.attempt, *own.id, own.token, sent, failed, watermark, parts)
             level, partition = self._plan.place[target]
             if level == self._level:
                 self._members[target.component].alignment.barrier(barrier)

@@ -21,6 +21,7 @@ from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.runtime.bolts import close_bolt, hook, made_operator
+from statefx.runtime.event_time import TaskTime
 from statefx.runtime.living_spout import Limits, LivingSpout
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.topology.acking import without_ids
@@ -113,8 +114,21 @@ class SpoutOperator(TaskOperator):
                 self._take(method, name, returned, self._rows - before, last)
             if isinstance(returned, LeftOut):
                 self._left_out += returned
+            if time is not None and time.asks_finished:
+                self._ask_finished(spout, name, metadata if emission is Emission.AGAIN else returned, time)
             if outbox.pressing:
                 yield
+
+    def _ask_finished(self, spout: ReplayingSpout, name: str, metadata: Json, time: TaskTime) -> None:
+        """Have the spout say whether the batch of this metadata was the partition's last; None: there was none."""
+        if metadata is None:
+            return
+        with self._hook("isFinished"):
+            finished: object = spout.isFinished(int(name), metadata)  # type: ignore[attr-defined]  # `may_finish`
+            if not isinstance(finished, bool):
+                raise TypeError(f"isFinished returns True or False, not {finished!r}")
+        if finished:
+            time.finish_partition(int(name))
 
     def _before(self, partition: str, given: Json) -> Json:
         """Return what a partition's metadata was when the spout was given it, whose own it is to change and return."""

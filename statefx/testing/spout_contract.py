@@ -20,6 +20,7 @@ from statefx.config import Config
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.operators import Context, ReplayingSpout, StatefulBolt, TransactionalSpout
 from statefx.operators.context import DRIVER
+from statefx.operators.spouts import may_finish
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import Emission, EmissionOrder, Order
 from statefx.runtime.operator import TaskAttempt
@@ -341,6 +342,24 @@ class SpoutContract(Contract):
                 assert not found.something
                 assert not (driver.plans and found.said), "transactions without rows would follow each other for ever"
                 driver.take(found)
+
+    def test_a_finished_partition_stays_finished_without_rows(self, tmp_path: Path) -> None:
+        """What `isFinished` says is trusted: the watermark passes rows that would come all the same."""
+        spout = self.make(tmp_path)
+        if not may_finish(spout):
+            pytest.skip("its partitions never finish")
+        finished: set[str] = set()
+        with closing(_Driver(self, spout)) as driver:
+            asked: Any = driver.own.spout
+            for emitted in driver.drain():
+                again = [name for name in finished if emitted.said.get(name, "") not in ("", emitted.before[name])]
+                assert not again, f"there were batches of {again}, which isFinished had called finished"
+                for name, said in emitted.said.items():
+                    answers = [asked.isFinished(int(name), copy.deepcopy(said)) for _ in range(2)]
+                    assert answers in ([True] * 2, [False] * 2), f"isFinished goes by its arguments, not {answers}"
+                    finished |= {name} if answers[0] else set()
+            known = {int(name) for name in driver.said if asked.isFinished(int(name), driver.said[name])}
+        assert known == set(map(int, finished)), "what is finished stays finished"
 
     def test_rows_that_are_added_come_once(self, tmp_path: Path) -> None:
         spout = self.make(tmp_path)

@@ -8,7 +8,20 @@ import pytest
 from statefx import TopologyBuilder
 from statefx.testing import Crash, Limits
 from tests.spouts import timed
-from tests.spouts.timed import START, Emitted, Opaque, Planned, Relay, Watch, Whole, seen
+from tests.spouts.timed import (
+    START,
+    Emitted,
+    EmittedEnds,
+    Ends,
+    Opaque,
+    OpaqueEnds,
+    Planned,
+    PlannedEnds,
+    Relay,
+    Watch,
+    Whole,
+    seen,
+)
 
 ROUNDS, PENDING = 8, 4
 
@@ -24,6 +37,7 @@ class Source:
         self.tasks = self.parts if self.kind is Whole else chance.randint(1, 3)
         self.lateness = chance.choice([0, 0, 7])
         self.idle = chance.choice([None, None, 20])
+        self.ends = [None] * self.parts
         self.script = [[self.rows(chance, number, pace) for pace in self.pace] for number in range(ROUNDS)]
 
     def rows(self, chance, number, pace):
@@ -31,6 +45,17 @@ class Source:
             return []
         near = [pace + number * 10 + chance.randint(-15, 15) for _ in range(chance.randint(1, 4))]
         return [chance.choice([secs, secs, secs, None, secs + 100_000]) for secs in near]
+
+    def end(self, chance):
+        """Have some partitions be finished, with rows of that round or without."""
+        self.ends = [chance.choice([None, *range(ROUNDS), ROUNDS - 1]) for _ in range(self.parts)]
+        for number, parts in enumerate(self.script):
+            for part, end in enumerate(self.ends):
+                if end is not None and number > end:
+                    parts[part] = []
+
+    def spout(self):
+        return self.kind(self.script, self.ends) if issubclass(self.kind, Ends) else self.kind(self.script)
 
     def options(self):
         found = {"timestamp": "at", "maxAhead": "1 day"}
@@ -41,20 +66,32 @@ class Source:
         return found
 
     def units(self, clocks, starts):
-        """Yield for each round the watermark of each unit: None is unknown, "idle" does not hold."""
+        """Yield for each round the watermark of each unit: None is unknown, "idle" does not hold.
+
+        Those that are finished are one, which has come as far as the furthest, and counts where no other one holds.
+        """
         greatest, last = {}, {}
-        for clock, start, parts in zip(clocks, starts, self.script, strict=False):
+        for number, (clock, start, parts) in enumerate(zip(clocks, starts, self.script, strict=False)):
             units = []
-            for part in range(self.parts):
+            for part, end in enumerate(self.ends):
                 ahead = clock + timedelta(days=1)
                 times = [secs for secs in parts[part] if secs is not None and timed.at(secs) <= ahead]
                 if times:
                     greatest[part] = max([*times, greatest.get(part, min(times))])
                     last[part] = clock
-                since = max(start, last.get(part, start))
-                idle = self.idle and clock - since >= timedelta(seconds=self.idle)
-                units.append("idle" if idle else greatest[part] - self.lateness if part in greatest else None)
+                if end is None or number < end:
+                    units.append(self.unit(part, greatest, last, clock, start))
+                elif part in greatest:
+                    greatest["finished"] = max(greatest.pop(part), greatest.get("finished", float("-inf")))
+                    last["finished"] = clock
+            if "finished" in greatest and all(unit == "idle" for unit in units):
+                units = [self.unit("finished", greatest, last, clock, start)]
             yield units
+
+    def unit(self, name, greatest, last, clock, start):
+        since = max(start, last.get(name, start))
+        idle = self.idle and clock - since >= timedelta(seconds=self.idle)
+        return "idle" if idle else greatest[name] - self.lateness if name in greatest else None
 
 
 def expected(sources, clocks, starts):
@@ -80,7 +117,7 @@ def topology(sources, relay, width):
     watch = builder.setBolt("watch", Watch(), width)
     for number, source in enumerate(sources):
         name = f"spout-{number}"
-        builder.setSpout(name, source.kind(source.script), source.tasks, **source.options())
+        builder.setSpout(name, source.spout(), source.tasks, **source.options())
         if relay:
             builder.setBolt(f"relay-{number}", Relay(), relay).shuffleGrouping(name)
             name = f"relay-{number}"
@@ -170,6 +207,24 @@ def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
         for number, watermark in enumerate(found):
             assert watermark <= most[number]
             assert number < PENDING or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_finished_partitions_hold_no_watermark(seed, tmp_path):
+    chance = random.Random(seed)
+    kinds = [PlannedEnds, EmittedEnds, OpaqueEnds]
+    sources = [Source(chance, kinds, paces=(0, 50, 200)) for _ in range(chance.randint(1, 2))]
+    for source in sources:
+        source.end(chance)
+
+    def again():
+        return other_tasks(chance, sources, 1)
+
+    driver, began = drive(chance, again(), tmp_path, chance.choice(["jobs", "pipelined"]), chance.random() < 0.3, again)
+    rounds = list(seen(driver).values())[:ROUNDS]
+    clocks, starts = [each[2] for each in rounds], [began[each[3]] for each in rounds]
+    assert [each[1] for each in rounds] == expected(sources, clocks, starts)
+    driver.close()
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 1), (2, 4), (3, 2), (1, 2)])

@@ -84,6 +84,29 @@ class Opaque(Parts, OpaquePartitionedTransactionalSpout):
         return upcoming
 
 
+class Ends:
+    """Its partitions are finished with rounds of these numbers; None: never."""
+
+    def __init__(self, script, ends):
+        super().__init__(script)
+        self.ends = ends
+
+    def isFinished(self, partition, metadata):
+        return self.ends[partition] is not None and metadata["round"] >= self.ends[partition]
+
+
+class PlannedEnds(Ends, Planned):
+    pass
+
+
+class EmittedEnds(Ends, Emitted):
+    pass
+
+
+class OpaqueEnds(Ends, Opaque):
+    pass
+
+
 FED = []
 """What the tasks of `Living` emit next, by task: rounds that nobody has taken."""
 

@@ -76,10 +76,9 @@ class Logs:
         """Remember what was planned of a log."""
         self._known[partition] = metadata
 
-    def ended(self, partition: int) -> bool:
-        """Tell whether a log was read to its end when something was planned of it last."""
-        log = self._known.get(partition)
-        return log is not None and log["end"]
+    def is_gone(self, partition: int) -> bool:
+        """Tell whether a log that was read to its end had left the folder when something was planned of it last."""
+        return bool(self._known.get(partition, {}).get("gone"))
 
     def locate(self, found: Stats) -> dict[int, str | None]:
         """Return by partition the present name of each log that was read from; None: it is gone, or was cut."""

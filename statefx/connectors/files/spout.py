@@ -211,7 +211,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if not self.growing:
             return self._files.to_plan()
         return [
-            number for number, name in enumerate(self._names_of_logs) if name != _GONE or not self._logs.ended(number)
+            number for number, name in enumerate(self._names_of_logs) if name != _GONE or not self._logs.is_gone(number)
         ]
 
     def _follow_logs(self) -> int:
@@ -271,7 +271,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             stop, end = self._stop(path, start, until)
         except FileNotFoundError:
             return self._missing(partition, path, lastMetadata)
-        if stop == start:
+        if stop == start and (self.growing or lastMetadata is not None):  # an empty file is read to its end as well
             return None
         self._planned += 1
         planned = {
@@ -287,8 +287,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             self._logs.take(partition, planned)
         return planned
 
-    def _missing(self, partition: int, path: str, last: Any) -> None:
-        """Plan nothing of a file that is not there; InputError if some of it was not read."""
+    def _missing(self, partition: int, path: str, last: Any) -> Any:
+        """Plan nothing of a file that is not there, but that a log is gone; InputError if some was not read."""
         if last is None:
             if self.growing:
                 self._names_of_logs[partition] = None
@@ -297,13 +297,25 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         elif last["end"]:  # all of it was read: it may go
             if not self.growing:
                 self._files.end(partition)
-        elif not self.growing or self._logs.locate(stats(self.path, self._entries()))[partition] is None:
+            elif not last.get("gone") and self._is_gone(partition):
+                gone = {**last, "start": last["stop"], "gone": True}
+                self._logs.take(partition, gone)
+                return gone
+        elif not self.growing or self._is_gone(partition):
             raise InputError(
                 f"{path} was deleted{', cut' if self.growing else ''} or moved away before all of it was read: put it "
                 "back, or start with a new checkpointLocation",
                 path=path,
             )
-        # else it was renamed while the folder was listed: the next look finds it
+        return None  # or it was renamed while the folder was listed: the next look finds it
+
+    def _is_gone(self, partition: int) -> bool:
+        """Tell whether a log is in the folder under no name, by another look."""
+        return self._logs.locate(stats(self.path, self._entries()))[partition] is None
+
+    def isFinished(self, partition: int, metadata: Any) -> bool:
+        """Tell whether a file was read to its end, or a log that was read to its end has left the folder."""
+        return bool(metadata.get("gone") if self.growing else metadata["end"])
 
     def _readable(self, name: str, said: os.stat_result) -> int | None:
         """Return up to which byte this run reads a file; None: the file came after the beginning of the run."""
@@ -373,6 +385,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Iterator[None]:
         """Emit a range of a file, batch by batch."""
+        if metadata["start"] == metadata["stop"]:
+            return
         path = present_path(self.path, metadata) if self.growing else os.path.join(self.path, metadata["file"])
         try:
             said = os.stat(path)
