@@ -116,6 +116,13 @@ class Forgetful(Planned):
         super().emit(collector, partition, metadata | {"stop": metadata["stop"] - 1})
 
 
+class Impatient(Planned):
+    """Calls a partition finished of which batches are still to come."""
+
+    def isFinished(self, partition, metadata):
+        return True
+
+
 class Counting(Emitted):
     """Emits by how many attempts there were."""
 
@@ -295,6 +302,7 @@ NAMED = {
     Stuck: (SpoutContract.test_the_next_driver_goes_on_behind_what_was_read, AssertionError),
     Taking: (SpoutContract.test_what_a_driver_has_planned_and_not_written_down_is_planned_again, AssertionError),
     Restless: (SpoutContract.test_where_there_is_nothing_new_nothing_is_read, AssertionError),
+    Impatient: (SpoutContract.test_a_finished_partition_stays_finished_without_rows, AssertionError),
     OfTwo: (SpoutContract.test_other_tasks_emit_the_same_rows_together, AssertionError),
     Cleaning: (SpoutContract.test_cleaning_up_takes_nothing_that_is_not_committed, AssertionError),
     Crashing: (SpoutContract.test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once, AssertionError),
