@@ -308,8 +308,8 @@ class StateView(Mapping[Any, Any]):
 
     Contract
     --------
-    * All tasks are shown at the same txid, and what is committed later does not appear; where state lives in a
-      server, which keeps no versions, each read shows its namespace as last committed.
+    * All tasks are shown at the same txid (rule 8.2), and what is committed later does not appear; where state lives
+      in a server, which keeps no versions, each read shows its namespace as last committed.
     * A key that several tasks hold raises AmbiguousKeyError, also from iteration, when it comes to it, and ``len``.
       With ``byTask=True`` there is no such key: each is ``(task, key)``.
     * Entries of a map with a ttl are shown that were not over, by this machine's clock, when the view was opened or

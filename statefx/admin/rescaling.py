@@ -5,7 +5,7 @@
     1 what can be refused is                        2 the next generation: who ran before is fenced
     3 each task's state is read, and every key is routed: a run of entries, in order, for each new task
     4 the runs of a new task are merged into one file of state, which is read back and compared
-    5 RESCALED is durable: the bolt has so many tasks, and these files
+    5 RESCALED is durable (rule 3.13): the bolt has so many tasks, and these files
 
 A failure before 5 leaves the bolt as it was; what was written is named by nobody, and swept.
 

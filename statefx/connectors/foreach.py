@@ -1,4 +1,4 @@
-"""ForeachTransactionSink: the rows of a transaction, handed to a function of the user's as a DataFrame.
+"""ForeachTransactionSink: the rows of a transaction, handed to a function of the user's, at least once (rule 8.3).
 
 ::
 

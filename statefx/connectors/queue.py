@@ -134,14 +134,14 @@ class QueueSpout(Spout):
 
     @abstractmethod
     def receive(self, limit: int) -> Iterable[Message]:
-        """Return some messages, `limit` at most, that nobody else is given meanwhile; none if there are none now."""
+        """Return some messages, `limit` at most, none if there are none now; nobody else is given them (rule 12.1)."""
 
     @abstractmethod
     def finish(self, ids: Sequence[Any]) -> None:
         """Take messages off the queue: they are processed, and that is committed. Again is a no-op."""
 
     def renew(self, ids: Sequence[Any]) -> None:
-        """Tell the queue that these messages are still being processed, so that nobody else is given them.
+        """Tell the queue that these messages are still being processed: without that they expire (rule 12.2).
 
         Called by a thread of its own, since a transaction may take long. What somebody else has by now, a transaction
         included, it must leave alone.
@@ -154,7 +154,7 @@ class QueueSpout(Spout):
     def succeeds(self, owner: str) -> bool:
         """Tell whether what an owner has, or a name, is this object's now: that of an earlier object of its task.
 
-        Not that of a later one: this task may have been stopped before it opened, and been taken for lost since.
+        Not that of a later one (rule 12.6): this task may have been stopped before it opened, and been taken for lost.
         """
         epoch, sealed = Epoch.read(owner, self.place), Sealed.read(owner)
         if epoch is None or epoch >= self._epoch:
@@ -322,7 +322,7 @@ class PendingAcks(ABC):
 
     @abstractmethod
     def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
-        """Let messages pass from their owner to a transaction: nobody is handed them, and no time runs out.
+        """Let messages pass from their owner to a transaction: nobody else is given them, none expires (rule 12.3).
 
         Also those that the owner has sealed for an earlier attempt, which was rolled back; not those of a later one: a
         call may arrive late.
@@ -335,7 +335,7 @@ class PendingAcks(ABC):
 
     @abstractmethod
     def acknowledge(self, name: str) -> None:
-        """Take what is sealed under a name off the queue; a no-op if nothing is."""
+        """Take what is sealed under a name off the queue; a no-op if nothing is (rule 12.4)."""
 
     @abstractmethod
     def sealed(self, prefix: str) -> Mapping[str, int]:

@@ -65,7 +65,7 @@ class EventTimes:
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:
-        """Return the fields of COMMITTING that say how far event time has come; empty where it has not moved."""
+        """Return the fields of COMMITTING that say how far event time has come, if it has moved (rule 14.1)."""
         watermarks: dict[str, int] = {}
         heard: Mapping[str, Heard] = {}
         for ack in acks:

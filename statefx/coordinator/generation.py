@@ -65,7 +65,7 @@ def take_generation(
     renaming: Renaming = NOTHING_RENAMED,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
 ) -> TransactionLog:
-    """Open the log for appending and take the next generation: from here on older drivers are fenced.
+    """Open the log for appending and take the next generation (rule 1.2): from here on older drivers are fenced.
 
     A driver that is still at work may win a number meanwhile; then the log is read and checked again.
 

@@ -111,7 +111,7 @@ class SinkParticipant(Participant):
             )
 
     def sweep(self, state: LogState) -> int:
-        """Have the committer delete what no later transaction can need."""
+        """Have the committer delete what no later transaction can need (rule 10.5)."""
         if self._committer is not None:
             self._committer.sweep(state.committed)
         return 0

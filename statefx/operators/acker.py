@@ -127,11 +127,11 @@ class Acker(Stateful, BatchBolt):
         blocks = Blocks.of(keys.tolist(), values, self.now_ms)
 
         was_open = blocks.bits[row, place] != 0
-        known = was_open | (trees >= first_new)  # the others have ended: a late ack changes nothing
+        known = was_open | (trees >= first_new)  # the others have ended: a late ack changes nothing (rule 11.4)
         trees, bits, said_of, row, place, was_open = (
             each[known] for each in (trees, bits, said_of, row, place, was_open)
         )
-        has_failed = (said_of & 1 << Kind.FAILED) != 0  # failed wins, whatever the bits are
+        has_failed = (said_of & 1 << Kind.FAILED) != 0  # failed wins over complete (rule 11.4)
         bits = np.where(has_failed, 0, blocks.bits[row, place] ^ bits)
         blocks.bits[row, place] = bits
         anew = (said_of & 1 << Kind.RESET) != 0

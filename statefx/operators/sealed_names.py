@@ -1,4 +1,7 @@
-"""By which names messages of a queue are had: those of spouts, and those of the transactions that they pass to."""
+"""Names of the owners of a queue's messages: spouts, and the transactions that messages pass to.
+
+A name begins with the origin of its checkpoint, whose log decides if its driver is gone (rule 12.5).
+"""
 
 from __future__ import annotations
 

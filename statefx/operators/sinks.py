@@ -1,4 +1,4 @@
-"""What takes results out of a topology exactly once: a writer in the tasks, a committer on the driver.
+"""What takes results out of a topology exactly once: a writer in the tasks, a committer on the driver (rule 10.1).
 
 ::
 
@@ -44,7 +44,7 @@ class Owner:
     application : str
         ``topology.transactional.id``; by default the topology's name.
     origin : str
-        Of the checkpoint. A copy of a checkpoint that goes its own way has another one.
+        Of the checkpoint. A fork has another one; a checkpoint that is moved keeps it (rule 1.6).
     generation : int
         Of this start. An older generation of the same origin must not write any more.
     """

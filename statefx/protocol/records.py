@@ -181,7 +181,8 @@ class Committing:
     # Event time, where it has got on: the watermarks of tasks, by ``component/task``, and what was heard of units.
     watermarks: Mapping[str, int] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
-    due_ms: int = 0  # when a timer of the clock is due, in milliseconds since 1970: a transaction begins then
+    # Rule 14.8: when a timer of the clock is due, in milliseconds since 1970: a transaction begins then.
+    due_ms: int = 0
 
     kind: ClassVar[str] = "COMMITTING"
 

@@ -2,7 +2,7 @@
 
 ::
 
-    order     the watermark after the transaction before, which `execute` sees
+    order     the watermark after the transaction before, which `execute` sees (rule 14.2)
     rows      the greatest time of each unit that the task reads or emits
     barriers  have all come: the watermark is the least of them, which `finishBatch` and `prePrepare` see
     barriers and ack leave with it
@@ -159,7 +159,7 @@ class TaskTime:
             self.read[stream].take(batch)
 
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
-        """Get on to what the input allows: its barriers, and the DataFrames as they were decided before."""
+        """Get on to what the input allows: its barriers, and the DataFrames as they were decided before (rule 14.6)."""
         found = least([barriers, *(self._reached(name, timing) for name, timing in self._raw.items())])
         self._get_on(found, parts)
 

@@ -297,7 +297,7 @@ class LivingSlot:
     def _resolve(self, body: bytes) -> None:
         order = SentResolution(body.decode(), self._deployment)
         for task in order.tasks:
-            self._control.check()
+            self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
             report = resolve_task(self._worker, self._deployment, order, task)
             self._control.send(Kind.REPORT, report.pack())
 

@@ -7,7 +7,7 @@
                                 +----------+ rolled back: the same tuples once more, the spout is not asked
 
 Each tuple with an id has a root, a number that travels with all that is anchored to it. A task that fails a tuple
-tells its roots, and the trees that nobody has failed are acked (rule 11).
+tells its roots, and the trees that nobody has failed are acked (rule 11.3).
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class LivingSpout(SpoutCollector):
     # ---- a transaction
 
     def batch(self, txid: int) -> Sequence[Delivery]:
-        """Return what a transaction emits: the same in each of its attempts."""
+        """Return what a transaction emits: the same in each of its attempts (rule 11.2)."""
         if txid not in self._kept:
             if self._name is None and not self._is_open:
                 self._open(())

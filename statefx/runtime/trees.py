@@ -1,8 +1,8 @@
 """The trees of tuples, as one task of a bolt knows them in one attempt: what it anchors to, holds and fails.
 
 A tuple that a plain bolt has neither acked nor failed when the transaction ends is **held**: it gets a random number,
-of which the acker is told. When the bolt acks or fails it in a later transaction, the acker is told the number again
-(rule 11).
+of which the acker is told. When the bolt acks or fails it in a later transaction, the acker is told the number again.
+All other tuples of a tree cancel out within their transaction, since none is in transit at its end (rule 11.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random lives of topologies of spouts come to what a life without failure comes to; `make soak` plays more of them."""
+"""Random lives of topologies of spouts come to what one without failure comes to (rule 8.1); `make soak` plays more."""
 
 import logging
 import random

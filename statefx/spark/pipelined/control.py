@@ -27,9 +27,9 @@ ALIVE_SECS = 1.0
 """Between two signs of life: so seldom that an idle topology of 8 tasks costs a thousandth of a core."""
 
 SILENCE_SECS = 20.0
-"""After which a slot is taken for dead. A worker that runs answers within a second from a thread of its own; but a
-machine that swaps, or Python code that holds the interpreter's lock (a long regular expression), has stood still for
-seconds."""
+"""After which a slot is taken for dead (rule 13.11). A worker that runs answers within a second from a thread of its
+own; but a machine that swaps, or Python code that holds the interpreter's lock (a long regular expression), has stood
+still for seconds."""
 
 HELLO_SECS = 10.0
 """How long a stranger may take to say who he is."""

@@ -153,7 +153,7 @@ class StateStore(ABC):
         ----------
         txid : int
         token : str
-            Given to no other call, except to the same one again: that is as once.
+            Given to no other call, except to the same one again: that is as once (rule 4.6).
         writes : sequence of (key, value)
             Sorted by key; None deletes.
 

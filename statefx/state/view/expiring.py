@@ -1,4 +1,7 @@
-"""Entries that are over at a time: how they are kept, never seen after it, and removed."""
+"""Entries that are over at a time: how they are kept, never seen after it, and removed.
+
+Their clock is that of the attempt (rule 14.9).
+"""
 
 from __future__ import annotations
 

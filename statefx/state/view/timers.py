@@ -179,7 +179,7 @@ class _Firing:
 
 
 class Timers:
-    """The timers of one task, which are state: set, deleted and fired in the transaction.
+    """The timers of one task, which are state: set, deleted and fired in the transaction (rule 14.7).
 
     Parameters
     ----------
