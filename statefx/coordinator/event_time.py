@@ -24,7 +24,7 @@ class EventTimes:
 
     plan: Plan
     finished: dict[str, Numbers] = field(default_factory=dict)
-    """The partitions that are finished, of each spout of which some may be."""
+    """The partitions that are finished (rule 14.11), of each spout of which some may be."""
 
     def orders(self, state: LogState, since_ms: int, partitions: Mapping[str, int]) -> dict[TaskId, TimeOrder]:
         """Return what each task is told.
