@@ -68,12 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigError) else 1
 
 
-_ARGUMENT = re.compile(r"\b(?:(sinks)='(\w+)'|(to)=(?!['\"]))")
+_ARGUMENT = re.compile(r"\b(?:(sinks)='(\w+)'|(to)=(?!['\"])|(at|txid)=(?=\d))")
 """What errors say of arguments that a shell gives as options."""
 
 
 def _option(found: re.Match[str]) -> str:
-    return f"--{found[1]} {found[2]}" if found[1] else f"--{found[3]}"
+    if found[1]:
+        return f"--{found[1]} {found[2]}"
+    return f"--{found[3]}" if found[3] else f"--{found[4]} "
 
 
 _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

@@ -10,6 +10,7 @@ from statefx.admin.reading import check_idle
 from statefx.admin.savepoints import found_checkpoint, taken
 from statefx.coordinator.renaming import Renaming
 from statefx.errors import ConfigError, TopologyError
+from statefx.operators.dedup import DEDUP
 from statefx.topology.checks import check_id
 
 
@@ -80,7 +81,8 @@ def rename(
     asked = {*renaming.names, *renaming.dropped}
     if not asked or (lacking := sorted(asked - there)):
         what = f"{lacking[0]!r} keeps nothing" if asked else "say who is called what, or who is dropped"
-        raise ConfigError(f"rename: {what}; in {folders.location} there are {sorted(there) or 'none'}")
+        shown = sorted(one for one in there if not one.startswith(DEDUP))
+        raise ConfigError(f"rename: {what}; in {folders.location} there are {shown or 'none'}")
     renaming.of(found)  # refuses a new name that is there
     check_idle(found, folders, "rename")
     taken(folders, "rename", renaming=renaming)

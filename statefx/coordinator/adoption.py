@@ -186,7 +186,11 @@ def _held_by(component: str) -> str:
         )
     if component.startswith(DEDUP):
         spout = component.removeprefix(DEDUP)
-        return f"ids of messages of spout {spout!r} that may come again: give setSpout({spout!r}, ...) its dedup again"
+        return (
+            f"ids of messages of spout {spout!r} that may come again: give setSpout({spout!r}, ...) its dedup again; "
+            f"if it has another name now, start with rename={{{spout!r}: its name}}; to give the ids up, with "
+            f"drop=[{component!r}]"
+        )
     return (
         f"state of bolt {component!r}, which the topology no longer has (or which is no longer stateful): bring it "
         f"back; if it has another name now, start with rename={{{component!r}: its name}}; to give its state up, with "

@@ -69,9 +69,11 @@ class Renaming:
 
     @staticmethod
     def known(found: LogState) -> set[str]:
-        """Return the ids under which a checkpoint keeps something."""
+        """Return the ids under which a checkpoint keeps something; a spout with dedup is there by both its ids."""
         planned = {spout for said in found.planned_metadata.values() for spout in said}
-        return {*found.topology.stateful, *found.topology.tracked, *found.committed_metadata, *planned}
+        stateful = found.topology.stateful
+        spouts = {id.removeprefix(DEDUP) for id in stateful}
+        return {*stateful, *spouts, *found.topology.tracked, *found.committed_metadata, *planned}
 
     def of(self, found: LogState) -> Renaming:
         """Return what of it is to be done in a checkpoint.
@@ -100,7 +102,7 @@ class Renaming:
                 names[old] = new
                 if DEDUP + old in there:
                     names[DEDUP + old] = DEDUP + new
-        dropped = frozenset(one for one in there if one.removeprefix(DEDUP) in self.dropped)
+        dropped = frozenset(one for one in there if not self.dropped.isdisjoint((one, one.removeprefix(DEDUP))))
         if (names or dropped) and found.committing is not None:
             raise CheckpointMismatchError(
                 f"transaction {found.committing.txid} of the checkpoint in {found.location} is decided, and not "

@@ -115,6 +115,12 @@ def check_name(name: object) -> None:
             f"a savepoint's name has 1 to 100 letters, digits, dots, dashes and underscores, and begins with a letter "
             f"or a digit, got {name!r}"
         )
+    if name.isdecimal():
+        raise ConfigError(
+            f"{name!r} reads as a transaction's number, and can't name a savepoint: call it 'v{name}', or something "
+            f"else with a letter. To name transaction {name}, give a number: at={name}, or txid={name} in restore and "
+            "export"
+        )
 
 
 def check_keeps_versions(provider: StateProvider) -> None:

@@ -9,6 +9,7 @@ import pytest
 from statefx import TopologyBuilder, deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
 from statefx.admin import savepoints as tool
 from statefx.admin.command import main
+from statefx.admin.state_table import state_table
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
@@ -262,6 +263,26 @@ def test_what_can_not_name_a_savepoint(place, name):
         for call in (savepoint, deleteSavepoint):
             with pytest.raises(ConfigError, match="a savepoint's name has 1 to 100 letters"):
                 call(driver.folder, name)
+        assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
+
+
+@pytest.mark.parametrize("name", ["2", "20260501"])
+def test_a_name_that_reads_as_a_number_is_refused_by_every_call(place, name, capsys):
+    with Driver(place) as driver:
+        send(driver, WORK[:3])
+        for call in (
+            lambda: savepoint(driver.folder, name),
+            lambda: deleteSavepoint(driver.folder, name),
+            lambda: restore(driver.folder, name),
+            lambda: export(driver.folder, place / "copy", name),
+            lambda: state_table(driver.folder, "count", at=name),
+            lambda: state_table(driver.folder, "count", diff=(name, None)),
+        ):
+            with pytest.raises(ConfigError, match=f"'{name}' reads as a transaction's number.* call it 'v{name}'"):
+                call()
+        for command in (["savepoint", name, "--yes"], ["restore", name, "--yes"], ["delete-savepoint", name, "--yes"]):
+            assert main([command[0], str(driver.folder), *command[1:]]) == 2
+            assert "reads as a transaction's number" in capsys.readouterr().err
         assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
 
 
