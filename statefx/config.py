@@ -149,8 +149,9 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.acker.executors",
         "int",
         None,
-        "How many tasks track the trees of tuples that bolts hold over transactions; 0: no tuple may be held. With "
-        "another number, the next start gives them the trees that are open.",
+        "How many tasks track the trees of tuples that bolts hold over transactions. With another number, the next "
+        "start gives them the trees that are open. 0: no tuple has a tree, and a message is acked whatever becomes of "
+        "it.",
         implied="1",
     ),
     Setting(

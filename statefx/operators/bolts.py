@@ -440,7 +440,8 @@ class Bolt(Combining, ABC):
             outside state and collector may happen more than once.
         Raising
             Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
-            with BoltError. FailedException: the transaction is rolled back and tried again, the query goes on.
+            with BoltError. FailedException: the transaction is rolled back and tried again, the query goes on; behind a
+            ``Spout`` the messages fail that the tuple comes from, and one without a tree is lost.
 
         Parameters
         ----------
@@ -463,7 +464,8 @@ class Bolt(Combining, ABC):
         Not guaranteed
             The size of a batch, or that batches of two attempts are cut alike.
         Raising
-            As ``execute``.
+            As ``execute``. FailedException behind a ``Spout`` undoes the batch, and halves of it come again until the
+            rows to blame are alone.
 
         Parameters
         ----------
@@ -497,6 +499,16 @@ def anchors_by_hand(operator: object) -> bool:
 def may_hold(operator: object) -> bool:
     """Tell whether an operator may hold tuples: a plain bolt that is given them one by one."""
     return anchors_by_hand(operator) and not operator.vectorised  # type: ignore[attr-defined]
+
+
+def keeps_until_end(operator: object) -> bool:
+    """Tell whether an operator may keep the tuples of a transaction until ``finishBatch``."""
+    return isinstance(operator, BatchBolt) and not operator.vectorised
+
+
+def anchors_to_several(operator: object) -> bool:
+    """Tell whether an operator may anchor a row to several tuples."""
+    return may_hold(operator) or keeps_until_end(operator)
 
 
 class BasicBolt(Bolt):
@@ -539,12 +551,13 @@ class BatchBolt(BasicBolt):
         Not guaranteed
             That the transaction will be committed.
         Raising
-            As ``execute``.
+            Fails the attempt. FailedException: the transaction is rolled back and tried again.
 
         Parameters
         ----------
         collector : Collector
-            Takes what is emitted.
+            Takes what is emitted. Behind a ``Spout`` it fails tuples that ``execute`` was given in this transaction,
+            and anchors to them: ``fail(tup, "why")``, ``emit(values, anchors=tup)``.
         """
 
 

@@ -56,8 +56,8 @@ class Collector(ABC):
             The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
         anchors : tuple, or Sequence of tuples
             The input tuples this one comes from: if it fails, they fail. Only for a plain ``Bolt``, and before they are
-            acked; without them nobody hears what becomes of the tuple. Other bolts anchor to the tuple that they are
-            given.
+            acked, and for a ``BatchBolt`` in ``finishBatch``; without them a plain bolt's tuple is lost if it fails.
+            Other bolts anchor to the tuple that they are given.
         **fields : Any
             In place of `values`: every field of the stream by its name. A field that is named as one of the other
             parameters can be emitted by position only.
@@ -68,7 +68,7 @@ class Collector(ABC):
             The stream is not declared, or the values do not fit its schema. At the latest when the
             transaction's rows are sent, so not always in the call that emitted them.
         BoltError
-            `anchors` were given by another than a plain ``Bolt``, or are no tuples of its input.
+            `anchors` were given by another bolt, or elsewhere, or are no tuples of its input.
 
         Contract
         --------
@@ -110,8 +110,10 @@ class Collector(ABC):
         """Say that `tup` could not be dealt with.
 
         Behind a `Spout` the spout is told ``fail(id)`` for each tuple of its own that `tup` comes from, when the
-        transaction is committed; state that was changed stays changed, as in Storm. A tuple that is not tracked has no
-        such id: the transaction is rolled back and tried again.
+        transaction is committed; state that was changed stays changed, as in Storm. A tuple without an id,
+        or that was emitted without anchors, is lost, and the call that fails it is undone. Any other input comes again:
+        the transaction is rolled back and tried again. It may be called in ``finishBatch`` too, for the transaction's
+        tuples.
 
         Parameters
         ----------

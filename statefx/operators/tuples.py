@@ -45,7 +45,7 @@ def tuple_maker(fields: pa.Schema, source: str, stream: str, *, rooted: bool = F
     is no subclass of that: a namedtuple's ``__new__`` takes the values one by one, and so every tuple would run Python
     code, or take two more steps around it. Without it ``map(maker, rows)`` is C alone, in 0.09 us a tuple, not 0.15.
 
-    `rooted` tuples may be given ``_roots``, the trees that they belong to.
+    `rooted` tuples may be given the trees that they belong to.
     """
     named = tuple_class(fields)
     namespace = {name: value for kind in reversed(named.__mro__[:-2]) for name, value in vars(kind).items()}
@@ -127,7 +127,7 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
 
     def __reduce__(self: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: N807 - becomes a method below
         if (roots := getattr(self, "_roots", None)) is not None:  # also in a state whose values are pickled
-            return _rebuild_rooted, (names, tuple(self), roots, held_number(self))
+            return _rebuild_rooted, (names, tuple(self), roots, held_number(self) if roots else None)
         return _rebuild, (names, tuple(self))
 
     # Python puts the class's name into "'...' object has no attribute": so it lists the fields.
@@ -154,7 +154,7 @@ def _rooted_class(names: tuple[str, ...]) -> type[Any]:
     return type(named.__name__, (named,), {"__module__": __name__})
 
 
-def _rebuild_rooted(names: tuple[str, ...], values: Sequence[Any], roots: Any, held: int) -> Any:
+def _rebuild_rooted(names: tuple[str, ...], values: Sequence[Any], roots: Any, held: int | None) -> Any:
     made = _rooted_class(names)._make(values)
     made._roots, made._held = roots, held
     return made
@@ -176,7 +176,9 @@ def _renamed(tup: Any) -> Any:
     names: tuple[str, ...] = getattr(tup, "_names", tup._fields)
     own = None if names == tup._fields else list(names)
     roots = getattr(tup, "_roots", None)
-    return own if roots is None else {"names": own, "roots": roots, "held": held_number(tup)}
+    if roots is None:
+        return own
+    return {"names": own, "roots": roots, "held": held_number(tup) if roots else None}  # one without trees is not held
 
 
 register_namedtuples(_remade, _renamed)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.operators import DEFAULT_STREAM, BasicBolt, Spout
 from statefx.operators.acker import ACKER
-from statefx.operators.bolts import may_hold
+from statefx.operators.bolts import anchors_to_several
 from statefx.operators.dedup import DEDUP
 from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.identity import TaskId
@@ -218,7 +218,8 @@ class Plan:
     def root_types(self) -> Mapping[str, pa.DataType]:
         """How the rows of a component say which trees they belong to; components that are not tracked are not in it.
 
-        What a plain bolt emits may be anchored to several tuples, and so to several roots.
+        What a plain bolt emits may be anchored to several tuples, and so to several roots; so may what a batch bolt
+        emits in ``finishBatch``.
         """
         found: dict[str, pa.DataType] = {}
         for name, component in self.components.items():  # in topological order
@@ -226,7 +227,7 @@ class Plan:
                 found[name] = ROOT
             sources = [found[edge.source] for edge in self.inputs[name] if is_tracked(edge, component, found)]
             if sources:
-                several = may_hold(component.operator) or ROOTS in sources
+                several = anchors_to_several(component.operator) or ROOTS in sources
                 found[name] = ROOTS if several else ROOT
         return found
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice, repeat
 from typing import Any
 
 import pyarrow as pa
 
-from statefx.errors import CodecError, FailedException
+from statefx.errors import CodecError
 from statefx.operators import BatchBolt, Bolt, Stateful
 from statefx.operators.acker import ACKS, Acker
 from statefx.operators.bolts import timers_of
@@ -35,7 +35,7 @@ from statefx.runtime.bolts import (
 )
 from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
-from statefx.runtime.trees import Roots, Trees
+from statefx.runtime.trees import Roots
 from statefx.runtime.windows import Windows
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
@@ -147,17 +147,19 @@ class BoltOperator(TaskOperator):
         bolt, source = self._bolt, name_shown(edge.source)
         assert bolt is not None
         self._broadcast(on=edge.grouping.broadcast)
-        roots = None
-        if self._task.trees is not None and self._task.deployment.plan.tracks(edge):
-            roots = self._roots(batch.column(batch.num_columns - 1))
-            batch = batch.select(range(batch.num_columns - 1))
+        roots, trees = None, self._task.trees
+        if trees is not None:
+            if self._task.deployment.plan.tracks(edge):
+                roots = self._roots(batch.column(batch.num_columns - 1))
+                batch = batch.select(range(batch.num_columns - 1))
+            trees.bring(roots)
         if self._guarded is not None and not self._broadcasting:
             batch = self._guarded.received(edge, batch)
         if self._windows is not None:
             self._windows.feed(edge, batch)
             return False
         if bolt.vectorised and not self._broadcasting:
-            self._execute_batch(edge, _marked(batch, edge, source))
+            self._execute_batch(_marked(batch, edge, source), roots)
             return False
         with self._hook(self._name):
             columns = values_of(batch, source, edge)
@@ -165,11 +167,10 @@ class BoltOperator(TaskOperator):
             keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
             with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
                 self._state.prefetch(keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)))
-        trees = self._task.trees
         new = self._classes.get(edge.id)
         if new is None:
-            by_hand = trees is not None and trees.by_hand
-            new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=by_hand)
+            rooted = trees is not None and (trees.by_hand or trees.kept)
+            new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=rooted)
         if self._guarded is not None and not self._broadcasting:
             columns = self._guarded.take(batch, columns)
         self._tuples = map(new, zip(*columns, strict=True))
@@ -178,13 +179,13 @@ class BoltOperator(TaskOperator):
             self._tuples = zip(self._tuples, trees.received(own) if trees.tracing else own, strict=False)
         return self.resume()
 
-    def _execute_batch(self, edge: Edge, batch: pa.RecordBatch) -> None:
+    def _execute_batch(self, batch: pa.RecordBatch, roots: Sequence[Roots] | None) -> None:
         """Give the bolt a whole batch."""
         bolt, collector = self._bolt, self._task.collector
         assert bolt is not None
         with self._hook("executeBatch"):
-            if self._guarded is not None:
-                self._guarded.run_batch(lambda part: bolt.executeBatch(part, collector), batch)
+            if self._guarded is not None and (roots is not None or self._guarded.sets_aside):
+                self._guarded.run_batch(lambda part: bolt.executeBatch(part, collector), batch, roots)
                 return
             returned: object = bolt.executeBatch(batch, collector)  # type: ignore[func-returns-value]  # users' may
             check_nothing("executeBatch", returned)
@@ -205,19 +206,20 @@ class BoltOperator(TaskOperator):
         """Return the roots of a batch's tuples, in the form of those that the bolt's own rows have."""
         found: list[Any] = column.to_pylist()
         if column.type == ROOT and self._task.deployment.plan.root_types[self._task.id.component] == ROOTS:
-            return [None if root is None else [root] for root in found]
+            return [None if root is None else [root] if root else [] for root in found]
         return found
 
     def resume(self) -> bool:
         """Run the tuples that are left."""
-        if self._guarded is not None and not self._broadcasting:
-            assert self._bolt is not None
-            with self._hook("execute"):
-                return self._guarded.run_tuples(self._bolt.execute, self._tuples)
-        if self._task.trees is not None:
-            return self._run_tracked(self._task.trees)
         name = self._name
         execute, collector, outbox = getattr(self._bolt, name), self._task.collector, self._task.outbox
+        if self._task.trees is not None:
+            assert self._guarded is not None
+            with self._hook(name):
+                return self._guarded.run_tracked(self._task.trees, execute, self._tuples, name)
+        if self._guarded is not None and not self._broadcasting:
+            with self._hook(name):
+                return self._guarded.run_tuples(execute, self._tuples)
         with self._hook(name):
             for tup in self._tuples:
                 if (given := execute(tup, collector)) is not None:
@@ -226,38 +228,12 @@ class BoltOperator(TaskOperator):
                     return True
         return False
 
-    def _run_tracked(self, trees: Trees) -> bool:
-        """Run the tuples that are left, each with the roots of its trees; a tuple that fails fails these alone.
-
-        One that all tasks are given fails the transaction: else one of them might have it, and another not.
-        """
-        name = self._name
-        execute, collector, outbox = getattr(self._bolt, name), self._task.collector, self._task.outbox
-        anchor, by_hand = trees.anchor, trees.by_hand
-        with self._hook(name):
-            try:
-                for tup, roots in self._tuples:
-                    if by_hand:
-                        trees.begin(tup, roots)
-                    else:
-                        anchor.root = roots
-                    try:
-                        if (given := execute(tup, collector)) is not None:
-                            check_nothing(name, given)
-                    except FailedException as failure:
-                        if self._broadcasting or not trees.fail_tuple(tup, roots, failure.message):
-                            raise  # it is not tracked: the transaction fails
-                    if outbox.pressing:
-                        return True
-            finally:
-                anchor.root = None  # what finishBatch emits belongs to no single tuple
-        return False
-
     def end(self) -> None:
         """Give the bolt its tick if it gets one, and its timers, call finishBatch; tell the acker of what is held."""
         bolt, task = self._bolt, self._task
         assert bolt is not None
         self._broadcast(on=False)
+        task.collector.anchoring = task.collector.anchoring or isinstance(bolt, BatchBolt)
         if task.id.component in task.order.ticks and self._windows is None:
             self._tick()
         if task.time is not None:
@@ -275,6 +251,8 @@ class BoltOperator(TaskOperator):
                 returned: object = bolt.finishBatch(task.collector)  # type: ignore[func-returns-value]  # users' may
                 check_nothing("finishBatch", returned)
         if task.trees is not None:
+            assert self._guarded is not None
+            self._guarded.count_lost("finishBatch" if isinstance(bolt, BatchBolt) else "onTimer")
             rows = task.trees.rows()
             if rows.num_rows:
                 task.collector.emitBatch(rows, stream=ACKS)

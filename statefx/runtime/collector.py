@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence, Set
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -53,8 +54,11 @@ class TaskCollector(Collector):
         self._who = f"{kind} {component!r}"
         self._outputs = outputs
         self.attempt = attempt
-        self._anchoring = anchoring
-        self._closed = False
+        self.anchoring = anchoring
+        self._closed, self._closed_with = False, 0
+        self._late: BoltError | None = None
+        self._tell_late: Callable[[BoltError], None] | None = None
+        self._thread = threading.get_ident()
         self._failed: FailedException | None = None
         self._streams = {
             name: gathering_of(
@@ -107,7 +111,7 @@ class TaskCollector(Collector):
             self._checked_anchors(anchors)
             self._emit(values, stream, task, fields)
             return
-        roots = trees.open_roots(anchors)
+        before, roots = trees.anchor.root, trees.open_roots(anchors)
         trees.anchor.root = trees.roots_of(self._checked_anchors(anchors)) if roots is None else roots
         try:
             # As above: a plain row of the default stream goes the short way.
@@ -117,12 +121,13 @@ class TaskCollector(Collector):
             else:
                 self._emit(values, stream, task, fields)
         finally:
-            trees.anchor.root = None
+            trees.anchor.root = before
 
     def _checked_anchors(self, anchors: Any) -> Iterable[Any]:
         """Refuse anchors where they have no meaning, and what is no tuple of the bolt's input."""
-        if not self._anchoring:
-            raise self._misused("emit(..., anchors=)", "only a plain Bolt anchors by hand: leave anchors out")
+        if not self.anchoring:
+            remedy = "only a plain Bolt, and a BatchBolt in finishBatch, anchor by hand: leave anchors out"
+            raise self._misused("emit(..., anchors=)", remedy)
         each = [anchors] if is_tuple(anchors) else anchors
         if isinstance(each, str) or not isinstance(each, Iterable) or not all(map(is_tuple, each := list(each))):
             raise self._misused(
@@ -160,7 +165,7 @@ class TaskCollector(Collector):
     @property
     def count(self) -> int:
         """How many rows came for the streams that have readers."""
-        found = 0
+        found = self._closed_with
         for gathering in self._streams.values():  # asked twice for each partition of a spout: `sum` takes twice as long
             found += gathering.count
         return found
@@ -276,7 +281,8 @@ class TaskCollector(Collector):
                 self.guard.journal.append(self._trees.failures_back())
             if self._trees.fail(tup, reason):
                 return
-        self._failed = FailedException(f"it called collector.fail({tup!r})", component=self._component)
+        why = f": {reason}" if reason else ""
+        self._failed = FailedException(f"it called collector.fail({shown(tup)}){why}", component=self._component)
         raise self._failed
 
     def resetTimeout(self, tup: Any) -> None:
@@ -297,34 +303,47 @@ class TaskCollector(Collector):
             gathering.flush()
 
     def finish(self) -> None:
-        """Send on everything, also what is held to be added up: nothing more will be emitted."""
+        """Send on everything, also what is held to be added up: from now on nothing can be emitted."""
         self.flush()
         for outlet in self.outlets:
             outlet.finish()
+        self.close()
+
+    def refuse_late(self, tell: Callable[[BoltError], None]) -> None:
+        """Raise BoltError if something was emitted since `finish`; from now on that is told by `tell`, in any thread.
+
+        A row that is emitted late is in no transaction. The thread that emits it learns of it, and nobody else.
+        """
+        self._tell_late = tell
+        if self._late is not None:
+            raise self._late
 
     def close(self) -> None:
         """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
         # Rule 5.2: the barriers say how many rows have gone, and are on their way.
-        self._closed = True
+        self._closed, self._closed_with = True, self.count
         self._plain_width = -1
         self._streams = {}
         self._outputs = {}
 
     def _no_such_stream(self, stream: Any, values: Any = ()) -> BoltError:
         if self._closed:
-            return BoltError(
-                f"{self._who} emitted through a collector of transaction {self.attempt.txid} that has ended: "
-                "don't keep a collector, emit through the one that execute, executeBatch, finishBatch or a spout's "
-                "emit...Batch was given",
+            self._late = BoltError(
+                f"{self._who} emitted through a collector of transaction {self.attempt.txid} whose rows had left: the "
+                "row is lost. Emit before execute, executeBatch, finishBatch or a spout's emit...Batch returns, by the "
+                "collector it was given; wait there for threads that emit",
                 component=self._component,
                 txid=self.attempt.txid,
             )
+            if self._tell_late is not None and threading.get_ident() != self._thread:
+                self._tell_late(self._late)
+            return self._late
         if not isinstance(stream, str):
             remedy = "emit takes one tuple of values: write emit((first, second)), or emit(values, stream='name')"
             if is_tuple(values) or is_tuple(stream) or (isinstance(values, list) and any(map(is_tuple, values))):
                 named = f", stream={values!r}" if isinstance(values, str) else ""  # Storm's emit(stream, tup, values)
                 by_hand = f"write emit(values{named}, anchors=tup)"
-                remedy = by_hand if self._anchoring else f"write emit(values{named}), which is anchored by itself"
+                remedy = by_hand if self.anchoring else f"write emit(values{named}), which is anchored by itself"
             return SchemaError(
                 f"{self._who} called emit({shown(values)}, {shown(stream)}); {remedy}",
                 component=self._component,

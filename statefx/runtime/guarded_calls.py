@@ -1,9 +1,14 @@
-"""Gives a bolt its rows so that one of which it raises an error is set aside, and the others are kept."""
+"""Gives a bolt its rows so that a bad one alone is undone: one of which it raises an error, or fails a loose tuple.
+
+A row that fails by FailedException fails the trees that it belongs to. A loose one (see `statefx.runtime.trees`) is
+lost, or a dead letter: no other attempt would be given anything else, and nobody hands it out again.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +23,15 @@ from statefx.runtime.bolts import check_nothing
 from statefx.runtime.guarding import CallGuard, is_of_row
 from statefx.runtime.operator import TaskAttempt
 from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
+from statefx.runtime.trees import Roots, Trees
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge, OnError
 
+LOST = "the tuple is lost, for its message has no id, or it was emitted without anchors"
+
 
 class GuardedCalls:
-    """Calls ``execute`` or ``executeBatch`` of a bolt that has an ``onError``, in one attempt.
+    """Calls ``execute`` or ``executeBatch`` of a bolt that has an ``onError``, or is given tuples of a spout's.
 
     Parameters
     ----------
@@ -32,6 +40,11 @@ class GuardedCalls:
         The collector's.
     state : LentState or None
         The bolt's.
+
+    Attributes
+    ----------
+    sets_aside : bool
+        Whether the bolt has an ``onError``.
     """
 
     _edge: Edge
@@ -48,6 +61,7 @@ class GuardedCalls:
         self._guard = guard
         self._state = state
         mode = task.deployment.plan.components[task.id.component].on_error
+        self.sets_aside = mode is not OnError.FAIL
         self._writes_letters = mode.writes_letters
         self._quarantine: Quarantine | None = None
         if mode is OnError.QUARANTINE_KEY:
@@ -97,9 +111,9 @@ class GuardedCalls:
         return [self._left, *columns[1:]]
 
     def run_tuples(self, execute: Callable[..., object], tuples: Iterator[Any]) -> bool:
-        """Give the bolt the tuples that are left, with their roots if they are tracked; True if it has to pause."""
+        """Give the bolt the tuples that are left, which are not tracked; True if it has to pause."""
         task, guard, journal = self._task, self._guard, self._guard.journal
-        collector, outbox, trees = task.collector, task.outbox, task.trees
+        collector, outbox = task.collector, task.outbox
         clear = journal.clear
         execute = self._holding(execute)
         guard.begin(self._state)
@@ -107,14 +121,7 @@ class GuardedCalls:
             for tup in tuples:
                 given: object = None
                 try:
-                    if trees is None:
-                        given = execute(tup, collector)
-                    else:
-                        tup, trees.anchor.root = tup
-                        given = execute(tup, collector)
-                except FailedException as failure:
-                    if trees is None or not trees.fail_tuple(tup, trees.anchor.root, failure.message):
-                        raise
+                    given = execute(tup, collector)
                 except Exception as error:
                     if not is_of_row(error):
                         raise
@@ -130,47 +137,173 @@ class GuardedCalls:
                     return True
         finally:
             guard.end()
-            if trees is not None:
-                trees.anchor.root = None
         return False
 
-    def run_batch(self, execute: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> None:
+    def run_tracked(
+        self, trees: Trees, execute: Callable[..., object], tuples: Iterator[tuple[Any, Roots]], name: str
+    ) -> bool:
+        """Give the bolt the tuples that are left, each with its roots; True if it has to pause.
+
+        One that all tasks are given fails the transaction: else one of them might have it, and another not.
+        """
+        collector, outbox = self._task.collector, self._task.outbox
+        journal, one_by_one = self._guard.journal, name == "execute"
+        guarded = one_by_one and self.sets_aside
+        if one_by_one:
+            execute = self._holding(execute)
+        if guarded:
+            self._begin(trees)
+        begin = trees.begin
+        try:
+            for tup, roots in tuples:
+                if not guarded and one_by_one and not roots and roots is not None:  # from here on: each takes longer
+                    self._begin(trees)
+                    guarded = True
+                begin(tup, roots)
+                try:
+                    if (given := execute(tup, collector)) is not None:
+                        check_nothing(name, given)
+                except Exception as error:  # noqa: BLE001 - raised on, unless it concerns the tuple alone
+                    execute = self._deal_with(error, tup, roots, execute, is_broadcast=not one_by_one)
+                if trees.lost:
+                    execute = self._take_lost(trees, execute)
+                if guarded and journal:
+                    if self._guard.waiting:
+                        self._guard.keep()
+                    journal.clear()
+                if outbox.pressing:
+                    return True
+        finally:
+            trees.end()
+            self._end(trees)
+        return False
+
+    def _deal_with(
+        self, error: Exception, tup: Any, roots: Roots, execute: Callable[..., object], *, is_broadcast: bool
+    ) -> Callable[..., object]:
+        """Deal with what a call has raised for a tuple, or raise it on; return what executes those that come next."""
+        trees = self._task.trees
+        assert trees is not None
+        if is_broadcast:
+            raise error
+        if not isinstance(error, FailedException):
+            if not self.sets_aside or not is_of_row(error):
+                raise error
+            self._guard.undo()
+            return self._set_tuple_aside(error, execute)
+        if not roots and roots is not None:
+            return self._lose_tuple(error, execute)
+        if not trees.fail_tuple(tup, roots, error.message):
+            raise error
+        return execute
+
+    def _begin(self, trees: Trees | None) -> None:
+        self._guard.begin(self._state)
+        if trees is not None:
+            trees.journal = self._guard.journal
+
+    def _end(self, trees: Trees | None) -> None:
+        self._guard.end()
+        if trees is not None:
+            trees.journal = None
+
+    def run_batch(
+        self,
+        execute: Callable[[pa.RecordBatch], object],
+        batch: pa.RecordBatch,
+        roots: Sequence[Roots] | None = None,
+    ) -> None:
         """Give the bolt a batch; if it raises an error the halves of it, until the rows that are to blame are alone.
 
         Rows keep their order. A batch that can be dealt with in halves alone has no bad row. Rows that are replayed
-        come one by one: whether one may be executed depends on what has become of the one before.
+        come one by one: whether one may be executed depends on what has become of the one before. `roots` are those of
+        the rows; None: FailedException fails the transaction.
         """
-        parts: list[tuple[pa.RecordBatch, int | None]] = [(batch, None)]
+        parts: list[tuple[pa.RecordBatch, int | None, Sequence[Roots] | None]] = [(batch, None, roots)]
         if self._numbers is not None:
-            parts = [(batch.slice(at, 1), number) for at, number in enumerate(self._numbers)][::-1]
-        self._guard.begin(self._state)
+            parts = [
+                (batch.slice(at, 1), number, None if roots is None else roots[at : at + 1])
+                for at, number in enumerate(self._numbers)
+            ][::-1]
+        self._begin(self._task.trees)
         try:
             while parts:
-                part, number = parts.pop()
+                part, number, of = parts.pop()
                 if self._may_hold_back:
-                    part = self._let_through(part, number)
+                    part, of = self._let_through(part, number, of)
                     self._guard.keep()
                     if not part.num_rows:
                         continue
                 try:
                     given = execute(part)
                 except Exception as error:
-                    if not is_of_row(error):
+                    if not (self.sets_aside and is_of_row(error)) and not self._is_of_trees(error, of):
                         raise
                     self._guard.undo()
                     if part.num_rows > 1:
                         half = part.num_rows // 2
-                        parts += [(part.slice(half), None), (part.slice(0, half), None)]
+                        parts.append((part.slice(half), None, None if of is None else of[half:]))
+                        parts.append((part.slice(0, half), None, None if of is None else of[:half]))
                         continue
-                    key = None if self._quarantine is None else self._keys_of(part)[0]
-                    self._set_aside(error, "executeBatch", part, key, number)
+                    if isinstance(error, FailedException) and of is not None and of[0]:
+                        assert self._task.trees is not None
+                        self._task.trees.fail_roots(of[0], error.message)
+                    else:
+                        self._set_row_aside(error, part, number)
                 else:
                     check_nothing("executeBatch", given)
                     if number is not None:
                         self._dealt_with(self._keys_of(part)[0])
                 self._guard.keep()
         finally:
-            self._guard.end()
+            self._end(self._task.trees)
+
+    # ---- rows that fail
+
+    @staticmethod
+    def _is_of_trees(error: Exception, roots: Sequence[Roots] | None) -> bool:
+        """Tell whether an error of a batch is to fail single rows, and not the transaction."""
+        # A row alone that is of replayable input fails the transaction; among others, the blame has to be found.
+        is_replayable = roots is None or all(root is None for root in roots)
+        return isinstance(error, FailedException) and not is_replayable
+
+    def _lose_tuple(self, failure: FailedException, execute: Callable[..., object]) -> Callable[..., object]:
+        """Undo the call for the tuple that the bolt was given last, and lose that; return what executes the others."""
+        trees = self._task.trees
+        assert trees is not None
+        self._guard.undo()
+        trees.is_taken_back()  # it may have called collector.fail first
+        if self.sets_aside:
+            return self._set_tuple_aside(failure, execute)
+        self._lose(_reason_of(failure), "execute")
+        return execute
+
+    def _set_row_aside(self, error: Exception, row: pa.RecordBatch, number: int | None) -> None:
+        """Set aside the only row of a batch, or lose it."""
+        if self.sets_aside:
+            key = None if self._quarantine is None else self._keys_of(row)[0]
+            self._set_aside(error, "executeBatch", row, key, number)
+        else:
+            self._lose(_reason_of(error), "executeBatch")
+
+    def _lose(self, reason: str, hook: str) -> None:
+        """Count a loose row."""
+        self._count(f"{hook}: {reason} ({LOST})")
+
+    def _take_lost(self, trees: Trees, execute: Callable[..., object]) -> Callable[..., object]:
+        """Lose the tuples that the call has failed by ``collector.fail``; return what executes those that come next."""
+        if trees.is_taken_back():
+            return self._lose_tuple(FailedException(trees.lost[-1]), execute)
+        self.count_lost("execute")
+        return execute
+
+    def count_lost(self, hook: str) -> None:
+        """Count the loose tuples that the bolt has failed by ``collector.fail``, but for those of a call undone."""
+        assert self._task.trees is not None
+        lost = self._task.trees.lost
+        for reason in lost:
+            self._lose(reason, hook)
+        lost.clear()
 
     # ---- keys in quarantine
 
@@ -198,12 +331,16 @@ class GuardedCalls:
 
         return execute_or_hold
 
-    def _let_through(self, part: pa.RecordBatch, number: int | None) -> pa.RecordBatch:
-        """Return the rows of a part that may be executed; the others are held back."""
+    def _let_through(
+        self, part: pa.RecordBatch, number: int | None, roots: Sequence[Roots] | None
+    ) -> tuple[pa.RecordBatch, Sequence[Roots] | None]:
+        """Return the rows of a part that may be executed, with their roots; the others are held back."""
         passing = [
             self._may_pass(part.slice(at, 1), key, number) for at, key in enumerate(self._keys_of(part))
         ]  # fmt: skip
-        return part if all(passing) else part.filter(pa.array(passing))
+        if all(passing):
+            return part, roots
+        return part.filter(pa.array(passing)), None if roots is None else list(compress(roots, passing))
 
     def _may_pass(self, row: pa.RecordBatch, key: bytes, number: int | None) -> bool:
         """Tell whether a row may be executed: no row of its key waits, or it is the first that does.
@@ -303,3 +440,7 @@ class GuardedCalls:
                 f"a row can't be written as a dead letter: {unwritable}", component=self._task.id.component
             )
             raise error or why from unwritable
+
+
+def _reason_of(error: Exception) -> str:
+    return (error.message if isinstance(error, FailedException) else "") or cause_of(error)

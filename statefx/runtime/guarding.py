@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -57,8 +57,8 @@ class CallGuard:
         Whether something was emitted that has to be sent on after the call.
     full : dict
         The streams of which there is enough for a batch.
-    later : list
-        Whole batches, which are not gathered, and what was emitted behind them.
+    later : list of callable
+        Send on whole batches, which are not gathered, and what was emitted behind them.
     """
 
     __slots__ = ("_state", "active", "full", "journal", "later", "waiting")
@@ -68,7 +68,7 @@ class CallGuard:
         self.active = False
         self.waiting = False
         self.full: dict[Gathering, None] = {}
-        self.later: list[tuple[Gathering, pa.RecordBatch | tuple[Any, ...]]] = []
+        self.later: list[Callable[[], None]] = []
         self._state: LentState | None = None
 
     def begin(self, state: LentState | None) -> None:
@@ -109,18 +109,15 @@ class CallGuard:
         try:
             for gathering in full:
                 gathering.flush()
-            for gathering, emitted in later:
-                if isinstance(emitted, tuple):
-                    gathering.add(emitted)
-                else:
-                    gathering.take_batch(emitted)
+            for send in later:
+                send()
         finally:
             self.journal.clear()
             self.active, self.waiting = True, False
 
-    def postpone(self, gathering: Gathering, emitted: pa.RecordBatch | tuple[Any, ...]) -> None:
+    def postpone(self, send: Callable[[], None]) -> None:
         """Have a row or a whole batch wait until the call is over."""
-        self.later.append((gathering, emitted))
+        self.later.append(send)
         self.journal.append(self.later.pop)
         self.waiting = True
 
@@ -137,7 +134,8 @@ _ALWAYS: dict[pa.DataType, type] = {
 """Of which types every value fits; of integers and texts nearly all do, and of others Arrow has to be asked."""
 
 
-def _quick_test(kinds: Sequence[pa.DataType]) -> Callable[[tuple[Any, ...]], bool]:
+@cache
+def _quick_test(kinds: tuple[pa.DataType, ...]) -> Callable[[tuple[Any, ...]], bool]:
     """Return what tells of nearly every row that fits that it does; False: Arrow has to be asked.
 
     It is one expression, as a `namedtuple` has one, for it runs for every row: a loop over the fields takes as long as
@@ -169,22 +167,11 @@ class _Guarded(Gathering):
     def _guard_by(self, guard: CallGuard) -> None:
         self._guard = guard
         self._record, self._undo = guard.journal.append, self._take_last_back
-        self._fits = _quick_test(self._schema.types)
+        self._fits = _quick_test(tuple(self._schema.types))
 
-    def add(self, row: tuple[Any, ...]) -> None:
-        """Take one row, once it is known to fit."""
-        if self._is_to_be_added(row):
-            super().add(row)
-
-    def _is_to_be_added(self, row: tuple[Any, ...]) -> bool:
-        """Write down that a row is added; False: not now."""
-        if not self._fits(row):
-            self._require_fit(row)
-        if self._guard.later:
-            self._guard.postpone(self, row)
-            return False
-        self._record(self._undo)
-        return True
+    def _emission(self, emitted: pa.RecordBatch | tuple[Any, ...]) -> Callable[[], None]:
+        """Return what emits a row or a whole batch when the call is over."""
+        return partial(self.add, emitted) if isinstance(emitted, tuple) else partial(self.take_batch, emitted)
 
     def _require_fit(self, row: tuple[Any, ...]) -> None:
         """Raise the SchemaError for a value that does not fit."""
@@ -200,7 +187,7 @@ class _Guarded(Gathering):
     def take_batch(self, batch: pa.RecordBatch) -> None:
         """Take a whole batch, when the call is over."""
         if self._guard.active:
-            self._guard.postpone(self, batch)
+            self._guard.postpone(self._emission(batch))
         else:
             super().take_batch(batch)
 
@@ -240,11 +227,11 @@ class GuardedGathering(_Guarded):
 
     def add(self, row: tuple[Any, ...]) -> None:
         """Take one row, once it is known to fit."""
-        # `_is_to_be_added` and `Gathering.add`, whose calls would take as long as all of it.
+        # It does what `Gathering.add` does: a call of that would take as long as all of it.
         if not self._fits(row):
             self._require_fit(row)
         if self._guard.later:
-            self._guard.postpone(self, row)
+            self._guard.postpone(self._emission(row))
             return
         self._record(self._undo)
         self._rows.append(row)
@@ -273,6 +260,30 @@ class GuardedAnchoredGathering(_Guarded, AnchoredGathering):
     ) -> None:
         AnchoredGathering.__init__(self, component, stream, schema, outlets, kind, times, anchor, root_type)
         self._guard_by(guard)
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Take one row, once it is known to fit; outside of guarded calls the batch tells."""
+        guard = self._guard
+        if guard.active:
+            if not self._fits(row):
+                self._require_fit(row)
+            if guard.later:
+                guard.postpone(self._emission(row))
+                return
+            self._record(self._undo)
+        super().add(row)
+
+    def _emission(self, emitted: pa.RecordBatch | tuple[Any, ...]) -> Callable[[], None]:
+        emit, anchor, root = super()._emission(emitted), self._anchor, self._anchor.root
+
+        def emit_anchored() -> None:
+            now, anchor.root = anchor.root, root
+            try:
+                emit()
+            finally:
+                anchor.root = now
+
+        return emit_anchored
 
     def _take_last_back(self) -> None:
         super()._take_last_back()

@@ -22,6 +22,7 @@ import pyarrow as pa
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
 from statefx.operators.acker import ACKS, ASKS, Kind
+from statefx.operators.tracked_spouts import TAKEN
 from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -347,7 +348,8 @@ class LivingSpout(SpoutCollector):
         for at in self._weighed[stream]:
             self._waiting_bytes += weight(row[at])
         self._waiting.append((stream, row, task, None if id is None else self._track(id)))
-        self._counts["emitted"] += 1
+        if stream != TAKEN:  # it goes with a message, and is none
+            self._counts["emitted"] += 1
 
     def emitDirect(
         self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ class Member:
         self._run("open", self._open)
 
     def _open(self) -> None:
+        self.task.worker.raise_late(self.task.deployment, self.task.id)
         if self.task.time is not None:
             self.task.time.open(self.task.order.time(self.task.id))
         self._operator.open(self.task)
@@ -118,6 +120,8 @@ class Member:
     def _prepare(self) -> PreparedTask:
         prepared = self._operator.finish()
         prepared.check_size(self.task.id)
+        task = self.task
+        task.collector.refuse_late(partial(task.worker.keep_late, task.deployment, task.id))
         return prepared
 
     def close(self, *, keep: bool) -> None:

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from statefx.operators import Bolt, Spout
 from statefx.operators.acker import ACKER
-from statefx.operators.bolts import anchors_by_hand, may_hold
+from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.plan.levels import EDGE_COLUMN
+from statefx.plan.levels import EDGE_COLUMN, ROOTS
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -38,7 +38,7 @@ from statefx.runtime.outbox import Outbox
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.spout_operator import LivingSpoutOperator, SpoutOperator
-from statefx.runtime.trees import Trees
+from statefx.runtime.trees import LOOSE_ROOT, Trees
 from statefx.runtime.worker import Worker
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Component, ComponentKind, Edge, OnError
@@ -190,9 +190,15 @@ class Slot:
         outputs = plan.components[component].outputs
         trees = None
         if component in plan.root_types:
-            by_hand = may_hold(plan.components[component].operator)
-            tracing: bool = self._deployment.config["topology.trace"]
-            trees = Trees(component, by_hand=by_hand, acker=ACKER in plan.components, tracing=tracing)
+            operator = plan.components[component].operator
+            trees = Trees(
+                component,
+                by_hand=may_hold(operator),
+                acker=ACKER in plan.components,
+                tracing=self._deployment.config["topology.trace"],
+                kept=keeps_until_end(operator),
+                loose=[] if plan.root_types[component] == ROOTS else LOOSE_ROOT,
+            )
         time = TaskTime(plan, id, self._order.clock_ms) if component in plan.timed else None
         outlets = [
             outlet_of(
@@ -239,6 +245,7 @@ class Slot:
         time: TaskTime | None,
     ) -> TaskCollector:
         part = self._plan.components[component]
+        is_tracked = trees is not None and part.kind is ComponentKind.BOLT
         return self._make_collector(
             component,
             outputs,
@@ -249,7 +256,7 @@ class Slot:
             trees=trees,
             root_type=self._plan.root_types.get(component),
             times={} if time is None else time.emitted,
-            guard=None if part.on_error is OnError.FAIL else CallGuard(),
+            guard=CallGuard() if part.on_error is not OnError.FAIL or is_tracked else None,
         )
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:

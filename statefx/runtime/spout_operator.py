@@ -17,6 +17,7 @@ from statefx.operators import (
     TransactionalSpout,
 )
 from statefx.operators.spouts import check_json, plans
+from statefx.operators.tracked_spouts import TAKEN
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
@@ -24,6 +25,7 @@ from statefx.runtime.bolts import close_bolt, hook, made_operator
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.living_spout import Limits, LivingSpout
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.runtime.trees import LOOSE_ROOT
 from statefx.topology.acking import without_ids
 from statefx.topology.graph import Edge
 
@@ -233,9 +235,14 @@ class LivingSpoutOperator(TaskOperator):
         collector, outbox, trees = self._task.collector, self._task.outbox, self._task.trees
         assert trees is not None
         anchor = trees.anchor
+        # A message that leaves its queue with the transaction has no id here, and is given again if that fails.
+        without = (
+            None if TAKEN in self._task.deployment.plan.components[self._task.id.component].outputs else LOOSE_ROOT
+        )
+        tracks = self._task.deployment.config["topology.acker.executors"] != 0
         with hook(self._task.id, "emit", self._task.txid, kind="spout"):
             for stream, values, task, root in self._left:
-                anchor.root = root
+                anchor.root = root if tracks and root is not None else without
                 collector.emit(values, stream, task)
                 if outbox.pressing:
                     return True

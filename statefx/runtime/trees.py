@@ -1,5 +1,14 @@
 """The trees of tuples, as one task of a bolt knows them in one attempt: what it anchors to, holds and fails.
 
+=============  ===================================================  ====================================
+roots          the tuple is                                         if it fails
+=============  ===================================================  ====================================
+7, or [7, 8]   of the trees of these messages of spouts             these messages fail
+0, or []       **loose**: its message has no id, or it was emitted  it is lost: nobody waits for it, and
+               without anchors                                      nobody would emit it again
+None           of replayable input, or made of many tuples          the transaction fails, and is retried
+=============  ===================================================  ====================================
+
 A tuple that a plain bolt has neither acked nor failed when the transaction ends is **held**: it gets a random number,
 of which the acker is told. When the bolt acks or fails it in a later transaction, the acker is told the number again.
 All other tuples of a tree cancel out within their transaction, since none is in transit at its end (rule 11.1).
@@ -7,7 +16,8 @@ All other tuples of a tree cancel out within their transaction, since none is in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +26,22 @@ import pyarrow as pa
 from statefx.errors import BoltError
 from statefx.operators.acker import ROWS, Kind
 from statefx.operators.fitting import shown
+from statefx.operators.ticks import isTick
 from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.tuples import held_number
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
 from statefx.runtime.gathering import Anchor
+from statefx.state.view.undo import Journal
 
 Roots = int | list[int] | None
 
+LOOSE_ROOT = 0
+"""Of a loose tuple, where a tuple has one root; where it has a list of them, that is empty."""
+
 REASON_CHARS = 200
 """Of why a tree has failed."""
+
+WITHOUT_REASON = "it failed the tuple, without a reason"
 
 TRACED_MAX = 10_000
 """Trees that a task traces in one transaction; it takes 2 MB, and 200 kB of what it sends the driver."""
@@ -50,17 +67,49 @@ class Trees:
         Whether there is an acker: without one nothing may be held.
     tracing : bool
         Whether to tell what the task did with each tree.
+    kept : bool
+        Whether it is a batch bolt's, which may keep tuples until ``finishBatch``.
+    loose : int or list
+        The roots of loose tuples, in the form of those that the task emits.
 
     Attributes
     ----------
     anchor : Anchor
         Of what is emitted now.
-    by_hand, tracing : bool
+    by_hand, tracing, kept, loose
+        As given.
+    of_many : int, list or None
+        The roots of rows that come of no single tuple: loose, if the task has been given nothing but loose tuples.
+    journal : list or None
+        While calls are guarded: how to undo what the present one has said of tuples.
+    lost : list of str
+        Why ``collector.fail`` was called for loose tuples, until they are counted.
     """
 
-    def __init__(self, component: str, *, by_hand: bool, acker: bool, tracing: bool = False) -> None:
+    def __init__(
+        self,
+        component: str,
+        *,
+        by_hand: bool,
+        acker: bool,
+        tracing: bool = False,
+        kept: bool = False,
+        loose: Roots = LOOSE_ROOT,
+    ) -> None:
         self.anchor = Anchor()
         self.tracing = tracing
+        self.kept = kept
+        self.loose = loose
+        self.of_many: Roots = None
+        self.journal: Journal | None = None
+        self.lost: list[str] = []
+        self._has_others = False
+        """Whether the task was given tuples that are not loose."""
+        self._current: Any = None
+        """The tuple that ``execute`` has been given."""
+        self._failed_current = self._dealt_with_others = False
+        """Whether the present call has failed its own tuple, which is loose; whether it has acked, failed or anchored
+        to others."""
         self._handled: dict[int, list[int]] = {}
         """By root, if it is traced: the counts of `Handled`."""
         self._holding = 0
@@ -90,13 +139,44 @@ class Trees:
             if root in self._handled or len(self._handled) < TRACED_MAX:
                 self._handled.setdefault(root, [0] * len(Handled._fields))[what] += 1
 
+    def bring(self, roots: Sequence[Roots] | None) -> None:
+        """Take note of the roots of a batch; None: its rows have none."""
+        self._has_others = self._has_others or roots is None or any(roots) or None in roots
+        self.anchor.root = self.of_many = None if self._has_others else self.loose
+
     # ---- what a bolt says
 
     def begin(self, tup: Any, roots: Roots) -> None:
-        """Give a plain bolt a tuple."""
+        """Give the bolt a tuple; a plain one anchors by hand."""
+        self._current = tup
+        self._failed_current = self._dealt_with_others = False
+        if not self.by_hand:
+            if self.kept:
+                tup._brought = roots
+            self.anchor.root = roots
+            return
         tup._roots = roots
-        if roots is not None:
+        if roots:
             self._open[id(tup)] = tup
+        self.anchor.root = None if roots is None else self.loose
+
+    def end(self) -> None:
+        """Take note that no tuple is being executed."""
+        self._current = None
+        self.anchor.root = self.of_many
+
+    def is_taken_back(self) -> bool:
+        """Tell whether the call that has returned is to be undone: it has failed its own tuple, which is loose.
+
+        Not if it has dealt with other tuples too, as a bolt does that gathers some and acks or fails each: what it has
+        done with those counts.
+        """
+        failed, self._failed_current = self._failed_current, False
+        return failed and not self._dealt_with_others
+
+    def _undoable(self, undo: Callable[[], object]) -> None:
+        if self.journal is not None:
+            self.journal.append(undo)
 
     def ack(self, tup: Any) -> None:
         """Take note that a plain bolt has dealt with a tuple; a second time changes nothing."""
@@ -107,23 +187,64 @@ class Trees:
                 "do it in execute or finishBatch",
                 component=self._component,
             )
+        if tup is not self._current:
+            self._dealt_with_others = True
         if self._open.pop(id(tup), None) is not None:
+            self._undoable(partial(self._open.__setitem__, id(tup), tup))
             if number is not None:
                 self._ended.add(number)
+                self._undoable(partial(self._ended.discard, number))
         elif number is not None:
             self._acked[number] = tup._roots
             tup._held = None
+            self._undoable(partial(self._hold_again, tup, number))
+
+    def _hold_again(self, tup: Any, number: int) -> None:
+        tup._held = number
+        del self._acked[number]
 
     def fail(self, tup: Any, reason: object) -> bool:
-        """Fail the trees of a tuple; False if it belongs to none."""
-        return self.fail_tuple(tup, getattr(tup, "_roots", None) if self.by_hand else self.anchor.root, reason)
+        """Fail the trees of a tuple, or lose it if it is loose; False if the transaction has to fail."""
+        roots = self._roots_of(tup, "fail")
+        if roots or roots is None:
+            return self.fail_tuple(tup, roots, reason)
+        self.ack(tup)
+        self.lost.append(f"{reason}"[:REASON_CHARS] or WITHOUT_REASON)
+        self._undoable(self.lost.pop)
+        if tup is self._current:
+            self._failed_current = True
+        return True
+
+    def _roots_of(self, tup: Any, call: str) -> Roots:
+        """Return the roots of a tuple; BoltError if the bolt has none of it any more."""
+        if self.by_hand:
+            roots: Roots = getattr(tup, "_roots", None)
+            return roots
+        if tup is self._current:
+            return self.anchor.root
+        try:
+            roots = tup._brought
+        except AttributeError:
+            if isTick(tup):
+                return None
+            raise BoltError(
+                f"bolt {self._component!r} called {call}({shown(tup)}), which is not the tuple that execute was given: "
+                "its tuples are acked when execute returns. A BatchBolt may fail those of its transaction in "
+                "finishBatch, and a plain Bolt, which acks by hand, any that it holds",
+                component=self._component,
+            ) from None
+        return roots
 
     def fail_tuple(self, tup: Any, roots: Roots, reason: object) -> bool:
         """Fail the trees of a tuple with these roots; False if there are none."""
         self.ack(tup)
-        if roots is None:
+        return self.fail_roots(roots, reason)
+
+    def fail_roots(self, roots: Roots, reason: object) -> bool:
+        """Fail trees; False if there are none."""
+        if not roots:
             return False
-        said = f"{reason}"[:REASON_CHARS] or "it failed the tuple, without a reason"  # users give errors, too
+        said = f"{reason}"[:REASON_CHARS] or WITHOUT_REASON  # users give errors, too
         if said not in self._failed and len(self._failed) >= REASONS_MAX:
             said = OTHERS
         self._failed.setdefault(said, {}).update(dict.fromkeys(_each(roots)))
@@ -146,20 +267,33 @@ class Trees:
 
     def reset_timeout(self, tup: Any) -> None:
         """Let the time of a tuple's trees begin anew."""
-        self._reset.update(_each(getattr(tup, "_roots", None) if self.by_hand else self.anchor.root))
+        added = set(_each(self._roots_of(tup, "resetTimeout"))) - self._reset
+        self._reset |= added
+        self._undoable(partial(self._reset.difference_update, added))
 
     def open_roots(self, tup: Any) -> Roots:
         """Return the roots of a tuple that this transaction has brought, if it may be anchored to without a look."""
-        return tup._roots if id(tup) in self._open else None
+        if id(tup) not in self._open:
+            return None
+        if tup is not self._current:
+            self._dealt_with_others = True
+        return tup._roots  # type: ignore[no-any-return]  # as `begin` has set them
 
     def roots_of(self, anchors: Iterable[Any]) -> Roots:
-        """Return the roots of all trees that the anchors belong to, each once."""
+        """Return the roots of all trees that the anchors belong to, each once.
+
+        Of none of them: they are loose, unless one of them is not.
+        """
         found: set[int] = set()
+        is_loose = True
         for tup in anchors:
-            roots: Roots = getattr(tup, "_roots", None)
-            if roots is None:
+            if tup is not self._current:
+                self._dealt_with_others = True
+            roots = self._roots_of(tup, "emit(..., anchors=)")
+            is_loose = is_loose and roots is not None
+            if not roots:
                 continue
-            if id(tup) not in self._open and getattr(tup, "_held", None) is None:
+            if self.by_hand and id(tup) not in self._open and getattr(tup, "_held", None) is None:
                 # Its tree may have ended: nobody would wait for what is emitted now.
                 raise BoltError(
                     f"bolt {self._component!r} anchored to {shown(tup)}, which it has acked or failed: emit first, "
@@ -167,7 +301,9 @@ class Trees:
                     component=self._component,
                 )
             found.update(_each(roots))
-        return sorted(found) or None
+        if not found:
+            return self.loose if is_loose else None
+        return sorted(found)
 
     # ---- at the end of the transaction
 
@@ -211,21 +347,7 @@ class Trees:
         return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
     def report(self, task: str) -> TreeReport:
-        """Return what the driver is told of the trees, by the "component/task" that says it.
-
-        Raises
-        ------
-        BoltError
-            A plain bolt has neither acked nor failed a tuple, and there is no acker.
-        """
-        if self._open:
-            tup = next(iter(self._open.values()))
-            raise BoltError(
-                f"bolt {self._component!r} has neither acked nor failed {len(self._open):,} tuples of the "
-                f"transaction, the first: {shown(tup)}. topology.acker.executors is 0, so none may be kept: call "
-                "collector.ack(tup) or collector.fail(tup) for each, or let there be an acker",
-                component=self._component,
-            )
+        """Return what the driver is told of the trees, by the "component/task" that says it."""
         who = f"bolt {self._component!r}"
         return TreeReport(
             {f"{who}: {reason}": tuple(sorted(roots)) for reason, roots in self._failed.items()},
@@ -235,6 +357,6 @@ class Trees:
 
 
 def _each(roots: Roots) -> Iterable[int]:
-    if roots is None:
+    if not roots:
         return ()
     return (roots,) if isinstance(roots, int) else roots

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from statefx.errors import BoltError
 from statefx.operators import Bolt, ReplayingSpout, Sink, Spout
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -31,6 +32,8 @@ class _Run:
     provider: StateProvider | None = None
     bolts: dict[TaskId, Bolt | ReplayingSpout] = field(default_factory=dict)
     """Opened, and used by no attempt, by task."""
+    late: dict[TaskId, BoltError] = field(default_factory=dict)
+    """What a task has emitted after its attempt had prepared."""
 
 
 class Worker:
@@ -101,6 +104,19 @@ class Worker:
         if twin is not None:  # rule 1.3: two attempts of the task ran here; none knows which of them will count
             close_bolt(twin)
         run.bolts[task] = bolt
+
+    def keep_late(self, deployment: Deployment, task: TaskId, error: BoltError) -> None:
+        """Keep for the next attempt of a task that a thread of its bolt has emitted too late; called by that thread."""
+        logger.error("%s; the next transaction of task %d fails because of it", error.message, task.task)
+        run = self._runs.get(deployment.run)
+        if run is not None:
+            run.late.setdefault(task, error)
+
+    def raise_late(self, deployment: Deployment, task: TaskId) -> None:
+        """Raise what was kept of a task: rows of a transaction that is committed are lost."""
+        run = self._runs.get(deployment.run)
+        if run is not None and (late := run.late.pop(task, None)) is not None:
+            raise late
 
     def settle(self) -> None:
         """Take what the first tasks have loaded out of the garbage collector's sight; call it after each task.

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -182,7 +183,7 @@ def test_a_plain_bolt_anchors_by_one_tuple_or_several(place: Path, call: Any) ->
         (Calls, lambda c, tup: c.emit(("a",), anchors=["nonsense"]), "anchors are the tuples that execute was given"),
         (Calls, lambda c, tup: c.emit(("a",), anchors="nonsense"), "anchors are the tuples that execute was given"),
         (Calls, lambda c, tup: c.emit(("a",), anchors=None), "anchors are the tuples that execute was given"),
-        (CallsBasic, lambda c, tup: c.emit(("a",), anchors=[tup]), "only a plain Bolt anchors by hand: leave anchors"),
+        (CallsBasic, lambda c, tup: c.emit(("a",), anchors=[tup]), "in finishBatch, anchor by hand: leave anchors out"),
         (Calls, lambda c, tup: c.emit(tup, ["a"]), r"write emit\(values, anchors=tup\)"),
         (Calls, lambda c, tup: c.emit([tup, tup], ["a"]), r"write emit\(values, anchors=tup\)"),
         (Calls, lambda c, tup: c.emit("late", tup, ["a"]), r"write emit\(values, stream='late', anchors=tup\)"),
@@ -262,8 +263,61 @@ def test_a_collector_kept_from_an_earlier_transaction_is_refused(place: Path, em
     with Driver(place) as driver:
         tester = driver.start(builder.createTopology(), freshObjects=False)
         assert tester.send({"lines": [("a",)]}).emitted("keeps") == [("a", 1)]
-        with pytest.raises(BoltError, match=r"execute, transaction 2: .*collector of transaction 1 that has ended"):
+        with pytest.raises(
+            BoltError, match=r"execute, transaction 2: .*collector of transaction 1 whose rows had left"
+        ):
             tester.send({"lines": [("b",)]})
+
+
+KEPT: list[Any] = []
+
+
+class FromThreads(BatchBolt, StatefulBolt):
+    """Emits from a thread of its own: when the input has ended, or when it has prepared."""
+
+    outputFields = "word string, count int"
+    when: Any = None
+
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+
+    def initState(self, state):
+        pass
+
+    def execute(self, tup, collector):
+        KEPT.append(collector)
+
+    def prePrepare(self, txid):
+        self.emits("the end")
+
+    def preCommit(self, txid):
+        self.emits("the commit")
+
+    def emits(self, moment):
+        if moment == self.moment and KEPT:
+            thread = Thread(target=self.emit)
+            thread.start()
+            thread.join()
+
+    def emit(self):
+        with contextlib.suppress(BoltError):  # as a pool does whose futures nobody looks at
+            KEPT[0].emit(("late", 1))
+
+
+@pytest.mark.parametrize("moment", ["the end", "the commit"])
+def test_a_row_emitted_late_by_a_thread_ends_the_query(place: Path, moment: str) -> None:
+    """It is in no transaction: who runs the topology learns of it, not the thread alone."""
+    KEPT.clear()
+    builder = TopologyBuilder("threads")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("late", FromThreads(moment)).shuffleGrouping("lines")
+    builder.setBolt("reads", Reads()).shuffleGrouping("late")
+    with Driver(place) as driver:
+        tester = driver.start(builder.createTopology(), freshObjects=False)
+        work = [{"lines": [(word,)]} for word in "abcd"]  # one process of two has it: a task may be in either
+        with pytest.raises(BoltError, match=r"'late' emitted through .*transaction 1 whose rows had left: the row is"):
+            tester.run(work)
+        assert (tester.txid == 0) is (moment == "the end")
 
 
 def test_nothing_can_be_emitted_once_the_barriers_have_left(place: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_collector_of_a_transaction_that_has_ended_takes_no_rows(tmp_path):
         tester.emit()
         with pytest.raises(
             BoltError,
-            match=r"spout 'numbers' emitted through a collector of transaction 1 that has ended.*emit\.\.\.Batch",
+            match=r"spout 'numbers' emitted through a collector of transaction 1 whose rows had left.*emit\.\.\.Batch",
         ):
             tester.emit()
 

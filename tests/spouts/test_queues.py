@@ -540,6 +540,19 @@ def test_rows_of_a_table_are_tried_again_and_then_dead_letters(database):
         assert tester.state("dead") == {"bad": 3}
 
 
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_emitted_counts_each_message_once(place, exactly_once):
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("a", "b", "c")
+    builder = TopologyBuilder("jobs")
+    builder.setSpout("jobs", queue.spout(exactlyOnce=exactly_once))
+    builder.setBolt("count", Count()).fieldsGrouping("jobs", "text")
+    with TopologyTester(builder.createTopology(), place / "ck") as tester:
+        for told in [(3, 0, 3), (3, 3, 0)]:
+            counts = tester.emit().progress.sources["jobs"]
+            assert (counts["emitted"], counts["acked"] + counts["failed"], counts["pending"]) == told
+
+
 def test_rows_whose_time_is_over_are_taken_over_unless_they_are_sealed(database):
     queue = SqlQueue(database)
     queue.add("a", "b", "c")

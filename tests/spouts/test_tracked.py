@@ -142,28 +142,6 @@ def test_what_nobody_processes_is_acked(place):
     assert HEARD == [("ack", 0), ("ack", 1), ("ack", 2)]
 
 
-def test_a_tuple_without_an_id_is_not_tracked_and_fails_the_transaction(place):
-    class Untracked(Words):
-        def nextTuple(self, collector):
-            if self.left:
-                collector.emit((self.left.pop(0)[1],))
-
-    refused = []
-
-    class Once(Refuses):
-        def execute(self, tup, collector):
-            if tup.word == "bad" and not refused:
-                refused.append(collector.attempt)
-                raise FailedException("once")
-            collector.emit((tup.word,))
-
-    with TopologyTester(chain(Untracked("a", "bad"), Once()), place) as tester:
-        sent = tester.emit()
-        assert sent.progress.attempt == 1
-        assert tester.state("count") == {"a": 1, "bad": 1}
-    assert HEARD == []
-
-
 def test_an_attempt_that_is_rolled_back_emits_the_same_and_the_spout_is_not_asked(place):
     asked, seen = [], defaultdict(list)
 
@@ -555,17 +533,6 @@ def test_rows_that_do_not_fit_are_refused(place, emit, match):
 
     with pytest.raises((BoltError, SchemaError), match=match):
         refused(place, Misfit())
-
-
-def test_a_bolt_that_neither_acks_nor_fails_is_named(place):
-    class Forgets(Bolt):
-        outputFields = "word string"
-
-        def execute(self, tup, collector):
-            pass
-
-    with pytest.raises(BoltError, match="'bolt-0' has neither acked nor failed 2 tuples"):
-        refused(place, Words("a", "b"), Forgets(), config={"topology.acker.executors": 0})
 
 
 def test_anchoring_to_what_was_acked_is_refused(place):

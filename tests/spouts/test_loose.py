@@ -1,0 +1,403 @@
+"""Tuples that belong to no tree: their failure loses them alone; every mix is compared with a plain recount."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import AttemptsExhaustedError, BoltError
+from statefx.testing import TopologyTester
+
+FIELDS = "number long, first string, second string"
+PASS, RAISE, FAIL, ERROR = "pass", "raise", "fail", "error"
+TOLD = Counter()
+
+
+@pytest.fixture(autouse=True)
+def told():
+    TOLD.clear()
+    return TOLD
+
+
+class Messages(Spout):
+    """Emits messages, each (with an id?, what the first bolt does with it, what the second one does)."""
+
+    outputFields = FIELDS
+
+    def __init__(self, messages):
+        self.messages = messages
+
+    def open(self, context):
+        self.left = list(enumerate(self.messages))
+
+    def nextTuple(self, collector):
+        for number, (has_id, *does) in self.left:
+            collector.emit((number, *does), id=number if has_id else None)
+        self.left = []
+
+    def ack(self, id):
+        TOLD["ack", id] += 1
+
+    def fail(self, id):
+        TOLD["fail", id] += 1
+
+
+class Does:
+    """Counts and emits a tuple, and then does with it what the tuple says."""
+
+    outputFields = FIELDS
+
+    def __init__(self, field):
+        self.field = field
+
+    def initState(self, state):
+        self.counts = state
+
+    def take(self, row, collector, **how):
+        self.counts.put(row["number"], self.counts.get(row["number"], 0) + 1)
+        collector.emit((row["number"], row["first"], row["second"]), **how)
+        if row[self.field] == RAISE:
+            raise FailedException("raised")
+        if row[self.field] == ERROR:
+            raise ValueError("an error")
+
+
+class Basic(Does, StatefulBolt):
+    def execute(self, tup, collector):
+        self.take(tup, collector)
+        if tup[self.field] == FAIL:
+            collector.fail(tup, "failed")
+
+
+class Batches(Does, StatefulBolt):
+    def executeBatch(self, batch, collector):
+        for row in batch.to_pylist():
+            self.take(row, collector)
+
+
+class Anchored(Does, Stateful, Bolt):
+    def execute(self, tup, collector):
+        self.take(tup, collector, anchors=tup)
+        (collector.fail if tup[self.field] == FAIL else collector.ack)(tup)
+
+
+class Unanchored(Does, Stateful, Bolt):
+    def execute(self, tup, collector):
+        self.take(tup, collector)
+        (collector.fail if tup[self.field] == FAIL else collector.ack)(tup)
+
+
+class Count(StatefulBolt):
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.number, self.counts.get(tup.number, 0) + 1)
+
+
+def topology(spout, first, second, tasks=1):
+    builder = TopologyBuilder("loose")
+    builder.setSpout("messages", spout)
+    source = "messages"
+    for field, bolt in (("first", first), ("second", second)):
+        on_error = "skip" if issubclass(bolt, BasicBolt) else "fail"
+        builder.setBolt(field, bolt(field), tasks, onError=on_error).fieldsGrouping(source, "number")
+        source = field
+    builder.setBolt("count", Count()).fieldsGrouping(source, "number")
+    return builder.createTopology()
+
+
+def transactions(tester):
+    """Return how the transactions went that there are; where trees may go on, the first one is empty."""
+    return [sent.progress for sent in (tester.emit(), tester.emit()) if sent is not None]
+
+
+def lost(progress):
+    """Return how many rows each bolt has set aside."""
+    return Counter(bolt for one in progress for bolt, of in one.set_aside.items() for _ in range(of.rows))
+
+
+def recount(messages, first, second, acker):
+    """Return what has to come of it: (counts of each bolt), what the spout is told, rows set aside."""
+    counts, told, aside = {"first": Counter(), "second": Counter(), "count": Counter()}, Counter(), Counter()
+    for number, (has_id, *does) in enumerate(messages):
+        is_loose, has_failed, goes_on = not has_id or not acker, False, True
+        for name, bolt, act in zip(("first", "second"), (first, second), does, strict=True):
+            if not goes_on:
+                break
+            is_undone = act == ERROR or (act in (RAISE, FAIL) and (is_loose or bolt is Batches))
+            counts[name][number] += not is_undone
+            goes_on = not is_undone
+            if act == ERROR or (act != PASS and is_loose):
+                aside[name] += 1
+            elif act != PASS:
+                has_failed = True
+            is_loose = is_loose or bolt is Unanchored
+        counts["count"][number] += goes_on
+        if has_id:
+            told["fail" if has_failed else "ack", number] += 1
+    return {name: +counter for name, counter in counts.items()}, told, +aside
+
+
+def acts(bolt):
+    """What a bolt may do: only those by hand and the basic ones call fail, and by hand none may skip errors."""
+    return {Basic: [PASS, RAISE, FAIL, ERROR], Batches: [PASS, RAISE, ERROR]}.get(bolt, [PASS, RAISE, FAIL])
+
+
+@st.composite
+def mixes(draw):
+    first, second = (
+        draw(st.sampled_from([Basic, Batches, Anchored, Unanchored])),
+        draw(st.sampled_from([Basic, Batches, Anchored, Unanchored])),
+    )
+    acker = draw(st.booleans())
+    # What comes of many messages of which some have ids fails the transaction, as it did: no row of it may fail.
+    ids = st.booleans() if first is not Batches or draw(st.booleans()) else st.just(False)
+    messages = draw(st.lists(st.tuples(ids, st.sampled_from(acts(first)), st.sampled_from(acts(second))), max_size=12))
+    if first is Batches and acker and any(has_id for has_id, _, _ in messages):
+        messages = [(has_id, one, other if other == ERROR else PASS) for has_id, one, other in messages]
+    return messages, first, second, acker
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(mix=mixes(), tasks=st.integers(1, 2))
+def test_mixes_of_trees_and_loose_tuples_equal_the_recount(tmp_path_factory, mix, tasks):
+    messages, first, second, acker = mix
+    TOLD.clear()
+    config = {} if acker else {"topology.acker.executors": 0}
+    folder = tmp_path_factory.mktemp("loose")
+    with TopologyTester(topology(Messages(messages), first, second, tasks), folder, config) as tester:
+        progress = transactions(tester)
+        counts = {name: Counter(tester.state(name)) for name in ("first", "second", "count")}
+    assert (counts, TOLD, lost(progress)) == recount(messages, first, second, acker)
+    assert not any(one.attempt for one in progress)
+
+
+# ---- single rules
+
+
+class Words(Spout):
+    """Emits words; those that begin with a capital have ids."""
+
+    outputFields = "word string"
+
+    def __init__(self, *words):
+        self.words = words
+
+    def open(self, context):
+        self.context, self.left = context, list(self.words)
+
+    def nextTuple(self, collector):
+        for word in self.left:
+            collector.emit((word,), id=word if word[0].isupper() else None)
+        self.left = []
+
+    def ack(self, id):
+        TOLD["ack", id] += 1
+
+    def fail(self, id):
+        TOLD["fail", id, self.context.failure] += 1
+
+
+class Tally(StatefulBolt):
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+
+
+def play(place, words, *bolts, config=None, transactions=2):
+    """Run words through bolts in a row, and return what the tally counts and what was set aside."""
+    builder, source = TopologyBuilder("loose"), "words"
+    builder.setSpout("words", Words(*words))
+    for number, bolt in enumerate((*bolts, Tally())):
+        builder.setBolt(f"bolt-{number}", bolt).globalGrouping(source)
+        source = f"bolt-{number}"
+    with TopologyTester(builder.createTopology(), place, config) as tester:
+        progress = [sent.progress for sent in (tester.emit() for _ in range(transactions)) if sent is not None]
+        return tester.state(source), lost(progress)
+
+
+def test_replayable_rows_beside_a_spout_fail_the_transaction(place):
+    class Once(BasicBolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            if tup.word == "replayed" and collector.attempt.attempt < 2:
+                raise FailedException("not yet")
+            if tup.word == "loose":
+                raise FailedException("never")
+            collector.emit((tup.word,))
+
+    builder = TopologyBuilder("both")
+    builder.setSpout("words", Words("loose", "Tree"))
+    builder.setSpout("batches", MemoryTransactionalSpout([[("replayed",)]], "word string"))
+    builder.setBolt("once", Once()).globalGrouping("words").globalGrouping("batches")
+    builder.setBolt("tally", Tally()).globalGrouping("once")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        sent = tester.emit()
+        assert (sent.progress.attempt, lost([sent.progress])) == (2, {"once": 1})
+        assert tester.state("tally") == {"replayed": 1, "Tree": 1}
+
+
+class Gathers(Bolt):
+    """Holds capitals; a small letter has it deal with all that it holds, and with the letter itself."""
+
+    outputFields = "word string"
+
+    def __init__(self, how):
+        self.how = how
+
+    def open(self, context):
+        self.held = []
+
+    def execute(self, tup, collector):
+        if tup.word.isupper():
+            self.held.append(tup)
+            return
+        for held in self.held:
+            collector.emit((held.word,), anchors=held)
+            collector.ack(held)
+        if self.how == RAISE:
+            raise FailedException("raised")
+        collector.fail(tup, "failed")
+
+
+def test_a_raise_takes_back_what_the_call_said_of_others(place):
+    """Their rows are undone, so they must not be acked: they are still held."""
+    assert play(place, ["A", "B", "c"], Gathers(RAISE)) == ({}, {"bolt-0": 1})
+    assert not TOLD
+
+
+def test_fail_keeps_what_the_call_did_for_other_tuples(place):
+    assert play(place, ["A", "B", "c"], Gathers(FAIL)) == ({"A": 1, "B": 1}, {"bolt-0": 1})
+    assert TOLD == {("ack", "A"): 1, ("ack", "B"): 1}
+
+
+def test_without_an_acker_a_held_tuple_needs_nobody(place):
+    """As in Storm: a message is acked whatever becomes of it."""
+    config = {"topology.acker.executors": 0}
+    assert play(place, ["A", "B"], Gathers(FAIL), config=config) == ({}, {})
+    assert TOLD == {("ack", "A"): 1, ("ack", "B"): 1}
+
+
+def test_a_loose_tuple_that_fails_becomes_a_dead_letter(place):
+    class Refuses(StatefulBolt):
+        outputFields = "word string"
+
+        def initState(self, state):
+            self.state = state
+
+        def execute(self, tup, collector):
+            self.state.put(tup.word, 1)
+            raise FailedException(f"no {tup.word}")
+
+    class Letters(Tally):
+        def execute(self, tup, collector):
+            self.counts.put(tup.row, tup.message.split(",")[0])
+
+    builder = TopologyBuilder("letters")
+    builder.setSpout("words", Words("loose", "Tree"))
+    builder.setBolt("refuses", Refuses(), onError="deadLetter").globalGrouping("words")
+    builder.setBolt("letters", Letters()).globalGrouping("refuses", stream="deadLetter")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        tester.emit()
+        tester.emit()
+        [(row, message)] = tester.state("letters").items()
+        assert row == '{"word":"loose"}'
+        assert message.startswith("FailedException: no loose")
+        assert tester.state("refuses") == {"Tree": 1}  # as ever: what a tree has changed before it failed stays
+    assert TOLD == {("fail", "Tree", "bolt 'refuses': no Tree"): 1}
+
+
+# ---- the end of a batch
+
+
+class AtEnd(BatchBolt):
+    """Deals with its tuples in finishBatch, as one that makes its calls to a service together."""
+
+    outputFields = "word string"
+
+    def __init__(self, anchored=True):
+        self.anchored = anchored
+
+    def open(self, context):
+        self.tuples = []
+
+    def execute(self, tup, collector):
+        self.tuples.append(tup)
+
+    def finishBatch(self, collector):
+        for tup in self.tuples:
+            if tup.word.startswith(("bad", "Bad")):
+                collector.fail(tup, f"HTTP 500 for {tup.word}")
+            else:
+                collector.emit((tup.word,), **({"anchors": tup} if self.anchored else {}))
+                collector.ack(tup)
+        if self.anchored and len(self.tuples) > 1:
+            collector.emit(("all",), anchors=self.tuples)
+
+
+class Refuses(BasicBolt):
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        if tup.word in ("Refused", "refused", "all"):
+            raise FailedException("refused")
+        collector.emit((tup.word,))
+
+
+def test_fail_at_the_end_fails_its_messages_with_the_reason(place):
+    counts, aside = play(place, ["Good", "Bad", "good", "bad"], AtEnd(anchored=False))
+    assert (counts, aside) == ({"Good": 1, "good": 1}, {"bolt-0": 1})
+    assert TOLD == {("ack", "Good"): 1, ("fail", "Bad", "bolt 'bolt-0': HTTP 500 for Bad"): 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["Refused"], {("fail", "Refused", "bolt 'bolt-1': refused"): 1}),
+        (["Good"], {("ack", "Good"): 1}),
+        (["Good", "Other"], {("fail", word, "bolt 'bolt-1': refused"): 1 for word in ("Good", "Other")}),
+    ],
+)
+def test_rows_anchored_at_the_end_are_of_those_trees(place, words, wanted):
+    play(place, words, AtEnd(), Refuses())
+    assert wanted == TOLD
+
+
+def test_rows_at_the_end_of_loose_tuples_are_loose(place):
+    assert play(place, ["refused", "good"], AtEnd(anchored=False), Refuses()) == ({"good": 1}, {"bolt-1": 1})
+
+
+def test_fail_at_the_end_of_replayable_input_tells_the_reason(place):
+    builder = TopologyBuilder("replayed")
+    builder.setSpout("words", MemoryTransactionalSpout([[("bad",)]], "word string"))
+    builder.setBolt("at-end", AtEnd()).globalGrouping("words")
+    config = {"topology.transaction.attempts.max": 1}
+    with (
+        pytest.raises(AttemptsExhaustedError, match="HTTP 500 for bad"),
+        TopologyTester(builder.createTopology(), place, config) as tester,
+    ):
+        tester.emit()
+
+
+def test_fail_of_a_tuple_that_was_acked_is_refused(place):
+    class Late(BasicBolt):
+        outputFields = "word string"
+
+        def open(self, context):
+            self.first = None
+
+        def execute(self, tup, collector):
+            self.first = self.first or tup
+            if self.first is not tup:
+                collector.fail(self.first)
+
+    with pytest.raises(BoltError, match=r"which is not the tuple that execute was given.*finishBatch"):
+        play(place, ["A", "B"], Late())
