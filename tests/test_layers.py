@@ -11,7 +11,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULE_LINES = 600
+MODULE_LINES = 1200
 FUNCTION_LINES = 70
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"}
 
@@ -31,7 +31,7 @@ def _long_functions(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
 
 
-def test_a_module_is_at_most_600_lines() -> None:
+def test_a_module_is_at_most_1200_lines() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in _modules()}
     assert [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lines.items() if n > MODULE_LINES] == []
 
