@@ -10,7 +10,7 @@ from operator import add, itemgetter
 from typing import Any, Protocol
 
 from statefx.operators.windows import Window, WindowedBolt
-from statefx.state.encoding.values import is_immutable
+from statefx.state.encoding.values import is_settled
 
 Item = tuple[int, int, Sequence[Any]]
 """A tuple that is kept: its time, the number of its fields' names, and its values."""
@@ -32,6 +32,10 @@ class Form(Protocol):
         """Make the value of two, of which the first may be changed."""
 
     @property
+    def computes(self) -> bool:
+        """Whether the user's hooks make a value of the value before."""
+
+    @property
     def expires(self) -> bool:
         """Whether what has left a window is asked for one slide later."""
 
@@ -48,6 +52,7 @@ class Form(Protocol):
 class ValuesForm:
     """The user's own value."""
 
+    computes = True
     expires = False
 
     def __init__(
@@ -81,6 +86,7 @@ class ValuesForm:
 class RowsForm:
     """The tuples themselves."""
 
+    computes = False
     expires = True
 
     def __init__(self, give: Callable[[Window, Sequence[list[Item]]], None]) -> None:
@@ -112,7 +118,7 @@ class RowsForm:
 
 
 def _copy(value: Any) -> Any:
-    return value if is_immutable(value) else pickle.loads(pickle.dumps(value, -1))
+    return value if is_settled(value) else pickle.loads(pickle.dumps(value, -1))
 
 
 def forgotten(hook: str = "addToWindow") -> TypeError:

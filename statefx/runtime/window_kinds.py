@@ -24,11 +24,13 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from statefx.errors import CodecError
 from statefx.operators.context import time_of
 from statefx.operators.windows import WINDOWS, Layout, Window, WindowedBolt, Windowing, keeps_values
 from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
+from statefx.state.encoding.values import zone_in
 from statefx.state.view.keyvalue import MapState
-from statefx.state.view.lent import LentState, windows_of
+from statefx.state.view.lent import LentState, given_back, windows_of
 
 BEFORE_ALL = -(1 << 80)
 CHUNK_ROWS = 1000
@@ -67,7 +69,30 @@ class Kept(ABC):
 
     def _save(self) -> None:
         self._map.putAll(self._changed)
+        for key, value in self._changed.items():
+            self._check(key, value)
         self._changed = {}
+
+    def _put(self, key: Any, value: Any) -> None:
+        self._map.put(key, value)
+        self._check(key, value)
+
+    def _check(self, key: Any, value: Any) -> None:
+        """Refuse datetimes whose zone state does not keep, where hooks make a value of the value before.
+
+        A window's value is read from state once in a transaction, however many tuples are added to it: what hooks
+        compute would depend on where transactions end.
+        """
+        zoned = zone_in(value) if self._form.computes else None
+        if zoned is None or given_back(self._map, zoned).tzinfo == zoned.tzinfo:  # a codec of one's own may keep it
+            return
+        raise CodecError(
+            f"the window of key {key!r} has {zoned!r} in its value, and state keeps no zone of a place: in the next "
+            "transaction it would have the offset of that moment. Return .astimezone(timezone.utc) of it, and give it "
+            "the zone in emitWindow",
+            path="value",
+            type="datetime",
+        )
 
 
 _NOTHING: Any = object()
@@ -239,7 +264,7 @@ class Sliding(Kept):
             if values is None:
                 self._map.delete(key)
             else:
-                self._map.put(key, values)
+                self._put(key, values)
         self._changed = {}
 
     def _give(self, key: Any, panes: list[int], values: dict[int, Any], now: int) -> None:
@@ -414,7 +439,7 @@ class Sessions(Kept):
                     self._due.delete((due, key))
                 entry[0] = first + self._gap
                 self._due.put((entry[0], key), None)
-            self._map.put(key, entry)
+            self._put(key, entry)
         self._changed = {}
 
     def first_end(self) -> int | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.values import is_immutable
+from statefx.state.encoding.values import is_settled
 from statefx.testing.contract import Contract
 
 
@@ -80,4 +80,4 @@ class CodecContract(Contract):
         for value in self.values:
             data = codec.encode_value(value)
             first, second = codec.decode_value(data), codec.decode_value(data)
-            assert is_immutable(first) or first is not second, f"{value!r} would be changed through what get returns"
+            assert is_settled(first) or first is not second, f"{value!r} would be changed through what get returns"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state import Codec, StandardCodec, register_namedtuples
 from statefx.state.encoding import values
-from statefx.state.encoding.values import MAX_DEPTH, decode_value, is_immutable, make_encoder
+from statefx.state.encoding.values import MAX_DEPTH, decode_value, is_settled, make_encoder
 
 encode_value = make_encoder()
 
@@ -238,8 +238,8 @@ def test_an_extra_that_state_cannot_hold_is_named():
 
 
 def test_immutable_are_scalars_and_plain_tuples_of_them():
-    assert all(map(is_immutable, (None, 1, "a", b"", date.min, Decimal(1), (), (1, "a"))))
-    assert not any(map(is_immutable, ([], {}, ([],), ((),), Word(1, 2), bytearray(), Level.LOW)))
+    assert all(map(is_settled, (None, 1, "a", b"", date.min, Decimal(1), (), (1, "a"))))
+    assert not any(map(is_settled, ([], {}, ([],), ((),), Word(1, 2), bytearray(), Level.LOW)))
 
 
 def test_the_standard_codec_names_its_format_and_another_may_take_its_place():

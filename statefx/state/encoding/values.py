@@ -34,7 +34,10 @@ MAX_DEPTH = 64
 """Containers nested in containers; deeper values (and those that contain themselves) are refused."""
 
 SCALARS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str, bytes, date, datetime, timedelta})
-"""Immutable types, by exact type: a value of one of them can be kept as it is until it is encoded."""
+"""Immutable types, by exact type."""
+
+AS_IT_IS: frozenset[type] = SCALARS - {datetime}
+"""Those that are kept as they are until they are encoded, which gives back the same. Of datetimes see `is_settled`."""
 
 _TUPLE, _RECORD, _BIG_INT, _DECIMAL, _DATE, _DATETIME, _TIMEDELTA = range(1, 8)
 # First bytes of values that hold nothing else and are no extension: msgpack needs no hook for them, and is quicker.
@@ -144,10 +147,42 @@ def decode_values(data: Sequence[bytes]) -> list[Any]:
     return cast("list[Any]", found)
 
 
-def is_immutable(value: Any) -> bool:
-    """Tell whether nothing can change `value`: a scalar, or a plain tuple of scalars."""
+def is_settled(value: Any) -> bool:
+    """Return whether `value` can be kept as it is: nothing can change it, and its bytes give back the same.
+
+    So are scalars and plain tuples of them, but for datetimes with the zone of a place, which come back with the offset
+    they had. Kept as they are, a day later would be another moment before the end of a transaction than after it.
+    """
     kind = type(value)
-    return kind in SCALARS or (kind is tuple and SCALARS.issuperset(map(type, value)))
+    if kind in AS_IT_IS:
+        return True
+    if kind is tuple:
+        return AS_IT_IS.issuperset(map(type, value)) or all(
+            type(each) in AS_IT_IS or (type(each) is datetime and _has_offset(each)) for each in value
+        )
+    return kind is datetime and _has_offset(value)
+
+
+def zone_in(value: Any) -> datetime | None:
+    """Return a datetime in `value` that comes back with another zone, or None if there is none."""
+    kind = type(value)
+    if kind is datetime:
+        return None if _has_offset(value) else value
+    if kind is dict:
+        parts: Any = (*value, *value.values()) if not AS_IT_IS.issuperset(map(type, value)) else value.values()
+    elif kind is list or isinstance(value, tuple):
+        parts = value
+    else:
+        return None
+    if AS_IT_IS.issuperset(map(type, parts)):
+        return None
+    return next(filter(None, map(zone_in, parts)), None)
+
+
+def _has_offset(value: datetime) -> bool:
+    """Return whether a datetime has no zone, or an offset without a name."""
+    zone = value.tzinfo
+    return zone is None or zone is UTC or (type(zone) is timezone and zone.__getinitargs__()[1:] == ())  # type: ignore[attr-defined]
 
 
 def check_value(value: Any, path: str, depth: int) -> None:

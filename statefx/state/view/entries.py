@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from statefx.errors import StatePhaseError
 from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.values import SCALARS
+from statefx.state.encoding.values import AS_IT_IS
 from statefx.state.view.overlay import Overlay
 from statefx.state.view.pending import ABSENT, UNKNOWN, Kind, Packed
 
@@ -240,7 +241,11 @@ class Entries(Generic[K, V]):
         # As in get. An immutable value is kept as it is and encoded once, at prepare, however often it is put. A key
         # must be known already: one that is new goes by the overlay, which refuses it here and not at prepare.
         shape = type(value)
-        if shape in SCALARS or (shape is tuple and SCALARS.issuperset(map(type, value))):  # type: ignore[call-overload]
+        if (
+            shape in AS_IT_IS
+            or (shape is tuple and AS_IT_IS.issuperset(map(type, value)))  # type: ignore[call-overload]
+            or (shape is datetime and (value.tzinfo is None or value.tzinfo is UTC))  # type: ignore[attr-defined]
+        ):
             kind: Kind = type(key)
             if kind is tuple:
                 kind = tuple(map(type, key))  # type: ignore[call-overload]  # tuples are iterable, whatever K is

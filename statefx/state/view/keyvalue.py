@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from statefx.errors import StateError, StatePhaseError
 from statefx.state.contract.spaces import Kind
-from statefx.state.encoding.values import SCALARS
+from statefx.state.encoding.values import AS_IT_IS
 from statefx.state.view.entries import FoundEntries, K, Lent, V
 from statefx.state.view.expiring import FOREVER, ExpiringOverlay, Lifetime, lifetime_of, milliseconds_of
 from statefx.state.view.overlay import Overlay
@@ -105,7 +105,11 @@ class ExpiringMap(MapState[K, V]):
             self._overlay.put_until(key, value, own_ms)
             return
         shape = type(value)  # as in Entries: one more call would cost more than all that is done here
-        if shape in SCALARS or (shape is tuple and SCALARS.issuperset(map(type, value))):  # type: ignore[call-overload]
+        if (
+            shape in AS_IT_IS
+            or (shape is tuple and AS_IT_IS.issuperset(map(type, value)))  # type: ignore[call-overload]
+            or (shape is datetime and (value.tzinfo is None or value.tzinfo is UTC))  # type: ignore[attr-defined]
+        ):
             kind: PendingKind = type(key)
             if kind is tuple:
                 kind = tuple(map(type, key))  # type: ignore[call-overload]

@@ -64,6 +64,12 @@ class LentState(Lent, KeyValueState[Any, Any]):
         )
 
 
+def given_back(entries: MapState[Any, Any], value: Any) -> Any:
+    """Return what a map gives back of `value` when its transaction has ended."""
+    codec = entries._overlay.codec
+    return codec.decode_value(codec.encode_value(value))
+
+
 def broadcasting(state: LentState, *, on: bool) -> None:
     """Say whether the bolt is being given what all tasks are given, and may change what all of them hold."""
     state._broadcasting = on

@@ -12,7 +12,7 @@ from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import MARK, NEVER, expiry_of
-from statefx.state.encoding.values import SCALARS, is_immutable
+from statefx.state.encoding.values import AS_IT_IS, is_settled
 from statefx.state.view.pending import (
     ABSENT,
     MAX_KINDS,
@@ -265,13 +265,13 @@ class Overlay:
 
     def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
         known, known_bytes = self.known[kind], self.known_bytes[kind]
-        scalars, decode = SCALARS, self.decoded
+        scalars, decode = AS_IT_IS, self.decoded
         for name, (key_bytes, data) in entries:
             if data is None:
                 known[name] = ABSENT
                 continue
             value = decode(key_bytes, data)
-            if type(value) in scalars or is_immutable(value):
+            if type(value) in scalars or is_settled(value):
                 known[name] = value
             else:
                 known_bytes[name] = data
@@ -299,7 +299,7 @@ class Overlay:
                 self.known_bytes[kind][name] = data
         return value
 
-    _stays = staticmethod(is_immutable)
+    _stays = staticmethod(is_settled)
     """Whether a value that was read is known as it is, and not as bytes."""
 
     def decoded(self, key_bytes: bytes, data: bytes) -> Any:
@@ -384,7 +384,7 @@ class Overlay:
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
         place = self.place(key)
-        if is_immutable(value):
+        if is_settled(value):
             if self.pending is not None:
                 self.pending.before_value(place)
             kind, name, _ = place
@@ -401,7 +401,7 @@ class Overlay:
     def put_all(self, mapping: Mapping[Any, Any]) -> bool:
         """Set all values of a dict at once; False: nothing was set, for each has to be looked at by itself."""
         kind = self._plain_kind(mapping) if type(mapping) is dict else None
-        if kind is None or not SCALARS.issuperset(map(type, mapping.values())):
+        if kind is None or not AS_IT_IS.issuperset(map(type, mapping.values())):
             return False
         changed, known, changed_bytes = self.changed[kind], self.known[kind], self.changed_bytes[kind]
         if self.journal is not None:
