@@ -42,12 +42,14 @@ class DurableSteps:
     """Moments before and after each durable step, in the order in which they came.
 
     They are in `passed`: ``before PREPARING(1, 0)``, ``after prepare count/0 for 1``. At the moment `crash_at`, counted
-    from 1, and at every one from then on `Crash` is raised; the moment is then `crashed`.
+    from 1, and at every one from then on `Crash` is raised; the moment is then `crashed`. `each_moment` is called with
+    every other one.
     """
 
     def __init__(self, crash_at: int | None = None) -> None:
         self.passed: list[str] = []
         self.crashed: str | None = None
+        self.each_moment: Callable[[str], object] = lambda moment: None
         self._crash_at = crash_at
         self.left: list[contextlib.ExitStack] = []  # what was being written at the crash
         self._waiting: dict[str, list[Callable[[], object]]] = {}
@@ -72,6 +74,7 @@ class DurableSteps:
         if len(self.passed) == self._crash_at:
             self.crashed = moment
             raise Crash(moment)
+        self.each_moment(moment)
         self.call(moment)
 
     def call(self, moment: str) -> None:

@@ -128,6 +128,8 @@ class TopologyTester:
         As for ``submit``.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
+    steps : DurableSteps, optional
+        Counts them in its place, as `statefx.testing.crashes.crashes` wants.
     processes, seed : int
         How many worker processes there are, and the seed of the choice between them and of the order in which outputs
         arrive. By default one, and everything in order. Where tasks live, each slot has a process of its own, and the
@@ -178,6 +180,7 @@ class TopologyTester:
         drop: Iterable[str] = (),
         rescale: bool = False,
         crash_at: int | None = None,
+        steps: DurableSteps | None = None,
         processes: int = 1,
         seed: int | None = None,
         freshObjects: bool = True,
@@ -196,7 +199,7 @@ class TopologyTester:
             "processes": processes, "seed": seed, "freshObjects": freshObjects,
         }  # fmt: skip
         """What `restart` hands on."""
-        self._steps = DurableSteps(crash_at)
+        self._steps = steps or DurableSteps(crash_at)
         self._now = 0.0
         day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         self._began = (day if now is None else now).timestamp()

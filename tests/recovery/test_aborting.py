@@ -16,7 +16,8 @@ from statefx.protocol.records import Committing, Generation, Lineage, RolledBack
 from statefx.protocol.topology_identity import StatefulIdentity, TopologyIdentity
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
-from statefx.testing.steps import every_crash
+from statefx.testing.crashes import crashes
+from statefx.testing.steps import DurableSteps
 from tests.coordinator.histories import preparing
 from tests.recovery.test_matrix import TRANSACTIONS, check_hooks
 from tests.testing.places import place
@@ -28,14 +29,15 @@ WORK = TRANSACTIONS
 
 
 def crashed(place: Path, topology) -> Iterator[Driver]:
-    """Yield drivers that have crashed, one at each step."""
-    for moment in every_crash():
-        with Driver(place, name=f"checkpoint-{moment}") as driver:
-            try:
-                driver.start(topology, crash_at=moment).run(WORK)
-                return
-            except Crash:
-                pass
+    """Yield a driver as a crash at each moment leaves it."""
+    with Driver(place) as driver:
+
+        def life(steps: DurableSteps) -> None:
+            with driver.start(topology, steps=steps) as tester:
+                tester.run(WORK)
+
+        for point in crashes(place, life, driver.journal):
+            driver.cache = point.cache
             yield driver
 
 

@@ -3,8 +3,6 @@
 import json
 import logging
 import random
-import shutil
-from itertools import islice
 
 import pytest
 
@@ -13,8 +11,7 @@ from statefx.admin.command import main
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
-from statefx.testing import Crash, TopologyTester, rows
-from statefx.testing.steps import every_crash
+from statefx.testing import TopologyTester, rows
 
 FIELDS = "key string, n long"
 MENDED = set()
@@ -242,25 +239,20 @@ def test_a_task_that_lives_keeps_what_is_in_quarantine(tmp_path, engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["pipelined", pytest.param("jobs", marks=pytest.mark.soak)])
-def test_a_crash_at_any_step_leaves_what_is_left_without_one(tmp_path, engine, stride):
+@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
+def test_a_crash_at_any_step_leaves_what_is_left_without_one(place, engine):
     config = {"topology.state.provider": "memory", "topology.engine": engine}
-    crashes = 0
-    for at in islice(every_crash(), (engine == "jobs") % stride, None, stride):
-        place = tmp_path / str(at)
-        try:
-            tester = TopologyTester(spouted(), place, config, crash_at=at)
+
+    def life(steps=None):
+        with TopologyTester(spouted(), place / "ck", config, steps=steps) as tester:
             tester.drain()
-        except Crash:
-            tester = TopologyTester(spouted(), place, config)
-            tester.drain()
-        else:
-            break
-        check_left(place, tester)
-        tester.close()
-        shutil.rmtree(place)
-        crashes += 1
-    assert crashes * stride > 50
+            return tester
+
+    found = 0
+    for _point in crashes(place, life):
+        check_left(place / "ck", life())
+        found += 1
+    assert found > 50
 
 
 @pytest.mark.parametrize(("was", "now"), [(2, 5), (5, 2)])
