@@ -12,6 +12,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
+from statefx.testing.crashes import crashes
 
 FIELDS = "key string, n long"
 MENDED = set()
