@@ -1,21 +1,10 @@
-"""Modules, rooms and rules that pages and code name are there."""
+"""Rooms and rules that pages and code name are there."""
 
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 ROOMS = {folder.name for folder in (ROOT / "statefx").iterdir() if folder.is_dir()}
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/internals").glob("*.md")), ids=lambda page: page.name)
-def test_the_modules_it_names_are_there(page: Path) -> None:
-    named = re.findall(r"`(?:statefx/)?((\w+)/[\w/]+\.py)`", page.read_text())
-    missing = [
-        path for path, room in named if not (ROOT / ("statefx" if room in ROOMS - {"tests"} else "") / path).exists()
-    ]
-    assert not missing
 
 
 def test_every_room_stands_on_its_page() -> None:

@@ -1,0 +1,278 @@
+"""Settings, names, commands and files that pages name are there, and settings have the defaults that pages say."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import statefx
+import statefx.client
+import statefx.connectors
+import statefx.connectors.files
+import statefx.connectors.kafka
+import statefx.connectors.sql
+import statefx.errors
+import statefx.operators
+import statefx.state
+import statefx.testing
+import statefx.topology
+import statefx.values
+import statefx_redis
+from statefx.admin.command import _cli
+from statefx.config import SETTINGS, WITHOUT_EFFECT
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = sorted(path for folder in ("statefx", "providers") for path in (ROOT / folder).rglob("*.py"))
+FENCED = re.compile(r"^(`{3,})(.*?)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def prose(page: Path) -> str:
+    return FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+def code(page: Path) -> list[str]:
+    """What stands in code font."""
+    return [" ".join(text.split()) for text in CODE.findall(prose(page))]
+
+
+# ---- settings
+
+KNOWN = {setting.key: setting for setting in SETTINGS}
+SETTING = re.compile(r"\btopology(?:\.[a-z]+)+\b(?!\()")
+MISSPELT = {"topology.state.providr"}
+"""Shown as what is refused."""
+
+
+@each_page
+def test_settings_exist(page: Path) -> None:
+    named = set(SETTING.findall(page.read_text(encoding="utf-8")))
+    assert named - KNOWN.keys() - WITHOUT_EFFECT.keys() - MISSPELT == set()
+
+
+DEFAULT = re.compile(r"`topology[a-z.]+` \((\d[^\s)]*)|(\d\S*|`[^`.]+`) by default|by default (\d[^\s,.)]*|`[^`.]+`)")
+
+
+@each_page
+def test_defaults_of_settings_are_those_of_the_code(page: Path) -> None:
+    written = re.sub(r"<!-- table.*?<!-- end -->", "", prose(page), flags=re.DOTALL)
+    wrong, keys = [], set[str]()
+    for sentence in re.split(r"(?<=[.;])\s|\n\n", written):
+        keys = set(SETTING.findall(sentence)) & KNOWN.keys()
+        for told in filter(None, (text for found in DEFAULT.findall(sentence) for text in found)):
+            for setting in [KNOWN[key] for key in keys if len(keys) == 1]:
+                there = f"{json.dumps(setting.default)} {setting.implied}"
+                if told.strip("`,;:") not in re.findall(r"[\w.]+", there):
+                    wrong.append(f"{setting.key}: {' '.join(sentence.split())}")
+    assert wrong == []
+
+
+# ---- names
+
+MODULES = (
+    statefx, statefx.client, statefx.connectors, statefx.connectors.files, statefx.connectors.kafka,
+    statefx.connectors.sql, statefx.errors, statefx.operators, statefx.state, statefx.testing, statefx.topology,
+    statefx.values, statefx_redis,
+)  # fmt: skip
+"""What users import from."""
+
+
+def public(name: str) -> Any:
+    """What users mean by a name; None: nothing of statefx."""
+    return next((getattr(module, name) for module in MODULES if hasattr(module, name)), None)
+
+
+@cache
+def identifiers() -> set[str]:
+    """All names, and all texts that are names, of the source."""
+    found: set[str] = set(dir(builtins))
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                    found.add(name)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.keyword(arg=str(name)) | ast.Constant(value=str(name)):
+                    found.add(name)
+    return found
+
+
+OF_OTHERS = {
+    "Spark": "groupBy withWatermark dropDuplicates dropDuplicatesWithinWatermark registerTimer maxFilesPerTrigger "
+    "maxOffsetsPerTrigger minPartitions startingOffsets startingTimestamp failOnDataLoss subscribePattern "
+    "includeHeaders groupIdPrefix txnAppId txnVersion PythonWorkerFactory TaskSetManager TaskKilled ErrorNotifier",
+    "Storm": "BaseBasicBolt BaseBatchBolt BaseStatefulBolt CombinerAggregator",
+    "Flink": "TumblingEventTimeWindows allowedLateness sideOutputLateData intervalJoin processBroadcastElement "
+    "TimerService",
+    "Kafka": "Describe DescribeConfigs Ongoing CurrentTransactionStartOffset",
+    "Kubernetes": "emptyDir sizeLimit restartPolicy Always ReadWriteMany",
+    "other": "refreshNonBlocking ClosedChannelException Errno Broken Wrong MyCodec",
+}
+"""Names that pages have in code font and that are no names of statefx; those of the pages for users of others apart."""
+
+NAME = re.compile(r"(?<![\w.\"'/-])([a-z]+[A-Z]\w*|[A-Z][a-z]\w+|[a-z]\w*(?=\())(?![\w\"'/-])")
+
+
+@cache
+def own_names(page: Path) -> set[str]:
+    """What a page's programs define and use."""
+    return {
+        name for _, _, block in FENCED.findall(page.read_text(encoding="utf-8")) for name in re.findall(r"\w+", block)
+    }
+
+
+def test_names_in_code_font_are_names_of_the_source() -> None:
+    known = identifiers() | {name for names in OF_OTHERS.values() for name in names.split()}
+    unknown = [
+        f"{page.name}: {name} in `{text}`"
+        for page in PAGES
+        if not page.name.startswith("coming-from")
+        for text in code(page)
+        for name in NAME.findall(text)
+        if name not in known and name not in own_names(page)
+    ]
+    assert unknown == []
+
+
+def test_no_name_is_taken_for_one_of_others_without_need() -> None:
+    named = {name for page in PAGES for text in code(page) for name in NAME.findall(text)}
+    listed = {name for names in OF_OTHERS.values() for name in names.split()}
+    assert listed - named == set(), "no page has it any more: take it from the list"
+    assert listed & identifiers() == set()
+
+
+@each_page
+def test_dotted_names_of_statefx_resolve(page: Path) -> None:
+    names = {name for text in code(page) for name in re.findall(r"(?<![\w/.-])statefx(?:\.[A-Za-z]\w*)+", text)}
+    assert {name for name in names - NO_NAMES if not resolves(name)} == set()
+
+
+NO_NAMES = {"statefx.state_providers", "statefx.kafka", "statefx.totals"}
+"""A group of entry points, a logger, and a consumer group."""
+
+
+def resolves(name: str) -> bool:
+    parts = name.split(".")
+    for at in range(len(parts), 0, -1):
+        try:
+            thing = importlib.import_module(".".join(parts[:at]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[at:]:
+            if not hasattr(thing, part):
+                return False
+            thing = getattr(thing, part)
+        return True
+    return False
+
+
+@each_page
+def test_imports_from_statefx_resolve(page: Path) -> None:
+    """Also those of programs that are not run."""
+    blocks = [block for _, language, block in FENCED.findall(page.read_text(encoding="utf-8")) if language == "python"]
+    wrong = [
+        f"{node.module}.{one.name}"
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0].startswith("statefx")
+        for one in node.names
+        if not resolves(f"{node.module}.{one.name}")
+    ]
+    assert wrong == []
+
+
+def calls(page: Path) -> Iterator[tuple[str, ast.Call]]:
+    for text in code(page):
+        try:
+            tree = ast.parse(text, mode="eval")
+        except SyntaxError:
+            continue
+        yield from ((text, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def takers(call: ast.Call) -> list[Any]:
+    """What a call may be of: a function or class of statefx, or a method of one of its classes."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    classes = [thing for module in MODULES for thing in vars(module).values() if inspect.isclass(thing)]
+    found = [public(name), *(getattr(one, name, None) for one in classes if one.__module__.startswith("statefx"))]
+    return [thing for thing in found if callable(thing)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(calls(page))], ids=lambda page: page.stem)
+def test_arguments_that_a_page_names_are_taken(page: Path) -> None:
+    wrong = []
+    for text, call in calls(page):
+        given = {keyword.arg for keyword in call.keywords if keyword.arg}
+        parameters = [inspect.signature(taker).parameters.values() for taker in takers(call)]
+        if (
+            given
+            and parameters
+            and not any(
+                given <= {each.name for each in one} or any(each.kind is each.VAR_KEYWORD for each in one)
+                for one in parameters
+            )
+        ):
+            wrong.append(text)
+    assert wrong == []
+
+
+# ---- commands and files
+
+COMMAND = re.compile(r"python -m statefx ([a-z][a-z-]*)([^`\n]*)")
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    for name, rest in COMMAND.findall(text):
+        yield name, re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)
+
+
+TEXTS = [*PAGES, *SOURCES]
+
+
+def test_commands_and_options_exist() -> None:
+    wrong, count = [], 0
+    for path in TEXTS:
+        for name, options in commands(path.read_text(encoding="utf-8")):
+            command = _cli.commands.get(name)
+            count += 1
+            there = (
+                {option for one in command.params for option in (*one.opts, *one.secondary_opts)} if command else set()
+            )
+            wrong += [f"{path.name}: {name} {option}" for option in options if option not in there | {"--help"}]
+            wrong += [] if command else [f"{path.name}: {name}"]
+    assert wrong == []
+    assert count > 20
+
+
+def test_targets_of_make_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {(page.name, name) for page in PAGES for name in re.findall(r"(?:`|\$ )make ([a-z-]+)", page.read_text())}
+    assert {(page, name) for page, name in named if name not in targets} == set()
+
+
+FOLDERS = "statefx|providers|tests|tools|examples|docs"
+
+
+def test_files_that_pages_name_exist() -> None:
+    rooms = "|".join(sorted(path.name for path in (ROOT / "statefx").iterdir() if path.is_dir()))
+    missing = [
+        f"{page.name}: {path}"
+        for page in PAGES
+        for path in re.findall(rf"`((?:{FOLDERS})/[\w/.-]*\.\w+|(?:{rooms})/[\w/]*\.py)`", prose(page))
+        if not any((ROOT / folder / path).exists() for folder in ("", "statefx", "providers"))
+    ]
+    assert missing == []
