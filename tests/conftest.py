@@ -1,16 +1,20 @@
 """Fixtures that tests of several folders share."""
 
 import gc
+import json
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import ClassVar
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,57 +32,21 @@ CLASSES = ROOT / "build" / "spark-classes.jsa"
 ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists() else ""
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
 
-LONGEST = (
-    "tests/spark/test_processes.py",
-    "tests/spark/test_lost_executors.py",
-    "tests/spark/test_zombies.py",
-    "tests/examples/test_ledger.py",
-    "tests/spark/test_spout_phases.py",
-    "tests/protocol/test_pipeline_model.py",
-    "tests/client/test_failures.py",
-    "tests/spark/test_chains.py",
-    "tests/spark/test_spout_kills.py",
-    "tests/spark/test_spark_submit.py",
-    "tests/spark/test_faults.py",
-    "tests/spouts/test_spout_contract.py",
-    "tests/spark/test_stops.py",
-    "tests/spark/test_scripts.py",
-    "tests/coordinator/test_in_flight.py",
-    "tests/values/test_topologies.py",
-    "tests/coordinator/test_migration.py",
-    "tests/recovery/test_matrix.py",
-    "tests/providers/test_memory.py",
-    "tests/sinks/test_sql_faults.py",
-    "tests/spark/test_sinks.py",
-    "tests/providers/test_merging.py",
-    "tests/spark/test_first_batch.py",
-    "tests/spark/test_bar.py",
-)
-"""Files that take most processor time, by how much.
+GROUPS = ("kafka", "spark", "player", "programs")
+"""Fixtures that start a broker or a JVM: one process runs all tests that have the same, those of Kafka first.
 
-They come after those of Kafka, which wait most of their time, and `PROGRAMS`; each of these three is one piece. At the
-end, one of them would have a process wait for the other.
+They wait most of their time.
 """
 
-PROGRAMS = ("tests/docs/test_code_blocks.py", "tests/examples/test_examples.py", "tests/test_programs.py")
-"""Files with the fixture `programs`."""
 
-
-def _scope(nodeid: str) -> str:
-    """What one process runs: a file, or all that would start a broker, or a JVM for programs, in each process.
-
-    A second broker is cheaper than that all tests of Kafka wait for one another.
-    """
-    file = nodeid.partition("::")[0]
-    if file in PROGRAMS:
-        return "programs"
-    if "kafka" in file:
-        return "kafka: sinks" if file.startswith("tests/kafka/") else "kafka: spouts"
-    return file
+def _scope(item: pytest.Item) -> str:
+    """What is one piece of work for a process: the tests of a group, or of a file."""
+    fixtures = getattr(item, "fixturenames", ())
+    return next((group for group in reversed(GROUPS) if group in fixtures), item.nodeid.partition("::")[0])
 
 
 NEEDED_BY_FIXTURE = {
-    "spark": ("spark", "programs", "drivers"),
+    "spark": ("spark", "player", "programs", "drivers"),
     "server": ("kafka", "postgres"),
 }
 """Markers, and the fixtures that bring them: a test that uses one is marked without being told."""
@@ -155,29 +123,48 @@ def _names(code: CodeType) -> set[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    rank = {str(ROOT / path): number for number, path in enumerate(LONGEST)}
-    rank |= dict.fromkeys((str(ROOT / path) for path in PROGRAMS), -1)
-    items.sort(key=lambda item: -2 if _scope(item.nodeid).startswith("kafka:") else rank.get(str(item.path), len(rank)))
     if "soak" not in config.option.markexpr:  # not `addopts`: a -m of the command line would take its place
         soak = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soak)
+    scopes = {item.nodeid: _scope(item) for item in items}
+    slow = Counter(scopes[item.nodeid] for item in items if item.get_closest_marker("slow"))
+    rank = {group: number for number, group in enumerate(GROUPS, -len(GROUPS))}
+    # Long pieces first: what is left in the end is spread evenly.
+    items.sort(key=lambda item: (rank.get(scope := scopes[item.nodeid], 0), -slow[scope]))
+    worker = getattr(config, "workerinput", None)
+    if worker and worker["workerid"] == "gw0":
+        Path(worker["scopes"]).write_text(json.dumps(scopes), encoding="utf-8")
 
 
 class _Scheduling(LoadFileScheduling):
-    """As ``--dist loadfile``, but for the tests of Kafka."""
+    """As ``--dist loadfile``, but for the tests of groups, which only the processes that collect them can tell."""
+
+    scopes: ClassVar[dict[str, str]] = {}
 
     def _split_scope(self, nodeid: str) -> str:
-        return _scope(nodeid)
+        return self.scopes[nodeid]
+
+    def schedule(self) -> None:
+        self.scopes.update(json.loads(SCOPES.read_text(encoding="utf-8")))
+        super().schedule()
+
+
+SCOPES = Path(tempfile.gettempdir(), f"statefx-scopes-{os.getpid()}.json")
+"""Written by the first of the processes that run tests; of the one that schedules them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    node.workerinput["scopes"] = str(SCOPES)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     return _Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
-def pytest_configure() -> None:
-    missing = [path for path in LONGEST + PROGRAMS if not (ROOT / path).exists()]
-    assert not missing, f"tests/conftest.py names files that are gone: {missing}"
+def pytest_unconfigure() -> None:
+    SCOPES.unlink(missing_ok=True)
 
 
 NO_KAFKA = "there is no Kafka"
@@ -198,7 +185,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
 
 
 def _tell_slowest_files(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell the seconds of each of the slowest files: what `LONGEST` is made from."""
+    """Tell the seconds of each of the slowest files."""
     secs: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
