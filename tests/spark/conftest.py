@@ -3,10 +3,18 @@ import signal
 
 import pytest
 
-from tests.spark.drivers import Driver
+from tests.spark.drivers import Driver, Player
 from tests.testing.places import place, provider
 
 __all__ = ["place", "provider"]
+
+
+@pytest.fixture(scope="session")
+def player(tmp_path_factory):
+    """The one process that runs topologies pipelined, but for those of drivers that are killed."""
+    playing = Player(tmp_path_factory.mktemp("player"))
+    yield playing
+    playing.close()
 
 
 @pytest.fixture

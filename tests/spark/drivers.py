@@ -1,4 +1,4 @@
-"""Drivers as processes of their own, for tests that kill or stop them."""
+"""Drivers as processes of their own, for tests that kill or stop them, and the one that plays what nobody kills."""
 
 import contextlib
 import json
@@ -27,6 +27,61 @@ EXPECTED = recount(line for lines in FILES.values() for line in lines)
 ON = {"processingTime": "0 seconds"}
 
 
+ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+class Player:
+    """The process of `tests.spark.playing`: it starts with the first play, and again behind one that failed."""
+
+    def __init__(self, folder):
+        self._log = folder / "log"
+        self._process = None
+
+    def play(self, program, work, provider="rocksdb", trigger=ONCE, more=None, **options):
+        """Have a topology run to its end; return what the program tells."""
+        return self.ask(program, work=str(work), provider=provider, options=options, trigger=trigger, **(more or {}))
+
+    def ask(self, program, **settings):
+        process, self._process = self._process or self._started(), None  # who is interrupted leaves none to the next
+        try:
+            process.stdin.write(json.dumps({"program": program, "settings": settings}) + "\n")
+            process.stdin.flush()
+            said = {}
+            while not said.pop("played", False):
+                line = process.stdout.readline()
+                assert line, f"the process has ended:\n{self._log.read_text(encoding='utf-8')[-3000:]}"
+                said |= json.loads(line) if line.startswith("{") else {}
+            assert "failed" not in said, said["failed"]
+        except BaseException:
+            end(process)
+            raise
+        self._process = process
+        return said
+
+    def _started(self):
+        with self._log.open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.playing"],
+                cwd=ROOT,
+                env={**os.environ, **ENVIRONMENT},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
+
+    def close(self):
+        if self._process is not None:
+            end(self._process)
+
+
+def end(process):
+    """SIGKILL for a process, its JVM and its workers."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
 class Driver:
     """One start of a topology in `work`: the word count, or what another `program` makes of the settings."""
 
@@ -41,8 +96,7 @@ class Driver:
                 cwd=ROOT,
                 env={
                     **os.environ,
-                    "PYSPARK_PYTHON": sys.executable,
-                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    **ENVIRONMENT,
                     "PYTHONFAULTHANDLER": "1",  # for `_threads`
                 },
                 stdout=output,

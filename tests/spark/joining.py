@@ -5,8 +5,9 @@ import os
 import sys
 from pathlib import Path
 
+from statefx import submit
 from tests.runtime.joining import Life
-from tests.spark.counting import run, session
+from tests.spark.counting import session, tell
 from tests.spark.spouting import PIPELINED
 
 FILES = 12
@@ -43,10 +44,16 @@ def files_of(spark, folder, fields, rows):
     return spark.readStream.schema(fields).option("maxFilesPerTrigger", 1).json(str(folder))
 
 
-def main(work, provider, options, trigger, **more):
-    settings = PIPELINED if more["engine"] == "pipelined" else {}
+def play(spark, work, provider, options, trigger, **more):
+    query = submit(*begun(spark, work, **more), trigger)
+    query.awaitTermination()
+    tell(**query.status)
+
+
+def main(engine, **given):
+    settings = PIPELINED if engine == "pipelined" else {}
     spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    run(*begun(spark, work, **more), trigger)
+    play(spark, engine=engine, **given)
 
 
 if __name__ == "__main__":

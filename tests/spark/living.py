@@ -1,11 +1,7 @@
-"""What users and machines do to topologies that live, one case after the other in one session.
-
-As a process of its own, which has the settings: ``python -m tests.spark.living FOLDER``. A line of JSON for each case.
-"""
+"""What users and machines do to topologies that live: cases that the process of `tests.spark.playing` plays."""
 
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -17,9 +13,9 @@ from statefx.operators import PartitionedTransactionalSpout
 from statefx.spark.pipelined.engine import PipelinedEngine
 from tests.spark.beating import beat_twice
 from tests.spark.bolts import Once
-from tests.spark.counting import BOUND_SECS, session, tell
+from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import reasons, state, wait_for
-from tests.spark.spouting import PIPELINED, HeldCount, HeldPlanned, Places
+from tests.spark.spouting import HeldCount, HeldPlanned, Places
 from tests.spouts.numbers import ALL, Count, Planned
 
 LARGE = 70 << 20
@@ -169,14 +165,19 @@ class Hangs(Count):
 
 
 def bolt_that_hangs(spark, work):
-    runs.STUCK_SECS = 1.0
-    return ran(spark, counting("hangs", Planned(work), Hangs(work)), work, **{"topology.transaction.timeout.secs": 3})
+    before, runs.STUCK_SECS = runs.STUCK_SECS, 1.0
+    try:
+        return ran(
+            spark, counting("hangs", Planned(work), Hangs(work)), work, **{"topology.transaction.timeout.secs": 3}
+        )
+    finally:
+        runs.STUCK_SECS = before
 
 
 def two_topologies(spark, work):
     """Both hold their slots at the same time; a third one finds too few."""
     places, queries = [work / "a", work / "b"], []
-    for place, parallelism in zip(places, (1, 2), strict=True):
+    for place, parallelism in zip(places, (1, 4), strict=True):
         place.mkdir()
         topology = counting(f"two-{place.name}", HeldPlanned(place), parallelism=parallelism)
         Places(place).hold("emit", 1)
@@ -226,44 +227,25 @@ class Ticks(StatefulBolt):
         self.state.put(what, self.state.get(what, 0) + 1)
 
 
-def idle_that_ticks(spark, work):
+def planned_that_ticks(spark, work):
+    return ticking(spark, work, MemoryTransactionalSpout([[(7,)]], "number long"))
+
+
+def tracked_that_ticks(spark, work):
+    return ticking(spark, work, One())
+
+
+def ticking(spark, work, spout):
     """There is nothing to read after the first row, and nothing but ticks has a transaction begin."""
-    found = {}
-    spouts = {"planned": MemoryTransactionalSpout([[(7,)]], "number long"), "tracked": One()}
-    for name, spout in spouts.items():
-        builder = TopologyBuilder(name)
-        builder.setSpout("numbers", spout)
-        builder.setBolt("ticks", Ticks()).globalGrouping("numbers").setTicks(0.5)
-        place = work / name
-        query = submit(builder.createTopology(), spark, place, SETTINGS)
-        wait_for(lambda place=place: state(place, "ticks").get("ticks", 0) >= 5, "five ticks")
-        query.stop()
-        done = [each.prepared_ms for each in transactions(place)]
-        found[name] = {**state(place, "ticks"), "periods": [at // 500 for at in done]}
-    return found
+    builder = TopologyBuilder("ticking")
+    builder.setSpout("numbers", spout)
+    builder.setBolt("ticks", Ticks()).globalGrouping("numbers").setTicks(0.5)
+    query = submit(builder.createTopology(), spark, work / "ck", SETTINGS)
+    wait_for(lambda: state(work / "ck", "ticks").get("ticks", 0) >= 5, "five ticks")
+    query.stop()
+    done = [each.prepared_ms for each in transactions(work / "ck")]
+    return {**state(work / "ck", "ticks"), "periods": [at // 500 for at in done]}
 
 
-CASES = (
-    unreachable,
-    taken_port,
-    unreachable_for_a_while,
-    large_row,
-    endless_spout,
-    bolt_that_hangs,
-    two_topologies,
-    idle_that_beats,
-    idle_that_ticks,
-)
-
-
-def main(folder, names=()):
-    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
-    for case in CASES:
-        if not names or case.__name__ in names:
-            work = Path(folder, case.__name__)
-            work.mkdir()
-            tell(**{case.__name__.replace("_", " "): case(spark, work)})
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+def play(spark, work, case):
+    tell(**globals()[case](spark, Path(work)))

@@ -106,9 +106,8 @@ def prepared(work, count):
     run(work, f"insert into jobs (message) values {', '.join(f'({number})' for number in range(count))}")
 
 
-def main():
-    work = Path(json.loads(sys.argv[1])["work"])
-    spark = session("local[8]", **PIPELINED)
+def play(spark, work, **more):
+    work = Path(work)
     config = {
         "topology.state.provider": "rocksdb",
         "topology.max.spout.pending": 6,
@@ -124,9 +123,14 @@ def main():
     wait_for(done, "the table to be empty", BOUND_SECS)
     status = query.status
     query.stop()
-    spark.stop()
     tell(runs=status["runs"])
 
 
+def main(**given):
+    spark = session("local[8]", **PIPELINED)
+    play(spark, **given)
+    spark.stop()
+
+
 if __name__ == "__main__":
-    main()
+    main(**json.loads(sys.argv[1]))

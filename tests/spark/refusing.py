@@ -93,14 +93,18 @@ def begun(spark, work, inputs, engine, mode, trigger=ONCE):
     return refusing(spark, work, inputs, mode), spark, f"{work}/ck", {"topology.engine": engine, **settings}, trigger
 
 
-def main(work, provider, options, trigger, inputs, engine, mode="deadLetter"):
-    master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+def play(spark, work, provider, options, trigger, inputs, engine, mode="deadLetter"):
     query = submit(*begun(spark, work, inputs, engine, mode, trigger))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
     aside = [each["rowsSetAside"].get("balances", 0) for each in query.recentProgress]
     tell(**query.status, aside=sum(aside), transactions=len(aside))
+
+
+def main(engine, **given):
+    master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    play(spark, engine=engine, **given)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ def begun(spark, work, seed, pending, engine, provider="rocksdb"):
     return ruled(*given(seed, each=EACH), HeldJudge(str(work)), TASKS), spark, f"{work}/ck", config, ONCE
 
 
-def outcome(work):
+def outcome(work, judge="judge"):
     """What is judged, and the rules of each task."""
-    with openState(f"{work}/ck", "judge") as view, openState(f"{work}/ck", "judge", map="rules", byTask=True) as rules:
+    with openState(f"{work}/ck", judge) as view, openState(f"{work}/ck", judge, map="rules", byTask=True) as rules:
         return dict(view.items()), dict(rules.items())
 
 
@@ -53,13 +53,17 @@ def expected(seed):
     return judged, {(task, name): cents for task in range(TASKS) for name, cents in rules.items()}
 
 
-def main(work, provider, options, trigger, engine="auto"):
-    master, settings = ("local[8]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+def play(spark, work, provider, options, trigger, engine):
     query = submit(*begun(spark, work, engine=engine, provider=provider, **options))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
     tell(**query.status)
+
+
+def main(engine, **given):
+    master, settings = ("local[8]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    play(spark, engine=engine, **given)
 
 
 if __name__ == "__main__":

@@ -164,17 +164,23 @@ def begun(spark, work, options, provider="rocksdb", trigger=ONCE, engine="auto",
     return spouts(work, **options), spark, location or f"{work}/ck", config(provider, engine), trigger
 
 
-def main(
-    work, provider, options, trigger, engine="auto", silence_secs=control.SILENCE_SECS, master=None, location=None
-):
-    control.SILENCE_SECS = silence_secs
+def play(spark, work, provider, options, trigger, engine="auto", silence_secs=None, location=None):
+    before = control.SILENCE_SECS
+    control.SILENCE_SECS = silence_secs or before
+    try:
+        query = submit(*begun(spark, work, options, provider, trigger, engine, location))
+        tell(recoveries=query.recoveries)
+        query.awaitTermination()
+        tell(**query.status)
+    finally:
+        control.SILENCE_SECS = before
+
+
+def main(engine="auto", master=None, **given):
     settings = PIPELINED if engine == "pipelined" else {}
     master = master or ("local[8]" if engine == "pipelined" else "local[2]")
     spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    query = submit(*begun(spark, work, options, provider, trigger, engine, location))
-    tell(recoveries=query.recoveries)
-    query.awaitTermination()
-    tell(**query.status)
+    play(spark, engine=engine, **given)
 
 
 if __name__ == "__main__":

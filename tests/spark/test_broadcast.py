@@ -6,7 +6,7 @@ import pytest
 
 from statefx import TopologyBuilder
 from tests.spark.drivers import ONCE, log_of
-from tests.spark.ruling import expected, outcome
+from tests.spark.ruling import begun, expected, outcome
 from tests.spark.running import feed, run
 from tests.spark.spouting import Places
 from tests.testing.ruling import PAYMENTS, RULES, Judge, given, recounted
@@ -23,25 +23,33 @@ def driver(drivers, place):
     return start
 
 
-@pytest.mark.parametrize(
-    ("engine", "pending"),
-    [
-        ("jobs", 2),
-        ("pipelined", 3),
-        *(pytest.param(engine, 1, marks=pytest.mark.soak) for engine in ("jobs", "pipelined")),
-    ],
-)
-def test_every_row_is_judged_by_the_rules_of_its_transaction(driver, place, engine, pending):
-    """Attempts fail meanwhile: among the rules, among the rows, and behind them."""
-    places = Places(place)
+@pytest.fixture
+def failing(place):
+    """Attempts fail: among the rules, among the rows, and behind them."""
     for phase, txid in {"emit": 2, "execute": 4, "prepare": 5}.items():
-        places.fail(phase, txid)
-    said = driver(engine, 3, pending).end()
-    assert said["engine"] == engine
+        Places(place).fail(phase, txid)
+
+
+def test_every_row_is_judged_by_the_rules_of_its_transaction(player, place, failing):
+    said = player.play("tests.spark.ruling", place, more={"engine": "pipelined"}, seed=3, pending=3)
+    assert said["engine"] == "pipelined"
     assert outcome(place) == expected(3)
 
 
-@pytest.mark.parametrize("engine", ["pipelined", pytest.param("jobs", marks=pytest.mark.soak)])
+def test_in_jobs_too_by_the_rules_of_its_transaction(spark, place, failing):
+    run(*begun(spark, place, 3, 2, "jobs"))
+    assert outcome(place) == expected(3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
+def test_one_transaction_at_a_time_is_judged_alike(driver, place, failing, engine):
+    assert driver(engine, 3, 1).end()["engine"] == engine
+    assert outcome(place) == expected(3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
 def test_drivers_are_killed_among_the_rules_and_among_the_rows(driver, place, engine):
     places = Places(place)
     for generation, (phase, txid) in enumerate({"emit": 2, "execute": 4, "prepare": 6}.items(), 1):
@@ -60,8 +68,7 @@ def test_drivers_are_killed_among_the_rules_and_among_the_rows(driver, place, en
     assert log_of(place).generation == 4
 
 
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_of_dataframes_each_micro_batch_is_judged_by_its_rules(spark, place, tasks):
+def test_of_dataframes_each_micro_batch_is_judged_by_its_rules(spark, place):
     """A file of each is a micro-batch; of a file the later row counts."""
     payments, rules = ([[*parts[0], *parts[1]]] for parts in given(7, each=8))
     take = 2
@@ -74,8 +81,12 @@ def test_of_dataframes_each_micro_batch_is_judged_by_its_rules(spark, place, tas
     for name, fields in (("payments", PAYMENTS), ("rules", RULES)):
         reader = spark.readStream.schema(fields).option("maxFilesPerTrigger", 1)
         builder.setStream(name, reader.json(str(place / name)))
-    judges = builder.setBolt("judge", Judge(), tasks)
-    judges.fieldsGrouping("payments", "account").broadcastGrouping("rules")
+    judges = {"judge": 3, "one": 1}
+    for name, tasks in judges.items():
+        declared = builder.setBolt(name, Judge(), tasks)
+        declared.fieldsGrouping("payments", "account").broadcastGrouping("rules")
     run(builder.createTopology(), spark, place / "ck", {"topology.state.provider": "memory"}, trigger=ONCE)
     judged, known = recounted(payments, rules, take)
-    assert outcome(place) == (judged, {(task, name): cents for task in range(tasks) for name, cents in known.items()})
+    for judge, tasks in judges.items():
+        of_each = {(task, name): cents for task in range(tasks) for name, cents in known.items()}
+        assert outcome(place, judge) == (judged, of_each)

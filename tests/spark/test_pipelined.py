@@ -1,7 +1,6 @@
 """Topologies of spouts in one Spark job that lives: what fails is rolled back in place, or a new run begins."""
 
 import itertools
-import json
 import os
 import random
 import re
@@ -32,21 +31,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 EACH = 20
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What `tests.spark.living` prints, by case."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.living", str(tmp_path_factory.mktemp("living"))],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {name: found for line in lines for name, found in line.items()}
+@pytest.fixture
+def told(player, place):
+    """What a case of `tests.spark.living` comes to."""
+
+    return lambda case: player.ask("tests.spark.living", work=str(place), case=case)
 
 
 @pytest.fixture
@@ -55,16 +44,13 @@ def places(place):
 
 
 @pytest.fixture
-def ran(drivers, place):
-    """Run a driver with the pipelined engine to its end; return what it said."""
+def ran(player, place):
+    """Run the topology of `tests.spark.spouting` to its end; return what is said of it."""
 
     def run(**more):
-        driver = drivers(
-            place, "rocksdb", program="tests.spark.spouting", more={"engine": "pipelined", **more}, each=EACH
-        )
-        driver.end()
+        said = player.play("tests.spark.spouting", place, more={"engine": "pipelined", **more}, each=EACH)
         assert outcome(place) == (expected(EACH), expected(EACH))
-        return driver.said
+        return said
 
     return run
 
@@ -280,32 +266,34 @@ def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, 
 
 
 def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(told):
-    error = told["unreachable"]["error"]
+    found = told("unreachable")
+    error = found["error"]
     assert re.match(r"TransactionError: the driver at 127\.0\.0\.1:\d+ can't be reached \(Connection refused\)", error)
     assert "topology.control.port; open that port in the firewall" in error
-    assert told["unreachable"]["runs"] == 1
-    assert told["unreachable"]["right_when_started_again"]
+    assert found["runs"] == 1
+    assert found["right_when_started_again"]
 
 
 def test_a_control_port_that_is_taken_ends_the_query_at_once(told):
-    found = told["taken port"]
+    found = told("taken_port")
     assert found["error"].startswith(f"ConfigError: the driver can't listen at 127.0.0.1:{found['port']}")
     assert "choose another topology.control.port, or 0" in found["error"]
 
 
 def test_slots_that_cant_reach_the_driver_after_others_did_are_tried_again(told):
-    found = told["unreachable for a while"]
+    found = told("unreachable_for_a_while")
     assert (found["error"], found["right"]) == (None, True)
     assert found["runs"] >= 3
 
 
 def test_a_row_that_is_larger_than_any_buffer(told):
-    assert told["large row"]["error"] is None
-    assert told["large row"]["bytes"] == [living.LARGE, 3]
+    found = told("large_row")
+    assert found["error"] is None
+    assert found["bytes"] == [living.LARGE, 3]
 
 
 def test_a_spout_that_emits_without_end_is_timed_out_in_place_and_takes_no_memory(told):
-    found = told["endless spout"]
+    found = told("endless_spout")
     assert found["error"].startswith("TransactionTimeoutError: transaction 1 failed 2 times")
     assert "it took longer than topology.transaction.timeout.secs (3 s), waiting for" in found["error"]
     assert found["runs"] == 1
@@ -314,14 +302,14 @@ def test_a_spout_that_emits_without_end_is_timed_out_in_place_and_takes_no_memor
 
 
 def test_a_bolt_that_does_not_return_loses_its_worker_and_nothing_else(told):
-    found = told["bolt that hangs"]
+    found = told("bolt_that_hangs")
     assert (found["error"], found["right"]) == (None, True)
     assert found["runs"] >= 2
     assert any("it took longer than topology.transaction.timeout.secs" in reason for reason in found["reasons"])
 
 
 def test_timers_of_an_idle_topology_come_by_themselves(told):
-    found = told["idle that beats"]
+    found = told("idle_that_beats")
     assert found["heard"] == found["beats"]
     assert min(found["heard"].values()) >= 4
     assert found["transactions"] <= 2 + sum(found["heard"].values())
@@ -329,7 +317,7 @@ def test_timers_of_an_idle_topology_come_by_themselves(told):
 
 @pytest.mark.parametrize("kind", ["planned", "tracked"])
 def test_an_idle_topology_gets_its_ticks_and_nothing_else(told, kind):
-    found = told["idle that ticks"][kind]
+    found = told(f"{kind}_that_ticks")
     periods = found["periods"]
     assert found["ticks"] >= 5
     ended = sum(before != after for before, after in itertools.pairwise(periods))
@@ -340,9 +328,11 @@ def test_an_idle_topology_gets_its_ticks_and_nothing_else(told, kind):
 
 
 def test_two_topologies_in_one_session(told):
-    found = told["two topologies"]
+    found = told("two_topologies")
     assert [each["error"] for each in found["both"]] == [None, None]
     assert [each["engine"] for each in found["both"]] == ["pipelined", "pipelined"]
     assert [each["right"] for each in found["both"]] == [True, True]
-    assert "need 4 slots of Spark; local[8] has 8, of which other topologies hold 6: take local[10]" in found["third"]
+    assert (
+        "need 4 slots of Spark; local[12] has 12, of which other topologies hold 10: take local[14]" in found["third"]
+    )
     assert not found["third_has_begun"]

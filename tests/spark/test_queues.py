@@ -28,15 +28,17 @@ def check(place):
     assert state(place / "ck", "tally") == dict.fromkeys(range(JOBS), 1)
 
 
-def test_workers_are_killed_at_each_step_and_each_job_counts_once(started, place):
+def test_workers_are_killed_at_each_step_and_each_job_counts_once(player, place):
+    queueing.prepared(place, JOBS)
     for what, number in (("execute", 7), ("before-seal", 3), ("after-seal", 5), ("prepare", 7), ("execute", 90)):
         (place / f"kill-{what}-{number}").touch()
-    said = started().end()
+    said = player.play("tests.spark.queueing", place)
     assert said["runs"] >= 4
     assert not list(place.glob("kill-*"))
     check(place)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_driver_is_killed_when_it_acknowledges_and_each_job_counts_once(started, place, where):
     asked = [place / f"kill-{where}-acknowledge-{txid}" for txid in (1, 2)]

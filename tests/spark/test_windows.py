@@ -6,11 +6,19 @@ from tests.spark.counting import ONCE
 from tests.spark.drivers import ON, log_of
 from tests.spark.running import wait_for
 from tests.spark.spouting import Places
-from tests.spark.windowing import ROWS_EACH, TRANSACTIONS, alarmed, recounted, recounted_alarms, told
+from tests.spark.windowing import (
+    ON_UNTIL_RUNG,
+    ROWS_EACH,
+    TRANSACTIONS,
+    alarmed,
+    recounted,
+    recounted_alarms,
+    told,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 
-INPUTS = [("spouts", "pipelined"), pytest.param("frames", "jobs", marks=pytest.mark.soak)]
+INPUTS = [("spouts", "pipelined"), ("frames", "jobs")]
 PLACES = {"execute": 4, "emit": 12, "commit": 14}
 """Among the rows, among the windows or timers, and behind the decision; and from which transaction on."""
 
@@ -45,6 +53,7 @@ class Lives:
         assert log_of(self.place).in_flight
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("inputs", "engine"), INPUTS)
 def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs, engine):
     lives = Lives(drivers, place, inputs, engine)
@@ -58,18 +67,37 @@ def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commi
     assert told(place) == recounted(inputs)
 
 
-@pytest.mark.soak  # the test above has a worker killed too, in the life after its drivers
-@pytest.mark.parametrize(("inputs", "engine"), INPUTS)
-def test_workers_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs, engine):
-    lives = Lives(drivers, place, inputs, engine)
+def test_workers_are_killed_among_rows_among_windows_and_in_a_commit(player, place):
     for phase, txid in PLACES.items():
-        lives.places.kill(phase, txid + (inputs == "frames" and phase == "emit"))  # they end a transaction later
-    assert lives.end()["engine"] == engine
+        Places(place).kill(phase, txid)
+    said = player.play("tests.spark.windowing", place, more={"what": "spouts", "engine": "pipelined"})
+    assert said["engine"] == "pipelined"
     assert {each.name for each in place.glob("killed-*")} == {f"killed-{phase}" for phase in PLACES}
-    assert told(place) == recounted(inputs)
+    assert told(place) == recounted("spouts")
 
 
-@pytest.mark.parametrize("engine", ["pipelined", pytest.param("jobs", marks=pytest.mark.soak)])
+@pytest.mark.soak
+def test_of_dataframes_workers_are_killed_too(drivers, place):
+    lives = Lives(drivers, place, "frames", "jobs")
+    for phase, txid in PLACES.items():
+        lives.places.kill(phase, txid + (phase == "emit"))  # windows end a transaction later
+    assert lives.end()["engine"] == "jobs"
+    assert {each.name for each in place.glob("killed-*")} == {f"killed-{phase}" for phase in PLACES}
+    assert told(place) == recounted("frames")
+
+
+def test_timers_and_entries_that_expire_outlive_a_worker(player, place):
+    """Each timer fires once; an entry is seen until its time has passed."""
+    Places(place).kill("emit", PLACES["emit"])
+    more = {"what": "alarms", "engine": "pipelined"}
+    player.play("tests.spark.windowing", place, trigger=ON_UNTIL_RUNG, more=more)
+    assert player.play("tests.spark.windowing", place, more=more)["engine"] == "pipelined"
+    assert (place / "killed-emit").exists()
+    assert alarmed(place) == recounted_alarms()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
 def test_timers_and_entries_that_expire_outlive_drivers_and_workers(drivers, place, engine):
     """Each timer fires once; an entry is seen until its time has passed, also by a driver that came meanwhile."""
     lives = Lives(drivers, place, "alarms", engine)

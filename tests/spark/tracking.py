@@ -109,12 +109,10 @@ def prepared(work, each):
         Path(work, f"refuse-{message}").touch()
 
 
-def main():
-    settings = json.loads(sys.argv[1])
-    work, each = Path(settings["work"]), settings["each"]
-    spark = session("local[8]", **PIPELINED)
+def play(spark, work, each, dedup, **more):
+    work = Path(work)
     query = submit(
-        topology(work, each, settings["dedup"]),
+        topology(work, each, dedup),
         spark,
         work / "ck",
         {
@@ -132,10 +130,15 @@ def main():
     wait_for(done, "all messages to be acked", BOUND_SECS)
     progress, status = query.lastProgress, query.status
     query.stop()
-    spark.stop()
     # A driver before it may have had all messages acked when it was killed: then this one has made no progress.
     tell(sources=progress and progress["sources"], runs=status["runs"])
 
 
+def main(**given):
+    spark = session("local[8]", **PIPELINED)
+    play(spark, **given)
+    spark.stop()
+
+
 if __name__ == "__main__":
-    main()
+    main(**json.loads(sys.argv[1]))

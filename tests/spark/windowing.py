@@ -16,7 +16,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from tests.runtime.recount import Recount, secs_of, windowed
 from tests.runtime.test_windows import FIELDS, LATENESS, Tuples, Values, batches_of, shown
 from tests.spark.counting import ONCE, session, tell
-from tests.spark.running import feed, state
+from tests.spark.running import feed, state, wait_for
 from tests.spark.spouting import PIPELINED, Places
 
 TRANSACTIONS, ROWS_EACH = 20, 6
@@ -30,6 +30,9 @@ ALARM_SECS = 10
 SOON = timedelta(seconds=0.5)
 SHORT = timedelta(seconds=1)
 IDS = 17
+
+ON_UNTIL_RUNG = {"processingTime": "1 millisecond"}
+"""A topology of timers with this trigger is stopped when all of the clock's have fired."""
 
 
 class Told(StatefulBolt):
@@ -196,13 +199,20 @@ def begun(spark, work, what, engine, trigger=ONCE):
     return topology, spark, f"{work}/ck", {"topology.engine": engine, **settings}, trigger
 
 
-def main(work, provider, options, trigger, what, engine):
-    master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+def play(spark, work, provider, options, trigger, what, engine):
     query = submit(*begun(spark, work, what, engine, trigger))
     tell(recoveries=query.recoveries)
+    if trigger == ON_UNTIL_RUNG:
+        wait_for(lambda: query.exception() or len(alarmed(work)["rung"]) == TRANSACTIONS * ROWS_EACH, "all timers")
+        query.stop()
     query.awaitTermination()
     tell(**query.status)
+
+
+def main(engine, **given):
+    master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    play(spark, engine=engine, **given)
 
 
 if __name__ == "__main__":
