@@ -173,6 +173,7 @@ class Killed:
 
     def finish(self):
         """Let the ledger come to its end."""
+        self.feed()
         (self.work / "end").touch()
         child = self.start()
         try:

@@ -28,14 +28,14 @@ class Programs:
         self._log = folder.with_suffix(".log").open("w+")
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, script: Path) -> dict[str, Any]:
+    def run(self, script: Path, *arguments: object) -> dict[str, Any]:
         """Return what became of a program.
 
         Returns
         -------
         dict
-            ``failure``: its traceback, or None; ``stdout`` and ``stderr``; ``left``: the names of what it has left
-            where it was run.
+            ``failure``: its traceback, or None, also where it exits with 0; ``stdout`` and ``stderr``; ``left``: the
+            names of what it has left where it was run.
         """
         if self._process is None:
             self._process = subprocess.Popen(
@@ -55,7 +55,7 @@ class Programs:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{script}\n")
+        self._process.stdin.write(json.dumps([*map(str, (script, *arguments))]) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, f"{script} has ended the process:\n{Path(self._log.name).read_text()[-6000:]}"
@@ -71,17 +71,18 @@ class Programs:
         self._log.close()
 
 
-def _run(script: Path, folder: Path) -> dict[str, Any]:
+def _run(script: Path, arguments: list[str], folder: Path) -> dict[str, Any]:
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
-    mine, sys.argv, path = sys.modules["__main__"], [str(script)], sys.path
+    mine, sys.argv, path = sys.modules["__main__"], [str(script), *arguments], sys.path
     sys.modules["__main__"], sys.path = module, [str(script.parent), *path]
     out, err, failure = io.StringIO(), io.StringIO(), None
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             exec(compile(script.read_text(encoding="utf-8"), script, "exec"), module.__dict__)
-    except BaseException:  # noqa: BLE001 - SystemExit too is the end of this program alone
-        failure = traceback.format_exc()
+    except BaseException as error:  # noqa: BLE001 - SystemExit too is the end of this program alone
+        if not isinstance(error, SystemExit) or error.code:
+            failure = traceback.format_exc()
     finally:
         sys.modules["__main__"], sys.path = mine, path
     left = sorted(path.name for path in folder.iterdir())
@@ -95,7 +96,8 @@ def main(folder: Path) -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     for line in sys.stdin:
-        answers.write(json.dumps(_run(Path(line.strip()), folder)) + "\n")
+        script, *arguments = json.loads(line)
+        answers.write(json.dumps(_run(Path(script), arguments, folder)) + "\n")
         answers.flush()
 
 

@@ -35,4 +35,5 @@ def test_a_program_is_told_apart_from_the_one_before_it(programs: Programs, tmp_
     assert "NameError: name 'left' is not defined" in str(second["failure"])
     assert (second["stdout"], second["left"]) == ("", [])
     assert "SystemExit: 3" in str(told("third.py", "raise SystemExit(3)")["failure"])
+    assert told("exits.py", "print('done')\nraise SystemExit(0)")["failure"] is None
     assert told("fourth.py", "print('is there')")["stdout"] == "is there\n"

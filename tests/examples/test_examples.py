@@ -35,9 +35,9 @@ def run(name: str, *arguments: str, folder: Path, timeout_secs: float = TIMEOUT_
     return done.stdout
 
 
-def told(programs: Programs, name: str) -> list[str]:
+def told(programs: Programs, name: str, *arguments: object) -> list[str]:
     """Run an example that starts and kills nothing, from another folder; return the lines that it prints."""
-    done = programs.run(EXAMPLES / name)
+    done = programs.run(EXAMPLES / name, *arguments)
     assert done["failure"] is None, f"{done['stdout'][-4000:]}\n{done['stderr'][-4000:]}\n{done['failure']}"
     assert done["left"] == [], "an example leaves something behind where it was run"
     return str(done["stdout"]).splitlines()
@@ -76,6 +76,7 @@ def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_an_interval_join_is_as_a_recount_says_though_it_is_killed(tmp_path: Path) -> None:
     assert run("orders_payments.py", folder=tmp_path).splitlines() == [
         "first run: exit code -9",
@@ -95,6 +96,7 @@ def test_a_provider_of_ones_own_keeps_state(programs: Programs) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path: Path) -> None:
     with PostgresServer() as server:
         lines = run("top_k_to_postgres.py", server.url(), folder=tmp_path).splitlines()
@@ -113,6 +115,7 @@ def test_three_stores_are_as_without_failure_whoever_is_killed(kills: int, tmp_p
     assert lines[-1] == "exact: all three stores are as without failure", lines
 
 
+@pytest.mark.soak
 def test_words_are_ranked_in_windows_whoever_is_killed(tmp_path: Path) -> None:
     lines = run("top_words.py", folder=tmp_path).splitlines()
     assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
@@ -120,6 +123,7 @@ def test_words_are_ranked_in_windows_whoever_is_killed(tmp_path: Path) -> None:
     assert lines[-2:] == ["until 12:39: question 188, to 166, the 75", "exact: 40 windows"]
 
 
+@pytest.mark.soak
 def test_sessions_end_when_nobody_clicks_whoever_is_killed(tmp_path: Path) -> None:
     lines = run("sessions.py", folder=tmp_path).splitlines()
     assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
@@ -174,6 +178,7 @@ def test_state_of_a_former_version_is_read_in_the_new_form(programs: Programs) -
     assert len((EXAMPLES / "upgrade_state.py").read_text().splitlines()) < SHORT_LINES
 
 
+@pytest.mark.soak
 def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
     said = run("word_count.py", "--files", "72", "--batch", "6", folder=tmp_path)
     back = re.search(r"transaction (\d+) was killed in PREPARING and rolled back", said)
@@ -182,6 +187,16 @@ def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
     assert forward, said
     assert int(back[1]) < int(forward[1])
     assert re.search(r"^exact: [\d,]+ keys, [\d,]+ occurrences$", said, re.MULTILINE), said
+
+
+def test_files_of_ones_own_are_counted_once(programs: Programs, tmp_path: Path) -> None:
+    """What the demo starts and kills."""
+    (tmp_path / "texts").mkdir()
+    for start, counts in enumerate(({"or 2", "not 2", "to_be 4"}, {"or 3", "not 3", "to_be 6"})):
+        for number in range(2 - start):
+            (tmp_path / "texts" / f"{start}-{number}.py").write_text("to_be or not\nto_be\n")
+        said = told(programs, "word_count.py", tmp_path / "texts", tmp_path / "checkpoint", "--batch=1")
+        assert set(said[-1].removeprefix("  most frequent: ").split(", ")) == counts
 
 
 def test_the_demo_tells_why_the_count_failed(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def beginning(place):
     return local_folders(place / "ck")[-1] / "content" / "sources" / BEGINNING
 
 
+@pytest.mark.soak
 def test_each_record_counts_once_whatever_becomes_of_where_it_began(kafka, start, tmp_path):
     begin, topic = start
     before = some("before")

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = "tests.spark.chaining"
 
 
+@pytest.mark.soak
 def test_a_chain_in_one_process_that_is_killed(spark, drivers, place):
     """At any moment: that of a transaction of the first differs from that of the second."""
     first, second, expected = prepared(place, files=5)

@@ -48,6 +48,7 @@ def test_a_first_transaction_that_was_rolled_back_is_the_same_again(spark, place
     assert sorted(kept(place / "ck", "keep", 1)[0]) == [("v",), ("x",), ("x",), ("y",), ("z",)]
 
 
+@pytest.mark.soak
 def test_killed_while_spark_writes_the_first_offsets(spark, drivers, place):
     feed(place / "in", **FILES)
     driver = drivers(place)

@@ -9,15 +9,13 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.soak, pytest.mark.spark]
 
 
 UNSURE = ("spouts", "spouts, in each phase")
 """Job P may have run on the other executor alone: then nothing was lost."""
 
-OFTEN = ("between bolts", "random input", "spouts, between the jobs")
-RARE = ("shuffled input", "spouts", "spouts, in each phase")
-"""Each executor that is killed costs ten seconds of processor time. The rare ones kill more, where others do so too."""
+NAMES = ("between bolts", "random input", "spouts, between the jobs", "shuffled input", *UNSURE)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def told(request, tmp_path_factory):
     return {name: found for line in lines for name, found in line.items()}
 
 
-@pytest.mark.parametrize("name", [*OFTEN, *(pytest.param(name, marks=pytest.mark.soak) for name in RARE)])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_attempt_is_rolled_back_and_the_next_is_exact(told, name):
     assert "error" not in told[name], told[name]["error"]
     assert told[name]["killed"]

@@ -20,6 +20,7 @@ def url():
         yield made()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("phase", ["PREPARING", "COMMITTING"])
 def test_a_driver_that_was_killed(drivers, place, url, phase):
     feed(place / "in", **FILES)
@@ -36,6 +37,7 @@ def test_a_driver_that_was_killed(drivers, place, url, phase):
     assert not (place / "ck").exists()
 
 
+@pytest.mark.soak
 def test_a_driver_that_was_replaced(drivers, place, url):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)

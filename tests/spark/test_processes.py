@@ -17,6 +17,7 @@ from tests.spark.running import BOUND_SECS, feed, kinds, local_folders, run, sta
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.soak
 def test_killed_while_preparing_and_while_committing(spark, drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
@@ -94,7 +95,10 @@ def lose_spark_s(work):
     feed(work / "in", later=["late"])
 
 
-@pytest.mark.parametrize("masked", [[], [signal.SIGTERM]], ids=["to the main thread", "to another"])
+TO_ANOTHER = pytest.param([signal.SIGTERM], id="to another", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize("masked", [pytest.param([], id="to the main thread"), TO_ANOTHER])
 def test_sigterm_drains(drivers, place, masked):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)

@@ -79,8 +79,15 @@ class Opaque(Numbers, OpaquePartitionedTransactionalSpout):
         return found
 
 
-@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
-@pytest.mark.parametrize("kind", [Planned, Opaque])
+@pytest.mark.parametrize(
+    ("engine", "kind", "provider"),
+    [
+        ("pipelined", Planned, "memory"),
+        ("pipelined", Opaque, "rocksdb"),
+        ("jobs", Planned, "rocksdb"),
+        ("jobs", Opaque, "memory"),
+    ],
+)
 def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(request, spark, place, engine, kind, provider):
     """Several threads take savepoints while transactions go on: what each holds fits what its spouts had emitted."""
     if engine == "pipelined":

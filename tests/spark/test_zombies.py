@@ -20,9 +20,8 @@ from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, listing, loca
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "provider", ["redis", *(pytest.param(name, marks=pytest.mark.soak) for name in ("memory", "rocksdb"))]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("provider", ["redis", "memory", "rocksdb"])
 def test_stopped_drivers_go_on_when_others_have_taken_over(spark, drivers, place, provider):
     """One is stopped while PREPARING, the next while COMMITTING, a third does the work; then both are continued."""
     feed(place / "in", **FILES)
