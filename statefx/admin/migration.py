@@ -45,7 +45,7 @@ from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
 from statefx.state.contract.blocks import in_blocks
-from statefx.state.contract.store import StateContext, StateProvider, StateStore, Write, prepare_as
+from statefx.state.contract.store import StateContext, StateProvider, StateStore, Write, open_store, prepare_as
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.storage import Storage
 
@@ -293,7 +293,7 @@ class Migrator:
         self, state: LogState, namespace: Namespace, version: Version, cache: str, read_only: bool = False
     ) -> StateStore:
         context = StateContext(state.generation, version, self.folders.storage, cache, read_only=read_only)
-        return self.target.newState(namespace, context)
+        return open_store(self.target, namespace, context)
 
     def _check_newest(self, state: LogState) -> None:
         """End if someone has taken over: what was read may then be of two transactions, or gone."""

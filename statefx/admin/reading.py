@@ -38,7 +38,7 @@ from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.blocks import in_blocks
 from statefx.state.contract.spaces import Kind, Space
-from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version
+from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version, open_store
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
 from statefx.state.view.upgrading import Upgrade
@@ -613,7 +613,7 @@ def open_task(
 ) -> tuple[StateStore, Version]:
     """Open the state of one task for reading, at the newest decided version of `state`, and return both."""
     context = _context_of(folders, state, component, task)
-    return provider.newState(state.namespace(TaskId(component, task)), context), context.version
+    return open_store(provider, state.namespace(TaskId(component, task)), context), context.version
 
 
 def task_blocks(
@@ -632,7 +632,7 @@ def blocks_at(
         changelog = Changelog(namespace, context.storage)
         yield from changelog.route(context.version, context.snapshot, None).entries(None, None)
         return
-    with closing(provider.newState(namespace, context)) as store:
+    with closing(open_store(provider, namespace, context)) as store:
         yield from in_blocks(store.scan(None, None))
 
 

@@ -57,7 +57,7 @@ from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Restored
-from statefx.state.contract.store import StateContext, StateProvider, prepare_as
+from statefx.state.contract.store import StateContext, StateProvider, open_store, prepare_as
 from statefx.state.registry import load_provider
 from statefx.storage import Storage
 
@@ -510,7 +510,7 @@ def _copied(
     ):
         source = Metered(origin, meter)
         there = sum_of(source.scan(None, None))
-        with closing(provider.newState(namespace, StateContext(1, EMPTY, storage, cache))) as store:
+        with closing(open_store(provider, namespace, StateContext(1, EMPTY, storage, cache))) as store:
             written = prepare_as(store, version.txid, uuid.uuid4().hex, Entries(source, there.keys))
         copy = Version(version.txid, written.token)
         summing = Summing()

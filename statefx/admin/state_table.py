@@ -35,7 +35,7 @@ from statefx.state.changelog.chain import Changelog, committed
 from statefx.state.changelog.reading import Chunk
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Kind, Space, end_of
-from statefx.state.contract.store import StateContext, StateProvider
+from statefx.state.contract.store import StateContext, StateProvider, open_store
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
@@ -140,7 +140,7 @@ class StateTable:
 
 
 def _read_store(provider: StateProvider, namespace: Namespace, context: StateContext, shown: Shown) -> Entries:
-    with closing(provider.newState(namespace, context)) as store:
+    with closing(open_store(provider, namespace, context)) as store:
         yield from scanned(store, shown)
 
 

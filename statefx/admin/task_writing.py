@@ -19,7 +19,7 @@ from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.blocks import Block, InBlocks, in_blocks
-from statefx.state.contract.store import StateContext, StateProvider, prepare_as
+from statefx.state.contract.store import StateContext, StateProvider, open_store, prepare_as
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
@@ -103,7 +103,7 @@ class TaskWriter:
         given = _Given(source, count, self.told)
         cache = os.path.join(folder, "cache")
         context = StateContext(state.generation, EMPTY, storage, cache)
-        with closing(self.provider.newState(namespace, context)) as store:
+        with closing(open_store(self.provider, namespace, context)) as store:
             try:
                 written = prepare_as(store, state.committed, token, given)
             except StateError as error:

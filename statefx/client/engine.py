@@ -21,7 +21,7 @@ from statefx.runtime.resolution import resolve_task
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.worker import Worker, release_sinks
 from statefx.state.contract.spaces import Space
-from statefx.state.contract.store import StateStore, Write, prepare_as
+from statefx.state.contract.store import StateStore, Write, open_store, prepare_as
 from statefx.topology.graph import Edge
 
 
@@ -56,7 +56,7 @@ class ClientEngine(InProcessEngine):
         order = Order(TransactionAttempt(version.txid, 0), generation, {str(task): version}, snapshots)
         context = self.deployment.state_context(order, task)
         provider = self._worker.provider(self.deployment)
-        store = self.stores[component] = provider.newState(self.deployment.namespace(*task), context)
+        store = self.stores[component] = open_store(provider, self.deployment.namespace(*task), context)
         return store
 
     def reuses(self, work: object) -> bool:

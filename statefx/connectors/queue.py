@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import reprlib
 import secrets
 import threading
 import time
@@ -175,7 +176,14 @@ class QueueSpout(Spout):
 
     def acknowledging(self) -> Sink | None:
         """Return the sink that acknowledges in the transaction."""
-        return _Acknowledging(self.pendingAcks()) if self._exactly_once else None
+        if not self._exactly_once:
+            return None
+        acks: object = self.pendingAcks()
+        if not isinstance(acks, PendingAcks):
+            raise TopologyError(
+                f"{type(self).__name__}.pendingAcks returned {reprlib.repr(acks)}, not a statefx.connectors.PendingAcks"
+            )
+        return _Acknowledging(acks)
 
     def open(self, context: Context) -> None:
         """Begin with nothing; what another object had been given, the queue hands out again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,7 @@ from xxhash import xxh3_64
 
 from statefx.coordinator.engine import DriverCall, Work
 from statefx.coordinator.participant import Participant
-from statefx.errors import CheckpointMismatchError
+from statefx.errors import CheckpointMismatchError, TopologyError
 from statefx.operators import to_ddl
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.protocol.barrier import Ack
@@ -123,7 +124,15 @@ class SinkParticipant(Participant):
 
     def _make(self, state: LogState) -> SinkCommitter:
         owner = Owner(self.application, state.origin, state.generation)
-        return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
+        context = CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe)
+        committer: object = self.sink.committer(context)
+        if not isinstance(committer, SinkCommitter):
+            raise TopologyError(
+                f"sink {self.name!r}: {type(self.sink).__name__}.committer returned {reprlib.repr(committer)}, not a "
+                "statefx.connectors.SinkCommitter",
+                component=self.name,
+            )
+        return committer
 
     def _reached(self, state: LogState) -> CheckpointPosition:
         known, originals = state.targets.get(self.name) == self.sink.identity, state.shared_origins

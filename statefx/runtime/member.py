@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
+from statefx.errors import BoltError, FailedException, FencedError, ProviderError, StateCorruptedError, StateError
 from statefx.operators.user_errors import place_of
 from statefx.protocol.alignment import Alignment, AlignmentResult
 from statefx.protocol.barrier import Ack, Barrier
@@ -177,6 +177,8 @@ class Member:
             if not self._last_try:
                 raise  # Spark runs the task again, here or elsewhere: it may well succeed there
             self._fail(FailureKind.BOLT, error.message, **error.data)
+        except ProviderError as error:  # no further try would give anything else
+            self._fail(FailureKind.BOLT, error.message, **{"task": self.task.id.task, **error.data})
         except FailedException as error:
             self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
         except FencedError as error:  # rule 6.6: Spark would run the task again, to be fenced again

@@ -26,7 +26,7 @@ from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.trees import Trees
 from statefx.runtime.worker import Worker
-from statefx.state.contract.store import StateStore
+from statefx.state.contract.store import StateStore, open_store
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge
 
@@ -109,7 +109,7 @@ class TaskAttempt:
         began = time.perf_counter()
         marker = f"{self.id.component}-{self.id.task}-{self.token}"
         with restoring.restoring(self.deployment.storage, marker):
-            store = self.worker.provider(self.deployment).newState(namespace, context)
+            store = open_store(self.worker.provider(self.deployment), namespace, context)
         self.restore_secs = time.perf_counter() - began
         return store
 

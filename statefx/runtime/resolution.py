@@ -15,7 +15,7 @@ from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.order import TaskResolution
 from statefx.runtime.bolts import close_bolt, hook, init_state, open_operator, view_of
 from statefx.runtime.worker import Worker
-from statefx.state.contract.store import StateStore
+from statefx.state.contract.store import StateStore, open_store
 from statefx.state.view import lent
 
 HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
@@ -95,7 +95,7 @@ class _TaskResolution:
 
     def _open(self, version: Version | None = None) -> StateStore:
         context = self._deployment.state_context(self._order, self._task, version=version)
-        return self._provider.newState(self._deployment.namespace(*self._task), context)
+        return open_store(self._provider, self._deployment.namespace(*self._task), context)
 
     def _hook(self, name: str) -> AbstractContextManager[None]:
         return hook(self._task, name, self._order.attempt.txid)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -42,7 +44,10 @@ class SinkOperator(TaskOperator):
             storage=task.deployment.storage,
         )
         with self._step("writer"):
-            self._writer = component.operator.writer(context)
+            writer: object = component.operator.writer(context)
+            if not isinstance(writer, SinkWriter):
+                raise TypeError(f"writer returned {reprlib.repr(writer)}, not a statefx.connectors.SinkWriter")
+        self._writer = writer
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
         """Write rows; a sink emits nothing, so it never pauses."""
@@ -55,8 +60,11 @@ class SinkOperator(TaskOperator):
         """Make what was written durable."""
         assert self._writer is not None
         with self._step("prepare"):
-            committable = self._writer.prepare(self._task.txid)
-        return PreparedTask(committable=None if committable is None else dict(committable))
+            committable: object = self._writer.prepare(self._task.txid)
+            if committable is not None and not isinstance(committable, Mapping):
+                raise TypeError(f"prepare returned {reprlib.repr(committable)}: return a dict of JSON, or None")
+            json.dumps(found := None if committable is None else dict(committable))
+        return PreparedTask(committable=found)
 
     def close(self, *, keep: bool, acked: bool = False) -> None:
         """Close the writer; what it wrote is taken away where nobody will name it."""

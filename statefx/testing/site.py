@@ -22,6 +22,7 @@ from statefx.state.contract.store import (
     Storage,
     Version,
     Write,
+    open_store,
     prepare_as,
 )
 from statefx.state.view.keyvalue import KeyValueState
@@ -74,7 +75,7 @@ class Site:
         """Open a store with this `StateContext`; it is closed with the site, if not before."""
         context = {"storage": self.storage, "cache": str(self.cache), "files_max": self.files_max, **context}
         found = StateContext(generation=generation, version=version, **context)
-        store = self.provider.newState(self.namespace(component, task), found)
+        store = open_store(self.provider, self.namespace(component, task), found)
         self._opened.append(store)
         return store
 

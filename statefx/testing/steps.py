@@ -22,6 +22,7 @@ from statefx.state.contract.store import (
     StateProvider,
     StateStore,
     Write,
+    open_store,
 )
 from statefx.storage import Storage
 
@@ -184,7 +185,7 @@ class SteppedProvider(StateProvider):
         self._steps = steps
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
-        store = self._inner.newState(namespace, context)
+        store = open_store(self._inner, namespace, context)
         return _SteppedStore(store, str(namespace.id), self._steps, self.capabilities.shared)
 
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import Spout, parse_schema
+from statefx.operators import Sink, Spout, parse_schema
 from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, BLOCK, ROWS, Acker
 from statefx.operators.bolts import may_hold
 from statefx.operators.dedup import DEDUP, ID, Dedup
@@ -26,8 +27,14 @@ def with_acknowledging(topology: Topology) -> Topology:
     schema = parse_schema(TAKEN_ROWS)
     components, sinks, edges = [], [], list(topology.edges)
     for component in topology.components:
-        sink = component.operator.acknowledging() if isinstance(component.operator, Spout) else None
+        sink: object = component.operator.acknowledging() if isinstance(component.operator, Spout) else None
         if sink is not None:
+            if not isinstance(sink, Sink):
+                raise TopologyError(
+                    f"spout {component.id!r}: {type(component.operator).__name__}.acknowledging returned "
+                    f"{reprlib.repr(sink)}: return a Sink, by which messages leave with their transaction, or None",
+                    component=component.id,
+                )
             name = ACKNOWLEDGES + component.id
             component = replace(component, outputs={**component.outputs, TAKEN: schema})
             sinks.append(Component(name, ComponentKind.SINK, component.parallelism, {}, sink, committer=True))

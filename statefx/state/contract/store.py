@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from statefx.errors import StateError
+from statefx.errors import ProviderError, StateError
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.storage import Storage
 
@@ -313,6 +314,24 @@ class StateProvider(ABC):
         return 0
 
 
+def open_store(provider: StateProvider, namespace: Namespace, context: StateContext) -> StateStore:
+    """Open a store, and refuse what is none.
+
+    Raises
+    ------
+    ProviderError
+        ``newState`` has returned something else than a `StateStore`: no further try would change that.
+    """
+    store = provider.newState(namespace, context)
+    if not isinstance(store, StateStore):
+        raise ProviderError(
+            f"{type(provider).__name__}.newState returned {reprlib.repr(store)} ({type(store).__name__}): it has to "
+            "return a StateStore (from statefx.state), opened at context.version",
+            component=namespace.component,
+        )
+    return store
+
+
 __all__ = [
     "EMPTY",
     "Capabilities",
@@ -327,5 +346,6 @@ __all__ = [
     "TaskId",
     "Version",
     "Write",
+    "open_store",
     "prepare_as",
 ]
