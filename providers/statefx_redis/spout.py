@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.types as kinds
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
-from statefx.errors import ConfigError, SinkError, TopologyError, TransactionConflictError
+from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError
 from statefx.operators.sealed_names import Sealed, sealed_by
 from statefx.state.contract.options import require
 from statefx_redis.settings import Settings
@@ -201,7 +201,7 @@ class RedisStreamSpout(QueueSpout):
             if claimed:
                 return claimed
             self._claims = now + self.renewSecs
-        return [Message(id.decode(), self._values(values)) for id, values in self._read(">", limit)]
+        return [Message(id.decode(), self._values(id, values)) for id, values in self._read(">", limit)]
 
     def finish(self, ids: Sequence[Any]) -> None:
         """Acknowledge entries."""
@@ -261,7 +261,7 @@ class RedisStreamSpout(QueueSpout):
         gone = [id for id in tries if id not in there and not self._call(partial(_entry, self.stream, id))]
         if gone:
             self.finish(gone)
-        return [Message(id.decode(), self._values(values), tries[id]) for id, values in entries if values]
+        return [Message(id.decode(), self._values(id, values), tries[id]) for id, values in entries if values]
 
     def _again(self, entries: Sequence[Any]) -> list[Message]:
         """Return entries that this task had been given before; those that were deleted since are given up."""
@@ -276,11 +276,25 @@ class RedisStreamSpout(QueueSpout):
         gone = [id for id, values in entries if not values]
         if gone:
             self.finish(gone)
-        return [Message(id.decode(), self._values(values), tries.get(id, 0)) for id, values in entries if values]
+        return [Message(id.decode(), self._values(id, values), tries.get(id, 0)) for id, values in entries if values]
 
-    def _values(self, entry: Mapping[bytes, bytes]) -> tuple[Any, ...]:
-        values = [(entry.get(name), is_text) for name, is_text in self._fields]
-        return tuple([value.decode() if is_text and value is not None else value for value, is_text in values])
+    def _values(self, id: bytes, entry: Mapping[bytes, bytes]) -> tuple[Any, ...]:
+        values = []
+        for name, is_text in self._fields:
+            value: Any = entry.get(name)
+            if is_text and value is not None:
+                try:
+                    value = value.decode()
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"entry {id.decode()} of {self.stream}: field {name.decode()!r} is not UTF-8 ({error}): "
+                        "declare it as binary and decode it in a bolt, or take the entry off the queue (XACK "
+                        f"{self.stream} {self.group} {id.decode()})",
+                        field=name.decode(),
+                        key=id.decode(),
+                    ) from error
+            values.append(value)
+        return tuple(values)
 
 
 def _entry(stream: str, id: bytes, client: Any) -> Any:

@@ -321,8 +321,8 @@ def test_a_schema_where_no_table_can_be_made_is_told_at_submit(postgres_database
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("n date", 'column "n" is of type date but expression is of type bigint'),
-        ("n boolean", "is of type boolean"),
+        ("n date", "column 'n' is date, which does not hold every value of the field n bigint as it is"),
+        ("n real", r"Make the column BIGINT \(ALTER TABLE public.words ALTER COLUMN n TYPE BIGINT\)"),
         ("n bigint generated always as (5) stored", "n"),
     ],
 )
@@ -354,6 +354,32 @@ def test_a_column_of_arrays_is_refused_at_submit(postgres_database):
 def test_what_can_not_be_a_sink_is_refused_when_it_is_made(arguments, said):
     with pytest.raises(ConfigError, match=said):
         SqlSink(*arguments)
+
+
+LONG = "a" * 62 + "\u00e4"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"table": LONG}, {"table": f"{LONG}.t"}, {"deadLetter": LONG}, {"txid": LONG}],
+    ids=["table", "schema", "deadLetter", "txid"],
+)
+def test_name_that_postgresql_cuts_is_refused(arguments):
+    with pytest.raises(ConfigError, match=f"'{LONG}' has 64 bytes, of which postgresql keeps 63: choose a shorter"):
+        SqlSink(**{"url": "postgresql+psycopg://h/d", "table": "t", **arguments})
+    SqlSink(**{"url": "sqlite:///x", "table": "t", **arguments})
+
+
+def test_field_whose_column_would_be_another_is_refused():
+    def check(url, *names):
+        SqlSink(url, "t").check_schema(pa.schema([(name, pa.int64()) for name in names]))
+
+    with pytest.raises(TopologyError, match=f"'{LONG}' has 64 bytes"):
+        check("postgresql+psycopg://h/d", "a", LONG)
+    with pytest.raises(TopologyError, match="'a' and 'A' are one column of SQLite"):
+        check("sqlite:///x", "a", "b", "A")
+    check("postgresql+psycopg://h/d", "a", "A", "a" * 63)
+    check("sqlite:///x", "\u00e4", "\u00c4", LONG)
 
 
 def test_rows_are_tried_or_put_aside_and_not_both():

@@ -1,5 +1,6 @@
 """SqlPartitionedSpout: what stands in the table arrives, or the value is refused; nothing is rounded or guessed."""
 
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, TopologyBuilder
-from statefx.connectors.sql import SqlPartitionedSpout
-from statefx.errors import BoltError
+from statefx.connectors.sql import SqlBackend, SqlPartitionedSpout, SqlQueueSpout
+from statefx.errors import BoltError, ValueMismatchError
 from statefx.testing import TopologyTester
+from statefx.values.backend import Row
 
 
 class Reader(BasicBolt):
@@ -106,5 +108,62 @@ def test_a_value_that_its_field_can_t_hold_is_refused(kind, literal, fields, dat
     if database.postgres and (kind, literal) in [("integer", "1.5"), ("timestamp", "1577836800"), ("text", "x'ff'")]:
         pytest.skip("PostgreSQL puts no value of another type into a column")
     table(database, kind, literal)
-    with pytest.raises(BoltError, match=r"t\.v can't be read as v .*; declare another type, schema="):
+    with pytest.raises(BoltError, match=r"t\.v can't be read as v .* row with id=0: declare another type, schema="):
         read(database, tmp_path, fields)
+
+
+UNREADABLE = [
+    ("sqlite", "text", "cast(x'636166e9' as text)", "string", "Could not decode to UTF-8"),
+    ("postgres", "date", "'infinity'", "date", "date too large"),
+    ("postgres", "timestamptz", "'10000-01-01 00:00:00+00'", "timestamp", "timestamp too large"),
+    ("postgres", "timestamp", "'0044-03-15 00:00:00 BC'", "timestamp_ntz", "BC"),
+]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(case, marks=[pytest.mark.slow, pytest.mark.server] if case[0] == "postgres" else [], id=case[1])
+        for case in UNREADABLE
+    ]
+)
+def unreadable(request):
+    """Return a database, and a type of column, a value that can't be read of it, a field, and what is said of it."""
+    return request.getfixturevalue(f"{request.param[0]}_database"), *request.param[1:]
+
+
+@pytest.mark.parametrize("number", [0, 5, 9])
+def test_unreadable_value_is_named_at_once_with_its_key(unreadable, number, tmp_path, caplog):
+    database, kind, literal, fields, said = unreadable
+    table(database, kind, *["null"] * number, literal, *["null"] * (9 - number))
+    named = rf"t\.v can't be read as v {fields}: .*{said}.*in the row with id={number}: .*WHERE id = {number}\)"
+    with pytest.raises(BoltError, match=f"(?s)hook emitPartitionBatch.*InputError.*{named}"):
+        read(database, tmp_path, fields)
+    assert caplog.text.count("was rolled back") <= 1, "it was tried again"
+
+
+def test_unreadable_value_of_a_queue_ends_it_with_its_key(unreadable, tmp_path):
+    database, kind, literal, fields, said = unreadable
+    table(database, kind, "null", "null", literal)
+    for name, of in (("owner", "text"), ("until", "double precision"), ("tries", "integer")):
+        database.run(f"alter table t add column statefx_{name} {of}")
+    if not database.postgres:  # which gives numbers of rows again
+        notes = "statefx_owner, statefx_until, statefx_tries"
+        database.run(f"create table u (id integer primary key autoincrement, v text, {notes})")
+        database.run("insert into u select * from t")
+    builder = TopologyBuilder("queue")
+    builder.setSpout("rows", SqlQueueSpout(database.url, "t" if database.postgres else "u", f"id long, v {fields}"))
+    builder.setBolt("reader", Reader()).globalGrouping("rows")
+    named = rf"[tu]\.v can't be read as v {fields}: .*{said}.*in the row with id=2"
+    with (
+        TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=f"(?s)hook nextTuple.*InputError.*{named}"),
+    ):
+        tester.drain()
+
+
+def test_unreadable_row_of_values_is_no_outage(sqlite_database):
+    with closing(SqlBackend(sqlite_database.url, "totals")) as backend:
+        backend.multiPut({"a": Row("1", "4", None)}, {"a": None})
+        sqlite_database.run("update totals set value = cast(x'e9' as text)")
+        with pytest.raises(ValueMismatchError, match="row that can't be read, of a key among 'a', 'b'"):
+            backend.multiGet(["a", "b"])

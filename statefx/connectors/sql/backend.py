@@ -6,13 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from statefx.connectors.sql.columns import check_columns
+from statefx.connectors.sql.source import is_of_data
 from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
-from statefx.errors import FailedException
+from statefx.errors import ConfigError, FailedException, SinkError, ValueMismatchError
 from statefx.values.backend import Row
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+_FIELDS = pa.schema([(name, pa.string()) for name in ("key", "version", "value", "undo")])
+_KEYS_SHOWN = 1000
 _KEYS_AT_ONCE = 1000  # parameters of one statement: SQLite takes 32,766, PostgreSQL 65,535
 _KEY_LENGTH = 255  # where a text can't be a primary key
 _LOCK_SECS = 30  # other tasks write to the same SQLite file, one after the other; far below a transaction's timeout
@@ -34,7 +40,8 @@ class SqlBackend:
     Raises
     ------
     ConfigError
-        SQLAlchemy or the driver is not installed, the URL can't be read, or the database is in memory.
+        SQLAlchemy or the driver is not installed, the URL can't be read, the database is in memory, or it would cut
+        the table's name.
 
     Contract
     --------
@@ -46,7 +53,9 @@ class SqlBackend:
     atomic = True
 
     def __init__(self, url: str, table: str) -> None:
-        SqlUrl(url, "SqlBackend", "MemoryBackend for values of one process").require_driver()
+        parsed = SqlUrl(url, "SqlBackend", "MemoryBackend for values of one process")
+        parsed.require_driver()
+        parsed.check_table(table)
         self._url = url
         self.table = table
         self._opened: tuple[sa.Engine, sa.Table] | None = None
@@ -61,7 +70,16 @@ class SqlBackend:
         with self._transaction() as (connection, table):
             for first in range(0, len(keys), _KEYS_AT_ONCE):
                 chosen = table.select().where(table.c.key.in_(keys[first : first + _KEYS_AT_ONCE]))
-                rows.update((found.key, Row(*found[1:])) for found in connection.execute(chosen))
+                try:
+                    rows.update((found.key, Row(*found[1:])) for found in connection.execute(chosen))
+                except Exception as error:
+                    if not is_of_data(error):
+                        raise
+                    raise ValueMismatchError(
+                        f"the table {self.table!r} has a row that can't be read, of a key among "
+                        f"{', '.join(map(repr, keys[first : first + _KEYS_AT_ONCE]))[:_KEYS_SHOWN]}: {error}; correct "
+                        "the row, or delete it and its key begins anew"
+                    ) from error
         return rows
 
     def multiPut(self, rows: Mapping[str, Row], expected: Mapping[str, str | None]) -> list[str]:
@@ -118,6 +136,11 @@ class SqlBackend:
             except sqlalchemy.exc.DBAPIError:  # another task has made it at the same moment
                 if not sqlalchemy.inspect(engine).has_table(self.table):
                     raise
+        with engine.connect() as connection:
+            try:
+                check_columns(connection, table, _FIELDS, ("key",), f"SqlBackend: {self.table}")
+            except SinkError as error:
+                raise ConfigError(error.message) from None
         return engine, table
 
 

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
+from statefx.connectors.sql.columns import check_columns
 from statefx.connectors.sql.connection import SqlConnection
-from statefx.connectors.sql.source import column_of, fields_of, reuses_numbers, table_columns
+from statefx.connectors.sql.source import (
+    column_of,
+    fields_of,
+    is_of_data,
+    reuses_numbers,
+    table_columns,
+    unreadable,
+)
 from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
@@ -28,6 +36,7 @@ _NAME = "SqlQueueSpout"
 
 OWNER, UNTIL, TRIES = "statefx_owner", "statefx_until", "statefx_tries"
 _NOTES = {OWNER: "text", UNTIL: "double precision", TRIES: "integer"}
+_NOTE_FIELDS = pa.schema([(OWNER, pa.string()), (UNTIL, pa.float64()), (TRIES, pa.int32())])
 
 POLL_SECS = 0.05
 CHUNK = 500
@@ -58,6 +67,13 @@ class _Jobs:
         space, _, plain = self.name.rpartition(".")
         notes = (sa.column(OWNER, sa.Text()), sa.column(UNTIL, sa.Float()), sa.column(TRIES, sa.Integer()))
         return sa.table(plain, sa.column(self.id), *notes, schema=space or None)
+
+    @property
+    def described(self) -> sa.Table:
+        """The name of the table, for a look at its columns."""
+        space, _, plain = self.name.rpartition(".")
+        found: sa.Table = alchemy().Table(plain, alchemy().MetaData(), schema=space or None)
+        return found
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -185,6 +201,10 @@ class SqlQueueSpout(QueueSpout):
             raise TopologyError(
                 f"{location}: {jobs.name} lacks columns in which tasks note who has a row: {'; '.join([*adds, index])}"
             )
+        try:
+            check_columns(connection, jobs.described, _NOTE_FIELDS, (), f"{location}: {jobs.name}")
+        except SinkError as error:
+            raise TopologyError(error.message) from None
         lite = connection.dialect.name == "sqlite"
         if lite and not isinstance(columns[jobs.id]["type"], alchemy().String):
             _refuse_reuse(connection, jobs, location)
@@ -195,10 +215,6 @@ class SqlQueueSpout(QueueSpout):
         others = {name: column for name, column in columns.items() if name not in _NOTES}
         schema = fields_of(others, f"{location}: {jobs.name}", lite=lite) if given is None else given
         self._texts = frozenset(name for name, each in columns.items() if isinstance(each["type"], alchemy().String))
-        self._reads = [
-            None if pa.types.is_string(field.type) and field.name in self._texts else reader(field.type)
-            for field in schema
-        ]
         return schema
 
     def reads(self, target: str) -> bool:
@@ -212,6 +228,10 @@ class SqlQueueSpout(QueueSpout):
     def connect(self, context: Context) -> None:
         """Begin with what this task had been given before."""
         self._begun = False
+        self._reads = [  # here: they can't be pickled
+            None if pa.types.is_string(field.type) and field.name in self._texts else reader(field.type)
+            for field in self.schema
+        ]
 
     def receive(self, limit: int) -> Iterable[Message]:
         """Take rows that nobody has."""
@@ -226,8 +246,14 @@ class SqlQueueSpout(QueueSpout):
             free = sa.or_(table.c[OWNER].is_(None), table.c[UNTIL] < now)
             key, tries = table.c[jobs.id].label("_id"), sa.func.coalesce(table.c[TRIES], 0).label("_tries")
             asked = sa.select(key, tries, *columns).select_from(table).where(free)
-            found = connection.execute(asked.order_by(table.c[jobs.id]).limit(limit).with_for_update(skip_locked=True))
-            rows = found.all()
+            asked = asked.order_by(table.c[jobs.id]).limit(limit).with_for_update(skip_locked=True)
+            try:
+                rows = connection.execute(asked).all()
+                messages = [Message(row[0], self._values(row[2:]), row[1]) for row in rows]
+            except Exception as error:
+                if is_of_data(error):
+                    raise self._unreadable(connection, free, limit) from error
+                raise
             if rows:
                 taken = {
                     OWNER: self.owner,
@@ -237,7 +263,27 @@ class SqlQueueSpout(QueueSpout):
                 for some in jobs.rows([row[0] for row in rows]):
                     connection.execute(table.update().where(some).values(taken))
         self._begun = True
-        return [Message(row[0], self._values(row[2:]), row[1]) for row in rows]
+        return messages
+
+    def _unreadable(self, connection: sa.Connection, free: Any, limit: int) -> Exception:
+        """Return the error that names the value that can't be read."""
+        sa, jobs = alchemy(), self._jobs
+        lite = connection.dialect.name == "sqlite"
+        connection.rollback()
+        id = jobs.table.c[jobs.id]
+        keys = connection.execute(sa.select(id).where(free).order_by(id).limit(limit)).scalars().all()
+
+        def read(keys: Sequence[Any], fields: pa.Schema) -> None:
+            columns = [column_of(field, self._texts, lite=lite) for field in fields]
+            chosen = [self._reads[self.schema.get_field_index(field.name)] for field in fields]
+            try:
+                for row in connection.execute(sa.select(*columns).select_from(jobs.table).where(id.in_(keys))):
+                    [value if read is None else read(value) for read, value in zip(chosen, row, strict=True)]
+            finally:
+                connection.rollback()
+
+        what = jobs.target.replace("#", ": ")
+        return unreadable(what, jobs.id, keys, self.schema, read) or UnreachableError(f"{what} was changed meanwhile")
 
     def finish(self, ids: Sequence[Any]) -> None:
         """Delete rows, unless somebody else has taken them over: by now it may be another row that has the number."""

@@ -72,6 +72,8 @@ class SqlSink(StagedSink):
         parsed = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
         if not isinstance(table, str) or not table:
             raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
+        for name in filter(None, (table, deadLetter)):
+            parsed.check_table(name)
         if validate and deadLetter is not None:
             raise ConfigError(
                 "SqlSink can refuse a transaction for a row (validate), or put the row aside (deadLetter): not both"
@@ -83,6 +85,8 @@ class SqlSink(StagedSink):
         self.validate = validate
         if txid is not None and (not isinstance(txid, str) or not txid):
             raise ConfigError(f"SqlSink: txid must be the name of a column, got {txid!r}")
+        if txid is not None and (why := parsed.why_cut(txid)):
+            raise ConfigError(f"SqlSink: txid: {why}")
         if txid is not None and self.key:
             raise ConfigError(
                 "SqlSink: rows that are replaced by their key can't be taken back, so txid= is for a table without a "
@@ -107,8 +111,17 @@ class SqlSink(StagedSink):
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse keys that there are not, and types without a column's."""
         refuse_keys(schema, "SqlSink")
+        parsed = SqlUrl(self.url, "SqlSink", "CollectSink to look at rows")
         for field in schema:
             sql_type(field, lite=self.backend == "sqlite")
+            if why := parsed.why_cut(field.name):
+                raise TopologyError(f"SqlSink: {why}, and emit the field under that", field=field.name)
+        if self.backend == "sqlite" and (twins := _alike(schema.names)):
+            raise TopologyError(
+                f"SqlSink: fields {' and '.join(map(repr, twins))} are one column of SQLite, which takes capital "
+                "letters for small ones: rename one of them",
+                field=twins[0],
+            )
         if self.txid is not None and self.txid in schema.names:
             raise TopologyError(
                 f"SqlSink: the rows have a field {self.txid!r} already: give the transaction's column another name",
@@ -180,6 +193,18 @@ class _SqlWriter(SinkWriter):
 
     def close(self) -> None:
         self._stager.close()
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Return the first names that SQLite takes for one; it knows the letters of ASCII alone."""
+    spelled: dict[str, list[str]] = {}
+    for name in names:
+        spelled.setdefault("".join(map(_small, name)), []).append(name)
+    return next((alike for alike in spelled.values() if len(alike) > 1), [])
+
+
+def _small(letter: str) -> str:
+    return letter.lower() if letter.isascii() else letter
 
 
 def _has_far_date(column: pa.Array) -> bool:

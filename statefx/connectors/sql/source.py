@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from statefx.connectors.sql.types import arrow_type
 from statefx.connectors.sql.url import alchemy
-from statefx.errors import TopologyError
+from statefx.errors import InputError, TopologyError
+from statefx.operators import to_ddl
+from statefx.operators.fitting import MISFITS
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +182,57 @@ def fields_of(columns: Any, what: str, *, lite: bool) -> pa.Schema:
             )
         found[name] = kind
     return pa.schema(found)
+
+
+def is_of_data(error: Exception) -> bool:
+    """Return whether reading failed for a value that stands in the table, which no retry changes.
+
+    SQLite's module raises the error of a lost connection for a text that is not UTF-8; drivers raise errors of Python
+    for values that Python does not have.
+    """
+    cause = getattr(error, "orig", None) or error
+    if isinstance(error, alchemy().exc.DataError) or isinstance(cause, ValueError | ArithmeticError):
+        return True
+    return "Could not decode to UTF-8" in str(cause)
+
+
+Keys = Sequence[Any]
+
+
+def unreadable(
+    table: str, order: str, keys: Keys, fields: pa.Schema, read: Callable[[Keys, pa.Schema], None]
+) -> InputError | None:
+    """Return the error of the first value that can't be read, by its column and key; None if all can be read now.
+
+    `read` reads fields of the rows of some keys, and raises what it is that can't be read.
+    """
+
+    def failure(keys: Keys, fields: pa.Schema) -> Exception | None:
+        try:
+            read(keys, fields)
+        except Exception as error:
+            if not isinstance(error, MISFITS) and not is_of_data(error):
+                raise
+            return error
+        return None
+
+    error = failure(keys, fields)
+    while error is not None and len(keys) > 1:
+        first = keys[: len(keys) // 2]
+        error = failure(first, fields)
+        keys = first if error is not None else keys[len(first) :]
+        error = error or failure(keys, fields)
+    for field in fields if error is not None else ():
+        if (cause := failure(keys, pa.schema([field]))) is not None:
+            reason = " ".join(str(getattr(cause, "orig", cause)).split())
+            return InputError(
+                f"{table}.{field.name} can't be read as {to_ddl(pa.schema([field]))}: {reason}; it is in the row with "
+                f"{order}={keys[0]!r}: declare another type, schema='...', or correct the value (UPDATE "
+                f"{table.rpartition(' ')[2]} SET {field.name} = ... WHERE {order} = {keys[0]!r})",
+                field=field.name,
+                key=keys[0],
+            )
+    return None
 
 
 def _check_zones(fields: pa.Schema, columns: Any, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.sql.settling import Settling, holders_of
-from statefx.connectors.sql.source import SourceTable, column_of, inspect_table
+from statefx.connectors.sql.source import SourceTable, column_of, inspect_table, is_of_data, unreadable
 from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
@@ -259,14 +259,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         conditions = self._conditions(table, part, after, table.from_json(metadata["to"]))
         rows = 0
         with self._connected() as connection:
-            sqlalchemy = alchemy()
-            lite = connection.dialect.name == "sqlite"
-            columns = [column_of(field, table.text_columns, lite=lite) for field in self.schema]
-            asked = sqlalchemy.select(*columns).select_from(table.clause).where(*conditions)
-            streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
-            for found in streamed.execute(asked.order_by(table.order_column)).partitions():
-                rows += len(found)
-                collector.emitBatch(self._batch(found, table))
+            batches = self._batches(connection, table, self.schema, conditions)
+            while (batch := self._next(connection, batches, table, conditions)) is not None:
+                rows += batch.num_rows
+                collector.emitBatch(batch)
                 yield
             connection.rollback()
         if rows != metadata["rows"]:
@@ -276,20 +272,46 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                 "with lower values; if they were committed late, set settleSecs higher"
             )
 
-    def _batch(self, found: Sequence[Any], table: SourceTable) -> pa.RecordBatch:
-        arrays = []
-        for field, values in zip(self.schema, zip(*found, strict=True), strict=True):
-            text = pa.types.is_string(field.type) and field.name in table.text_columns
-            read = None if text else reader(field.type)
-            try:
+    def _batches(
+        self, connection: sa.Connection, table: SourceTable, fields: pa.Schema, conditions: Sequence[Any]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read fields of rows, in their order."""
+        lite = connection.dialect.name == "sqlite"
+        columns = [column_of(field, table.text_columns, lite=lite) for field in fields]
+        asked = alchemy().select(*columns).select_from(table.clause).where(*conditions)
+        streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
+        for rows in streamed.execute(asked.order_by(table.order_column)).partitions():
+            arrays = []
+            for field, values in zip(fields, zip(*rows, strict=True), strict=True):
+                text = pa.types.is_string(field.type) and field.name in table.text_columns
+                read = None if text else reader(field.type)
                 arrays.append(fitted_array(values if read is None else list(map(read, values)), field.type))
-            except (*MISFITS, ArithmeticError) as error:
-                raise InputError(
-                    f"{self.database}: {table.name}.{field.name} can't be read as {to_ddl(pa.schema([field]))}: "
-                    f"{error}; declare another type, schema='...'",
-                    field=field.name,
-                ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            yield pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+    def _next(
+        self, connection: sa.Connection, batches: Iterator[pa.RecordBatch], table: SourceTable, conditions: list[Any]
+    ) -> pa.RecordBatch | None:
+        """Return the next batch; InputError names the value that can't be read, and None is the end."""
+        try:
+            return next(batches, None)
+        except Exception as error:
+            if not isinstance(error, MISFITS) and not is_of_data(error):
+                raise
+            failed = error
+        connection.rollback()
+        order = table.order_column
+        asked = alchemy().select(order).select_from(table.clause).where(*conditions).order_by(order)
+        keys = connection.execute(asked).scalars().all()
+
+        def read(keys: Sequence[Any], fields: pa.Schema) -> None:
+            try:
+                for _ in self._batches(connection, table, fields, [*conditions, order >= keys[0], order <= keys[-1]]):
+                    pass
+            finally:
+                connection.rollback()
+
+        found = unreadable(f"{self.database}: {table.name}", table.order, keys, self.schema, read)
+        raise found or FailedException(f"{self.database} can't be read: {failed}") from failed
 
     # ---- both
 

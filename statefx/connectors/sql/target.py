@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statefx.connectors.sql.columns import changed_values, check_columns, columns_of
 from statefx.connectors.sql.connection import RowRefusedError, SqlConnection, is_replaced, session_name
 from statefx.connectors.sql.types import converter, sql_type
 from statefx.connectors.sql.url import alchemy
@@ -23,13 +25,21 @@ from statefx.operators.sinks import Marker
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from statefx.connectors.sql.columns import Mask
+
 logger = logging.getLogger("statefx")
 
 MARKERS = "statefx_markers"
 
 _TEXT_MAX = 200
 
-_NO_NAN = "SQLite makes a null of a NaN"
+_MARKER_FIELDS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("target", "application", "origin")),
+        *((name, pa.int64()) for name in ("generation", "txid")),
+    ]
+)
+_DEAD_FIELDS = pa.schema([*((name, pa.string()) for name in ("target", "reason", "content")), ("txid", pa.int64())])
 
 _ROLLS_BACK = re.compile(r"\b(?:conflict|or)\s+rollback\b|\braise\s*\(\s*rollback\b", re.IGNORECASE)
 
@@ -63,6 +73,7 @@ class SqlTable(Target):
         self._database = SqlConnection(url, name)
         self._schema, _, self._table_name = table.rpartition(".")
         self._dead_letter = dead_letter
+        self._changed_values: list[tuple[int, str, Mask]] | None = None
         self._convert = [converter(field.type, lite=self._database.lite) for field in fields]
         if self._database.lite:  # names there are alike in small letters and in capitals
             self._table_name = self._table_name.lower()
@@ -160,6 +171,14 @@ class SqlTable(Target):
             _check_table(connection, self._table, self._key, self._name)
             if self._dead_letters is not None:
                 _check_dead_letters(connection, self._dead_letters, (self._table, self._markers), self._name)
+            for table, fields, key in (
+                (self._table, self._fields, self._key),
+                (self._markers, _MARKER_FIELDS, ("target",)),
+                (self._dead_letters, _DEAD_FIELDS, ()),
+            ):
+                if table is not None and self._exists(connection, table):
+                    what = self._name if table is self._table else f"{self._name}: table {table.fullname!r}"
+                    check_columns(connection, table, fields, key, what)
             for table in self._tables:
                 if self._exists(connection, table):
                     if self._database.lite:
@@ -293,6 +312,7 @@ class SqlTable(Target):
         """Run the statement over all rows, on the bare driver: SQLAlchemy would look at each row again."""
         if not len(rows):
             return
+        self._find_changed_values(connection)
         cursor: Any = connection.connection.cursor()
         try:
             if self._database.dialect.driver == "psycopg" and not self._key:
@@ -314,16 +334,21 @@ class SqlTable(Target):
 
     def _all_rows(self, rows: StagedRows) -> Iterator[Parameters]:
         for batch in self._batches(rows):
-            if self._nan_rows(batch) is not None:
-                raise RowRefusedError(f"{self._name}: {_NO_NAN}", target=self._name)
+            for reason, _ in self._changed(batch):
+                raise RowRefusedError(f"{self._name}: {reason}", target=self._name)
             yield from self._rows(batch)
 
-    def _nan_rows(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
-        """Tell which rows have a NaN that the database would change into a null; None if no row has."""
-        columns = [column for column in batch.columns if self._database.lite and pa.types.is_floating(column.type)]
-        masks = [pc.is_nan(column).fill_null(False) for column in columns]
-        found = reduce(pc.or_, masks) if masks else None
-        return found if found is not None and found.true_count else None
+    def _find_changed_values(self, connection: sa.Connection) -> None:
+        if self._changed_values is None:
+            self._changed_values = changed_values(connection, self._table, self._fields)
+
+    def _changed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.BooleanArray]]:
+        """Yield which rows have a value that the database would change without a word, and the reason."""
+        assert self._changed_values is not None
+        for number, reason, mask in self._changed_values:
+            changed = mask(batch.column(number))
+            if changed.true_count:
+                yield reason, changed
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Parameters]:
         """Return rows as the database's driver takes them, converted by columns."""
@@ -377,12 +402,15 @@ class SqlTable(Target):
         """Insert in halves of halves, down to the rows that are refused."""
         if self._database.postgres:  # what is put off to COMMIT is refused there for all rows, and names none
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+        self._find_changed_values(connection)
         for batch in self._batches(rows):
-            nans = self._nan_rows(batch)
-            if nans is not None:
-                for number in pc.indices_nonzero(nans).to_pylist():
-                    refused(connection, batch.slice(number, 1), _NO_NAN)
-                batch = batch.filter(pc.invert(nans))
+            changed = dict[int, str]()
+            for reason, mask in self._changed(batch):
+                changed |= dict.fromkeys(pc.indices_nonzero(mask).to_pylist(), reason)
+            for number, reason in sorted(changed.items()):
+                refused(connection, batch.slice(number, 1), reason)
+            if changed:
+                batch = batch.take(pa.array([number for number in range(len(batch)) if number not in changed]))
             self._insert_part(connection, batch, list(self._rows(batch)), refused)
 
     def _insert_part(
@@ -454,7 +482,7 @@ def _check_dead_letters(
     inspector = alchemy().inspect(connection)
     if not inspector.has_table(described.name, schema=described.schema):
         return
-    found = [column["name"] for column in inspector.get_columns(described.name, schema=described.schema)]
+    found = columns_of(connection, described)
     if missing := [name for name in list(described.columns.keys()) if name not in found]:
         raise SinkError(
             f"{what} is there and has no column {missing[0]!r} (it has {', '.join(found)}): name a table that is not "
@@ -483,20 +511,13 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
     table, schema, fields = described.name, described.schema, list(described.columns.keys())
     if not inspector.has_table(table, schema=schema):
         return
-    found = {column["name"]: column for column in inspector.get_columns(table, schema=schema)}
+    with warnings.catch_warnings():  # of types that SQLAlchemy does not know
+        warnings.simplefilter("ignore", alchemy().exc.SAWarning)
+        found = {column["name"]: column for column in inspector.get_columns(table, schema=schema)}
     for name in fields:
         if name not in found:
             raise SinkError(
                 f"{target} has no column {name!r} (it has {', '.join(found)}): add it, or emit rows without that field",
-                target=target,
-                field=name,
-            )
-        sqlalchemy = alchemy()
-        if isinstance(described.columns[name].type, sqlalchemy.JSON) and isinstance(
-            found[name]["type"], sqlalchemy.ARRAY
-        ):
-            raise SinkError(
-                f"{target}: column {name!r} is an array, and lists are written as JSON: make it JSON, JSONB or TEXT",
                 target=target,
                 field=name,
             )

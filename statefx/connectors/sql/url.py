@@ -63,6 +63,26 @@ class SqlUrl:
             host = parsed.host or parsed.query.get("host") or ""
             self.location = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
 
+    def check_table(self, table: str) -> None:
+        """Refuse a table, optionally with a schema, whose name the database would cut; ConfigError says so."""
+        for name in filter(None, table.rpartition(".")[::2]):
+            if why := self.why_cut(name):
+                raise ConfigError(f"{self._who}: {why}")
+
+    def why_cut(self, name: str) -> str:
+        """Return why the database would know a table or column under another name; empty if it would not.
+
+        PostgreSQL cuts a name that is too long, with a notice that nobody reads: two applications could write to one
+        table, and a start would not find the table that the former one made.
+        """
+        limit = self._dialect.max_identifier_length
+        size, unit = len(name), "characters"
+        if self.backend == "postgresql":
+            size, unit = len(name.encode()), "bytes"
+        if size <= limit:
+            return ""
+        return f"the name {name!r} has {size} {unit}, of which {self.backend} keeps {limit}: choose a shorter one"
+
     def require_driver(self) -> None:
         """Import the driver; ConfigError if it is not installed."""
         try:

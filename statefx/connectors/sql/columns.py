@@ -1,0 +1,333 @@
+"""Which columns of a table hold every value of a field as it is; the others are refused before a row is lost.
+
+A database changes values to fit a column: it rounds, cuts, pads, reads a text as a number, or shifts a time into the
+session's zone. Databases refuse few of these assignments, so the columns of tables that a user made are looked up in
+the catalog. A value that a column refuses aloud (out of range, too long) is a row that the database refuses.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.connectors.sql.types import sql_type
+from statefx.connectors.sql.url import alchemy
+from statefx.errors import SinkError
+from statefx.operators import to_ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sqlalchemy as sa
+
+    Mask = Callable[[pa.Array], pa.BooleanArray]
+    """Return which values of a column of rows would be changed; never null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the catalog has it.
+
+    Attributes
+    ----------
+    shown : str
+        The type as the database writes it.
+    base : str
+        The name of PostgreSQL's type, below all domains; SQLite's affinity; the class of SQLAlchemy elsewhere.
+    size : tuple of int
+        Characters of a ``varchar``, precision and scale of a ``numeric``, digits of a second; empty without a limit.
+    strict : bool
+        Of SQLite: whether a value of another storage class is refused.
+    rowid : bool
+        Of SQLite: whether it is the ``INTEGER PRIMARY KEY``, which gets a number where a row has a null.
+    """
+
+    shown: str
+    base: str
+    size: tuple[int, ...] = ()
+    strict: bool = False
+    rowid: bool = False
+
+
+def check_columns(
+    connection: sa.Connection, table: sa.Table, fields: pa.Schema, key: Sequence[str], target: str
+) -> None:
+    """Refuse a table of a user's with a column that changes values of its field, or takes two keys for one.
+
+    Raises
+    ------
+    SinkError
+        Names the column, both types, and the change that helps.
+    """
+    dialect = connection.dialect
+    columns = columns_of(connection, table)
+    for field in fields:
+        column = columns[field.name]
+        if not _holds(dialect.name, field.type, column):
+            wanted = sql_type(field, lite=dialect.name == "sqlite").compile(dialect=dialect)
+            raise SinkError(
+                f"{target}: column {field.name!r} is {column.shown}, which does not hold every value of the field "
+                f"{to_ddl(pa.schema([field]))} as it is, so that values would be changed or refused. Make the column "
+                f"{wanted}{_altered(dialect, table, field.name, wanted)}, or emit a field that the column holds",
+                target=target,
+                field=field.name,
+            )
+    for name, why in _folding(connection, table, key, columns):
+        raise SinkError(
+            f"{target}: the key {name!r} is {why}, so that two keys may count as one and a row be lost: make the "
+            f"column, and the index on it, {'TEXT COLLATE BINARY' if dialect.name == 'sqlite' else 'TEXT'} (with a "
+            "collation by which only equal texts are equal), or give the sink another key",
+            target=target,
+            field=name,
+        )
+
+
+def _altered(dialect: Any, table: sa.Table, name: str, wanted: str) -> str:
+    """Return the statement that changes a column's type, where the database has one."""
+    if dialect.name != "postgresql":
+        return ""
+    quote = dialect.identifier_preparer
+    return f" (ALTER TABLE {quote.format_table(table)} ALTER COLUMN {quote.quote(name)} TYPE {wanted})"
+
+
+def changed_values(connection: sa.Connection, table: sa.Table, fields: pa.Schema) -> list[tuple[int, str, Mask]]:
+    """Return which values a database would change in columns that hold all others: field, reason and test of each."""
+    lite, postgres = connection.dialect.name == "sqlite", connection.dialect.name == "postgresql"
+    columns = columns_of(connection, table) if lite or postgres else {}
+    found: list[tuple[int, str, Mask]] = []
+    for number, field in enumerate(fields):
+        column = columns.get(field.name)
+        if lite and pa.types.is_floating(field.type):
+            found.append((number, "SQLite makes a null of a NaN", _is_nan))
+        if column is not None and column.rowid:
+            found.append((number, f"SQLite makes a number of a null in {field.name!r}, INTEGER PRIMARY KEY", _is_null))
+        if column is not None and postgres and column.base == "varchar" and column.size:
+            reason = f"value too long for type {column.shown}: PostgreSQL cuts off its spaces"
+            found.append((number, reason, partial(_ends_in_cut_spaces, column.size[0])))
+    return found
+
+
+def _is_nan(column: pa.Array) -> pa.BooleanArray:
+    return pc.is_nan(column).fill_null(False)
+
+
+def _is_null(column: pa.Array) -> pa.BooleanArray:
+    return column.is_null()
+
+
+def _ends_in_cut_spaces(limit: int, column: pa.Array) -> pa.BooleanArray:
+    """Tell what is too long by spaces alone: of the other long texts, PostgreSQL says that they are."""
+    if pa.types.is_nested(column.type):  # JSON ends in a bracket
+        return pa.repeat(False, len(column))
+    return pc.and_(pc.greater(pc.utf8_length(column), limit), pc.ends_with(column, " ")).fill_null(False)
+
+
+def columns_of(connection: sa.Connection, table: sa.Table) -> dict[str, Column]:
+    """Return the columns of a table that is there, by name."""
+    if connection.dialect.name == "sqlite":
+        return _lite_columns(connection, table)
+    if connection.dialect.name == "postgresql":
+        return _postgres_columns(connection, table)
+    with warnings.catch_warnings():  # of a type that SQLAlchemy does not know, which no field has
+        warnings.simplefilter("ignore", alchemy().exc.SAWarning)
+        found = alchemy().inspect(connection).get_columns(table.name, schema=table.schema)
+    return {column["name"]: _generic_column(column["type"]) for column in found}
+
+
+def _holds(database: str, kind: pa.DataType, column: Column) -> bool:
+    return _HOLDS.get(database, _generic_holds)(kind, column)
+
+
+# ---- PostgreSQL
+
+_COLUMNS = """
+    with recursive based as (
+        select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier,
+               format_type(a.atttypid, a.atttypmod) as shown
+        from pg_attribute a where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped
+        union all
+        select b.attnum, b.attname, t.typbasetype, t.typtypmod, b.shown
+        from based b join pg_type t on t.oid = b.type where t.typtype = 'd'
+    )
+    select b.attname, b.shown, t.typname, b.modifier
+    from based b join pg_type t on t.oid = b.type where t.typtype <> 'd' order by b.attnum
+"""
+
+# Rows of pg_collation as JSON: before PostgreSQL 12 it has no such column, and every collation tells texts apart.
+_COLLATIONS = """
+    select a.attname, c.collname
+    from pg_index i
+    cross join lateral unnest(i.indkey::int2[], i.indcollation::oid[]) as part(attnum, indexed)
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = part.attnum
+    join pg_collation c on c.oid in (part.indexed, a.attcollation)
+    where i.indrelid = to_regclass(%s) and i.indisunique and to_jsonb(c) ->> 'collisdeterministic' = 'false'
+"""
+
+
+def _postgres_columns(connection: sa.Connection, table: sa.Table) -> dict[str, Column]:
+    name = connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
+    rows = connection.exec_driver_sql(_COLUMNS, (name,)).all()
+    return {name: Column(shown, base, _size(base, modifier)) for name, shown, base, modifier in rows}
+
+
+def _size(base: str, modifier: int) -> tuple[int, ...]:
+    if modifier < 0:
+        return ()
+    if base == "numeric":
+        scale = (modifier - 4) & 0x7FF
+        return ((modifier - 4) >> 16, scale - 0x800 if scale >= 0x400 else scale)
+    return (modifier - 4,) if base in ("varchar", "bpchar") else (modifier,)
+
+
+def _postgres_holds(kind: pa.DataType, column: Column) -> bool:
+    types, base, size = pa.types, column.base, column.size
+    if types.is_integer(kind):
+        if base in ("float4", "float8"):
+            return bool(kind.bit_width < (24 if base == "float4" else 53))
+        return base in ("int2", "int4", "int8") or (base == "numeric" and (not size or size[1] >= 0))
+    if types.is_decimal(kind):
+        if base == "numeric":
+            return not size or bool(size[1] >= kind.scale)
+        return bool(kind.scale == 0) and base in ("int2", "int4", "int8")
+    if types.is_timestamp(kind):
+        return base == ("timestamp" if kind.tz is None else "timestamptz") and size in ((), (6,))
+    return next((base in bases for fits, bases in _POSTGRES if fits(kind)), False)
+
+
+_POSTGRES: Sequence[tuple[Callable[[pa.DataType], bool], tuple[str, ...]]] = (
+    (pa.types.is_boolean, ("bool",)),
+    (pa.types.is_float32, ("float4", "float8")),
+    (pa.types.is_float64, ("float8",)),
+    # Not types that read a text and write another one (jsonb, uuid), nor enum and json, for which a text needs a cast.
+    (pa.types.is_string, ("text", "varchar", "citext")),
+    (pa.types.is_large_string, ("text", "varchar", "citext")),
+    (pa.types.is_binary, ("bytea",)),
+    (pa.types.is_date, ("date",)),
+    (pa.types.is_nested, ("json", "jsonb", "text", "varchar")),
+)
+
+
+# ---- SQLite
+
+
+def _lite_columns(connection: sa.Connection, table: sa.Table) -> dict[str, Column]:
+    strict = any(row.strict for row in _pragma(connection, table, "table_list", table.name) if hasattr(row, "strict"))
+    listed = _pragma(connection, table, "table_xinfo", table.name)
+    named = [row for row in listed if row.pk]
+    indexed = any(row.origin == "pk" for row in _pragma(connection, table, "index_list", table.name))
+    return {
+        row.name: Column(
+            row.type or "a column without a type",
+            _affinity(row.type, strict=strict),
+            strict=strict and row.type.upper() != "ANY",
+            rowid=not indexed and [row] == named and row.type.upper() == "INTEGER",
+        )
+        for row in listed
+    }
+
+
+def _pragma(connection: sa.Connection, table: sa.Table, name: str, argument: str) -> Sequence[Any]:
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    schema = "" if table.schema is None else f"{quote(table.schema)}."
+    return connection.exec_driver_sql(f"pragma {schema}{name}({quote(argument)})").all()
+
+
+def _affinity(declared: str, *, strict: bool) -> str:
+    """Return what SQLite makes of values in a column (section 3.1 of its page on data types)."""
+    name = declared.upper()
+    if "INT" in name:
+        return "INTEGER"
+    if any(part in name for part in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if not name or "BLOB" in name or (strict and name == "ANY"):
+        return "BLOB"
+    return "REAL" if any(part in name for part in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
+
+
+def _lite_holds(kind: pa.DataType, column: Column) -> bool:
+    """Return whether SQLite keeps what `types.converter` makes of the field's values."""
+    types, affinity = pa.types, column.base
+    number = types.is_integer(kind) or types.is_boolean(kind)
+    stored = "INTEGER" if number else "REAL" if types.is_floating(kind) else "TEXT"
+    stored = "BLOB" if types.is_binary(kind) else stored
+    if (column.strict or column.rowid) and stored != affinity:
+        return stored == "INTEGER" and affinity == "REAL" and types.is_integer(kind) and kind.bit_width < 53
+    if stored == "INTEGER":
+        whole = affinity == "REAL" and (types.is_boolean(kind) or kind.bit_width > 53)
+        return affinity != "TEXT" and not whole
+    if stored == "REAL":  # in columns of integers and numerics whole ones become integers, and equal
+        return affinity != "TEXT"
+    # Times and JSON never look like a number.
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_decimal(kind)
+    return not text or affinity in ("TEXT", "BLOB")
+
+
+# ---- others, by what SQLAlchemy knows of their types
+
+
+_CLASSES = (
+    "Boolean", "Integer", "Double", "REAL", "Float", "Numeric", "CHAR", "Uuid", "Enum", "String", "LargeBinary",
+    "DateTime", "Date", "JSON",
+)  # fmt: skip
+"""The first that fits counts: classes of SQLAlchemy are each other's bases."""
+
+
+def _generic_column(kind: Any) -> Column:
+    sa = alchemy()
+    base = next((name for name in _CLASSES if isinstance(kind, getattr(sa, name))), "")
+    size = (kind.precision or 0, kind.scale or 0) if base == "Numeric" else ()
+    if base == "DateTime":
+        base += " with zone" if kind.timezone else ""
+    return Column(str(kind), base, size)
+
+
+def _generic_holds(kind: pa.DataType, column: Column) -> bool:
+    if pa.types.is_decimal(kind):
+        return column.base == "Numeric" and column.size[1] >= kind.scale
+    if pa.types.is_timestamp(kind):
+        return column.base == ("DateTime" if kind.tz is None else "DateTime with zone")
+    return next((column.base in bases for fits, bases in _GENERIC if fits(kind)), False)
+
+
+_GENERIC: Sequence[tuple[Callable[[pa.DataType], bool], tuple[str, ...]]] = (
+    (pa.types.is_boolean, ("Boolean", "Integer")),
+    (pa.types.is_integer, ("Integer", "Numeric")),
+    (pa.types.is_floating, ("Double",)),
+    (pa.types.is_string, ("String",)),
+    (pa.types.is_large_string, ("String",)),
+    (pa.types.is_binary, ("LargeBinary",)),
+    (pa.types.is_date, ("Date",)),
+    (pa.types.is_nested, ("JSON", "String")),
+)
+
+_HOLDS = {"postgresql": _postgres_holds, "sqlite": _lite_holds}
+
+
+# ---- keys
+
+
+def _folding(
+    connection: sa.Connection, table: sa.Table, key: Sequence[str], columns: dict[str, Column]
+) -> Iterator[tuple[str, str]]:
+    """Yield fields of the key that a database compares in a way by which different texts are equal, and that way."""
+    if not key:
+        return
+    if connection.dialect.name == "postgresql":
+        yield from ((name, columns[name].shown) for name in key if columns[name].base == "citext")
+        name = connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
+        for field, collation in connection.exec_driver_sql(_COLLATIONS, (name,)):
+            if field in key:
+                yield field, f"compared by the collation {collation!r}"
+    if connection.dialect.name == "sqlite":
+        for index in _pragma(connection, table, "index_list", table.name):
+            parts = [part for part in _pragma(connection, table, "index_xinfo", index.name) if part.key]
+            if index.unique and {part.name for part in parts} == set(key):
+                yield from (
+                    (part.name, f"compared by the collation {part.coll}") for part in parts if part.coll != "BINARY"
+                )
