@@ -118,7 +118,8 @@ def crashes(
             life(again)
         assert again.crashed == image.moments[0], "the run takes other steps when it is run again"
         left = _Image.of(root, kept)
-        assert left.names(cache) == image.names(cache), f"a crash {again.crashed} leaves other files than there were"
+        names, expected = left.names(cache), image.names(cache)
+        assert names == expected, f"a crash {again.crashed} leaves other files than there were"
         yield point(image, root / cache, is_rerun=True)
 
 

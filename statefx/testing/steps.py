@@ -63,12 +63,13 @@ class DurableSteps:
     def around(self, step: str, counts: bool = True) -> Iterator[None]:
         """Pass the moments before and after `step` if it counts; there is no after for one that raises."""
         if counts:
-            self._pass(f"before {step}")
+            self.reach(f"before {step}")
         yield
         if counts:
-            self._pass(f"after {step}")
+            self.reach(f"after {step}")
 
-    def _pass(self, moment: str) -> None:
+    def reach(self, moment: str) -> None:
+        """Pass `moment`, or crash at it."""
         if self.crashed is not None:
             raise Crash(f"crashed {self.crashed}")
         self.passed.append(moment)

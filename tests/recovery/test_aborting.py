@@ -33,7 +33,7 @@ def crashed(place: Path, topology) -> Iterator[Driver]:
     with Driver(place) as driver:
 
         def life(steps: DurableSteps) -> None:
-            with driver.start(topology, steps=steps) as tester:
+            with driver.start(topology, steps=steps, cache=place / "cache") as tester:
                 tester.run(WORK)
 
         for point in crashes(place, life, driver.journal):

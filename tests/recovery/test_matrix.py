@@ -39,9 +39,8 @@ class Runs:
         """Crash at every moment; return them all."""
         passed = set[str]()
         with Driver(self.place, self.provider) as driver:
-            for point in crashes(self.place, partial(self._drive, driver), driver.journal):
+            for point in crashes(self.place, partial(self._drive, driver, self.place / "cache"), driver.journal):
                 passed |= set(point.moments)
-                driver.cache = point.cache
                 self._check(driver, point)
         return passed
 
@@ -49,30 +48,29 @@ class Runs:
         """Crash at some moments, then at every moment of each recovery; return how many pairs there were."""
         pairs = 0
         with Driver(self.place, self.provider) as driver:
-            for first in crashes(self.place, partial(self._drive, driver), driver.journal, every=every):
-                driver.cache = first.cache
-                start = partial(self._start, driver)
+            life = partial(self._drive, driver, self.place / "cache")
+            for first in crashes(self.place, life, driver.journal, every=every):
+                start = partial(self._start, driver, first.cache)
                 for second in crashes(self.place, start, driver.journal, cache=first.cache.name, reruns=False):
-                    driver.cache = second.cache
                     self._check(driver, second)
-                    driver.cache, pairs = first.cache, pairs + 1
+                    pairs += 1
         return pairs
 
-    def _start(self, driver: Driver, steps: DurableSteps | None = None) -> TopologyTester:
-        with driver.start(TOTALS, steps=steps, limits=self.limits) as tester:
+    def _start(self, driver: Driver, cache: Path, steps: DurableSteps | None = None) -> TopologyTester:
+        with driver.start(TOTALS, cache=cache, steps=steps, limits=self.limits) as tester:
             return tester
 
-    def _drive(self, driver: Driver, steps: DurableSteps | None = None) -> TopologyTester:
-        with driver.start(TOTALS, steps=steps, limits=self.limits) as tester:
+    def _drive(self, driver: Driver, cache: Path, steps: DurableSteps | None = None) -> TopologyTester:
+        with driver.start(TOTALS, cache=cache, steps=steps, limits=self.limits) as tester:
             tester.inject(*self.faults)
             tester.run(TRANSACTIONS)
             return tester
 
     def _check(self, driver: Driver, point: CrashPoint) -> None:
-        recovered = self._start(driver)
+        recovered = self._start(driver, point.cache)
         check(recovered, driver.journal, recovered.txid)
         if point.is_new(recovered.txid):
-            check(self._drive(driver), driver.journal, len(TRANSACTIONS))
+            check(self._drive(driver, point.cache), driver.journal, len(TRANSACTIONS))
 
 
 def check(tester: TopologyTester, journal: list[tuple[Any, ...]], txid: int) -> None:

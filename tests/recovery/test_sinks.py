@@ -4,7 +4,6 @@ import json
 import sqlite3
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
-from itertools import islice
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +16,8 @@ from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.operators.sinks import Marker
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
+from statefx.testing.crashes import crashes
 from statefx.testing.faults import JobFails, Rerun, Zombie
-from statefx.testing.steps import every_crash
 from tests.sinks.durable_steps import fast, folder_and_database_steps
 from tests.testing.places import place
 from tests.testing.topologies import Count, Split
@@ -133,53 +132,58 @@ def sent(words):
 # ---- crashes
 
 
-class Dying:
-    """Counts the durable steps of a process, wherever they are; from the n-th on, each raises."""
-
-    def __init__(self, at):
-        self.left = at
-
-    def __call__(self, *_):
-        self.left -= 1
-        if self.left <= 0:
-            raise Crash("here")
+@contextmanager
+def stepped(steps):
+    """Have every change in a folder or a database be a step."""
+    with folder_and_database_steps(lambda *_: steps.reach("a change")):
+        yield
 
 
 @pytest.mark.slow
-def test_a_crash_at_every_step_of_log_state_files_and_database(place, stride):
-    for at in islice(every_crash(), 0, None, stride):
-        places, dying = Places(place / str(at), ("files", "table")), Dying(at)
-        with folder_and_database_steps(dying), suppress(Crash):
-            places.start().run(map(sent, WORDS[:2]))
-        with places.start() as tester:
-            places.check(tester.txid)
+def test_a_crash_at_every_step_of_log_state_files_and_database(place):
+    places, moments = Places(place, ("files", "table")), 0
+
+    def life(steps):
+        with stepped(steps), places.start() as tester:
             tester.run(map(sent, WORDS[:2]))
-            assert tester.txid == 2
-        places.check(2)
-        if dying.left > 0:
-            break
-    assert at > 60
+
+    for point in crashes(place, life, reruns=False):  # what is raised rolls back in SQLite, a kill leaves its journal
+        moments += len(point.moments)
+        with places.start() as recovered:
+            places.check(recovered.txid)
+        if point.is_new(recovered.txid):
+            with places.start() as tester:
+                tester.run(map(sent, WORDS[:2]))
+                assert tester.txid == 2
+            places.check(2)
+    assert moments > 60
 
 
 @pytest.mark.slow
-def test_a_crash_at_every_step_of_a_start_that_rolls_forward(place, stride):
+def test_a_crash_at_every_step_of_a_start_that_rolls_forward(place):
     """The first driver dies when all is decided and nothing published."""
-    for at in islice(every_crash(), 0, None, stride):
-        places, dying = Places(place / str(at), ("files", "log")), Dying(at)
-        tester = places.start()
-        tester.send(sent(WORDS[0]))
-        tester.when("after COMMITTING(2, 0)", Dying(1))
-        with pytest.raises(Crash):
-            tester.send(sent(WORDS[1]))
-        places.check(1)
-        with folder_and_database_steps(dying), suppress(Crash):
-            places.start()
+    places, moments = Places(place, ("files", "log")), 0
+    tester = places.start()
+    tester.send(sent(WORDS[0]))
+    tester.when("after COMMITTING(2, 0)", die)
+    with pytest.raises(Crash):
+        tester.send(sent(WORDS[1]))
+    places.check(1)
+
+    def life(steps):
+        with stepped(steps), places.start():
+            pass
+
+    for point in crashes(place, life, reruns=False):
+        moments += len(point.moments)
         with places.start() as tester:
             assert tester.txid == 2
         places.check(2)
-        if dying.left > 0:
-            break
-    assert at > 10
+    assert moments > 10
+
+
+def die():
+    raise Crash("here")
 
 
 @pytest.mark.parametrize("fault", [JobFails(), Rerun("files"), Zombie("ledger"), Zombie("log")], ids=repr)
@@ -350,7 +354,7 @@ def test_each_sink_puts_aside_its_own_rows_and_no_other_has_less_for_it(place):
     for moment in ("after COMMITTING(1, 0)", "before COMMITTED(1)", "after COMMITTING(2, 0)", None):
         tester = TopologyTester(topology, place / "here" / "ck")
         if moment:
-            tester.when(moment, Dying(1))
+            tester.when(moment, die)
         with suppress(Crash), tester:
             tester.run(map(sent, WORDS))
     everything = emitted(3)

@@ -32,15 +32,15 @@ def test_a_crash_at_any_step_leaves_what_a_list_tells(place: Path) -> None:
     (place / "out").mkdir()
     with Driver(place) as driver:
 
-        def life(steps: DurableSteps | None = None) -> None:
-            with driver.start(topology, steps=steps, limits=SMALL) as tester:
+        def life(steps: DurableSteps | None = None, cache: Path = place / "cache") -> None:
+            with driver.start(topology, steps=steps, limits=SMALL, cache=cache) as tester:
                 tester.run(WORK)
 
         for point in crashes(place, life):
-            driver.cache, left = point.cache, []
+            left = []
             with suppress(CheckpointError):
                 left = transactions(driver.folder)
-            life()
+            life(cache=point.cache)
             check_listed(left, transactions(driver.folder), seen)
     assert seen == {"PREPARING", "COMMITTING", "COMMITTED"}
 

@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,7 @@ from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, SinkError, TopologyError
 from statefx.storage import FolderStorage
 from statefx.testing import rows
-from statefx.testing.sink_contract import At
-from statefx.testing.steps import Crash
+from statefx.testing.crashes import crashes
 from tests.sinks.durable_steps import fast, folder_and_database_steps
 from tests.spouts.test_tracked import Count as CountWords
 from tests.spouts.test_tracked import Words
@@ -126,32 +125,26 @@ def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
 
 
 @pytest.mark.slow
-def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, place, fast, stride):
+def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, place, fast):
     begin(two, 3, 4)
     restore(two.driver.folder, "then", sinks="rewind")
-    kept = place / "kept"
-    shutil.copytree(two.driver.folder, kept / "checkpoint")
-    shutil.copytree(two.folder, kept / "out")
-    shutil.copy(two.database, kept / "out.db")
-    crashes = 0
-    for at in range(1, 400, stride):
-        for path, source in ((two.driver.folder, "checkpoint"), (two.folder, "out")):
-            shutil.rmtree(path)
-            shutil.copytree(kept / source, path)
-        shutil.copy(kept / "out.db", two.database)
-        step = At(at)
-        with suppress(Crash, Exception), folder_and_database_steps(step):
-            two.send(WORK[3:4])
-        if not step.passed:
-            break
-        crashes += 1
+    points = 0
+
+    def life(steps):
+        with folder_and_database_steps(lambda *_: steps.reach("a change")):
+            two.send(WORK[3:4], cache=place / "cache")
+
+    for point in crashes(place, life):
+        points += 1
+        two.driver.cache = point.cache
         two.send([])
         with openState(two.driver.folder, "count") as state:
             sent = dict(state.items()) == words(WORK[:4])
         two.check(WORK[: 4 if sent else 3])
-        two.send(WORK[4 if sent else 3 : 12])
-        two.check(WORK[:12])
-    assert crashes > 10 // stride
+        if point.is_new(sent):
+            two.send(WORK[4 if sent else 3 : 12])
+            two.check(WORK[:12])
+    assert points > 10
 
 
 def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):

@@ -11,7 +11,7 @@ from statefx import BasicBolt, FailedException, Spout, StatefulBolt, TopologyBui
 from statefx.connectors import CollectSink
 from statefx.errors import CheckpointMismatchError, TopologyError
 from statefx.testing import TopologyTester
-from statefx.testing.steps import Crash
+from statefx.testing.crashes import crashes
 from tests.sinks.database import SqliteDatabase
 from tests.spouts.queues import SqlQueue
 
@@ -117,25 +117,21 @@ def test_what_comes_again_in_the_same_transaction_or_in_another_counts_once(plac
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_counts_each_message_once(place, stride):
-    def life(at: int | None) -> TopologyTester:
-        source = Source(WORDS)
-        made = topology(source, str(at))
-        try:
-            tester = TopologyTester(made, place / str(at), crash_at=at)
+def test_a_crash_at_any_step_counts_each_message_once(place):
+    source = Source(WORDS)
+    made = topology(source, "any")
+
+    def life(steps=None):
+        with TopologyTester(made, place, steps=steps) as tester:
             tester.drain()
-        except Crash:
-            tester = TopologyTester(made, place / str(at))
-            tester.drain()
-            assert sorted(set(source.acked)) == list(range(len(WORDS)))
-        assert tester.state("count") == Counter(WORDS)
-        tester.close()
-        return tester
+            return tester
 
     again = 0
-    for at in range(1, len(life(None).steps) + 1, stride):
-        life(at)
-        again += max(SOURCES[str(at)].delivered.values()) > 1
+    for _point in crashes(place, life, source):
+        tester = life()
+        assert sorted(set(source.acked)) == list(range(len(WORDS)))
+        assert tester.state("count") == Counter(WORDS)
+        again += max(source.delivered.values()) > 1
     assert again, "nothing was delivered twice"
 
 

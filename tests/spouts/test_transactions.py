@@ -1,7 +1,6 @@
 """Transactions of spouts: each row counts once, whatever fails; what is emitted again is what rule 9.4 says."""
 
 from collections import defaultdict
-from itertools import count
 
 import pytest
 
@@ -11,6 +10,7 @@ from statefx.coordinator.log import read_state
 from statefx.errors import FailedException, FencedError, StateCorruptedError
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester
+from statefx.testing.crashes import crashes
 from tests.spouts.numbers import ALL, EACH, PARTITIONS, TAKEN, Count, Emitted, Opaque, Planned, Whole, topology
 
 KINDS = [Whole, Planned, Emitted, Opaque]
@@ -32,25 +32,26 @@ def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 4))])
-def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, place, stride):
-    config = {"topology.max.spout.pending": pending}
-    # Several in flight pass by so many times as many moments.
-    for moment in count(1 + KINDS.index(kind) % stride, pending * stride):
-        folder = place / str(moment)
-        folder.mkdir()
-        spout = kind(folder)
-        crashed = False
-        try:
-            TopologyTester(topology(spout), folder / "ck", config, crash_at=moment).drain()
-        except Crash:
-            crashed = True
-        with TopologyTester(topology(spout), folder / "ck", config) as successor:
-            successor.drain()
-            assert successor.state("count") == ALL, f"crash at moment {moment}"
-        check_replays(kind, spout)
-        if not crashed:
-            assert moment > 20
-            return
+def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, place):
+    spout, points = kind(place), 0
+
+    def start(steps=None):
+        config = {"topology.max.spout.pending": pending}
+        return TopologyTester(topology(spout), place / "ck", config, steps=steps)
+
+    def life(steps=None):
+        with start(steps) as tester:
+            tester.drain()
+            return tester
+
+    for point in crashes(place, life):
+        points += 1
+        with start() as recovered:
+            assert set(recovered.state("count").values()) <= {1}
+        if point.is_new(recovered.txid):
+            assert life().state("count") == ALL
+            check_replays(kind, spout)
+    assert points > 20
 
 
 def check_replays(kind, spout):
