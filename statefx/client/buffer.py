@@ -118,6 +118,8 @@ class TransactionBuffer:
     ----------
     txid : int
         The number under which it was committed, or was tried to be; 0 before that.
+    number : int
+        Which of the session's transactions it is, in the order in which they began.
     failure : Exception or None
         Why it can only be rolled back: a read of state that has failed.
     touched : bool
@@ -138,7 +140,7 @@ class TransactionBuffer:
 
     def __init__(self, deployment: Deployment, versions: Mapping[str, Version], since: float) -> None:
         self.since = since
-        self.txid = 0
+        self.txid = self.number = 0
         self.failure: Exception | None = None
         self.touched = False
         self.rows: dict[str, list[pa.RecordBatch]] = {}

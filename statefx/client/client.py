@@ -18,7 +18,7 @@ from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import Sink, Spout, StatefulBolt, parse_schema, to_ddl
-from statefx.operators.tracked_spouts import TAKEN_ROWS
+from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN_ROWS
 from statefx.state import KeyValueState
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.graph import RowStream, Topology
@@ -54,6 +54,10 @@ class TransactionalClient:
         Names of components that keep state.
     queues : Mapping of str to QueueSpout, optional
         From where messages are received, by name: ``{"jobs": SqlQueueSpout(..., exactlyOnce=True)}``.
+    deadLetters : Mapping of str to str, optional
+        Of queues, the sink to which messages are sent that were handed out ``maxTries`` times:
+        ``{"jobs": "refused"}``. Its rows have the message's fields, and ``_id string, _tries int, _reason string``;
+        `schemas` need not name them.
     config : Mapping, optional
         Settings as for ``submit``, such as ``{"topology.state.provider": "rocksdb"}``.
     adopt : str or collection of str, optional
@@ -103,6 +107,7 @@ class TransactionalClient:
         schemas: Mapping[str, Any] | None = None,
         state: Iterable[str] = (),
         queues: Mapping[str, Spout] | None = None,
+        deadLetters: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
         adopt: Adopt = None,
     ) -> None:
@@ -111,11 +116,14 @@ class TransactionalClient:
         sinks, schemas, state = sinks or {}, schemas or {}, state if isinstance(state, str) else list(state)
         # Copies, as tasks have: the caller may give the same objects to another client, and after a fork.
         queues = copy.deepcopy(queues) or {}
-        topology = _topology(id, sinks, schemas, state, _sinks_of(queues))
+        acks = _sinks_of(queues)
+        schemas = _with_letters(deadLetters or {}, queues, sinks, schemas)
+        topology = _topology(id, sinks, schemas, state, acks)
         self._session = self._opened(
             Launch(topology, config, checkpointLocation, adopt, caller="TransactionalClient", dumps=None)
         )
         origin, txid = self._session.coordinator.log.state.origin, self.committed + 1
+        self._session.dead_letters = dict(deadLetters or {})
         self._session.queues = {
             name: Receiver(name, spout, origin, self.generation, txid) for name, spout in queues.items()
         }
@@ -227,6 +235,30 @@ def _sinks_of(queues: Any) -> dict[str, Sink]:
             )
         found[name + ACKS] = sink
     return found
+
+
+def _with_letters(letters: Any, queues: Mapping[str, Any], sinks: Any, schemas: Any) -> Any:
+    """Return the schemas with those of dead letters; ConfigError if there is no such queue or sink, or one differs."""
+    if not isinstance(letters, Mapping):
+        raise ConfigError(f"deadLetters are sinks by queue, such as {{'jobs': 'refused'}}, not {letters!r}")
+    for queue, sink in letters.items():
+        if queue not in queues:
+            raise ConfigError(f"deadLetters names the queue {queue!r}, which is not in queues", component=queue)
+        if not isinstance(sinks, Mapping) or sink not in sinks:
+            raise ConfigError(
+                f"deadLetters[{queue!r}] is {sink!r}, which is not in sinks: sinks={{{sink!r}: FileSink(...)}}",
+                component=queue,
+            )
+        wanted = f"{to_ddl(queues[queue].schema)}, {DEAD_FIELDS}"
+        given = schemas.get(sink) if isinstance(schemas, Mapping) else None
+        if given is not None and parse_schema(given) != parse_schema(wanted):
+            raise ConfigError(
+                f"schemas[{sink!r}] does not fit the dead letters of queue {queue!r}: leave it out, or say {wanted!r}",
+                component=sink,
+            )
+        if isinstance(schemas, Mapping):
+            schemas = {**schemas, sink: wanted}
+    return schemas
 
 
 def _topology(id: Any, sinks: Any, schemas: Any, state: Any, acks: Mapping[str, Sink]) -> Topology:

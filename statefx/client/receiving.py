@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from statefx.operators import Context
@@ -23,7 +24,7 @@ class Received(NamedTuple):
     values : dict of str to Any
         By field; a row for `send`.
     tries : int
-        How often it was handed out before, as far as the queue tells.
+        How often it was handed out before: by this client, and by the queue to others.
     """
 
     queue: str
@@ -34,6 +35,9 @@ class Received(NamedTuple):
 
 class Receiver:
     """What a client has of one queue: the messages that were handed out to it, until a commit takes them off.
+
+    They are renewed as long as the transaction may be committed that has them. Then the client's next `receive` returns
+    them again, if it comes soon; else the queue hands them out to whoever asks.
 
     Parameters
     ----------
@@ -47,6 +51,10 @@ class Receiver:
     def __init__(self, name: str, spout: Any, origin: str, generation: int, txid: int) -> None:
         self._name, self._spout = name, spout
         self._has: dict[Any, Received] = {}
+        self._until: dict[Any, float] = {}
+        """When the transaction ends, or is over its time, that has a message."""
+        self._reasons: dict[Any, str] = {}
+        """Why those that came back were not processed."""
         spout.open(Context({}, name + ACKS, 0, 1, generation, origin, txid=txid))
 
     @property
@@ -54,15 +62,54 @@ class Receiver:
         """As which the client has the messages."""
         return str(self._spout.owner)
 
-    def receive(self, limit: int, taken: Collection[Any]) -> list[Received]:
-        """Return some messages that are not among the ids `taken`: those that came back first, then new ones."""
-        found = [message for id, message in self._has.items() if id not in taken][:limit]
+    @property
+    def max_tries(self) -> int:
+        """How often a message is handed out before it is a dead letter."""
+        return int(self._spout.maxTries)
+
+    def receive(self, limit: int, taken: Collection[Any], until: float) -> list[Received]:
+        """Return some messages that are not among the ids `taken`: those that came back first, then new ones.
+
+        They are renewed until the time `until` of the monotonic clock.
+        """
+        self._drop()
+        back = [message for id, message in self._has.items() if id not in taken][:limit]
+        found = [message._replace(tries=message.tries + 1) for message in back]
         if len(found) < limit:
             for id, values, tries in self._spout.take(limit - len(found)):
-                fields = dict(zip(self._spout.schema.names, values, strict=True))
-                self._has[id] = Received(self._name, id, fields, tries)
-                found.append(self._has[id])
+                found.append(Received(self._name, id, dict(zip(self._spout.schema.names, values, strict=True)), tries))
+        for message in found:
+            self._has[message.id] = message
+            self.hold(message.id, until)
         return found
+
+    def has(self, id: Any) -> bool:
+        """Tell whether the client has a message."""
+        self._drop()
+        return id in self._has
+
+    def hold(self, id: Any, until: float) -> None:
+        """Renew a message until the time of the transaction is over that has it."""
+        self._until[id] = until
+        self._spout.hold(id, until)
+
+    def release(self, ids: Iterable[Any], reason: str) -> None:
+        """Take messages back from a transaction that did not acknowledge them, and why."""
+        now = time.monotonic()
+        for id in ids:
+            if id in self._has:
+                self._reasons[id] = reason
+                self.hold(id, min(now, self._until[id]))
+
+    def reason(self, id: Any) -> str | None:
+        """Return why a message was not processed when it was handed out last; None if nobody knows."""
+        return self._reasons.get(id)
+
+    def _drop(self) -> None:
+        """Forget what nobody has renewed for so long that the queue may soon hand it out to others."""
+        secs, now = self._spout.renewSecs, time.monotonic()
+        if secs:
+            self.forget([id for id, until in self._until.items() if until + secs < now])
 
     def until(self, id: Any) -> set[Any]:
         """Return the ids of what the client has and received before this one, and this one."""
@@ -72,7 +119,8 @@ class Receiver:
     def forget(self, ids: Collection[Any]) -> None:
         """Have these messages no more: they are acknowledged, or somebody else has them."""
         for id in ids:
-            self._has.pop(id, None)
+            for kept in (self._has, self._until, self._reasons):
+                kept.pop(id, None)
             self._spout.ack(id)
 
     def close(self) -> None:

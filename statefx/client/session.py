@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import sys
 import threading
@@ -36,6 +37,8 @@ from statefx.protocol.identity import EMPTY, TaskId
 from statefx.protocol.records import BatchInput
 from statefx.runtime.worker import Worker
 from statefx.state import KeyValueState, StateStore, Write
+
+logger = logging.getLogger("statefx")
 
 _LOOK_SHARE = 20
 _LOOK_SECS_MAX = 0.1
@@ -82,6 +85,9 @@ class Session:
         self._schemas = {name: schema for name, (_, schema) in launch.topology.sinks.items()}
         self.queues: Mapping[str, Receiver] = {}
         """Set by the client, when what a former one has left is ended."""
+        self.dead_letters: Mapping[str, str] = {}
+        """The sink of each queue whose messages are handed out a few times only; set by the client."""
+        self._begun = 0
         self._states = frozenset(one.id for one in launch.topology.components if one.stateful)
         self._timeout_secs = launch.settings.transaction_timeout_secs
         launch.check_checkpoint()
@@ -156,6 +162,8 @@ class Session:
             self.check_usable()
             self._check_newest()
             buffer = TransactionBuffer(self._engine.deployment, self._log.state.heads_to_come(), time.monotonic())
+            self._begun += 1
+            buffer.number = self._begun
             self._open.add(buffer)
             return buffer
 
@@ -175,23 +183,59 @@ class Session:
         return to_batches(sink, self._schemas[sink], rows)
 
     def receive(self, buffer: TransactionBuffer, queue: str, limit: int) -> list[Received]:
-        """Return messages of a queue that no open transaction has; UnreachableError if it can't be reached."""
+        """Return messages of a queue that no open transaction has; UnreachableError if it can't be reached.
+
+        Those that were handed out too often are not among them: this transaction sends them where dead letters go.
+        """
         if queue not in self.queues:
             raise TransactionError(f"there is no queue {queue!r}; {_there(self.queues)}", component=queue)
-        taken = {id for other in self._open for id in other.received[queue]} | buffer.nacked[queue]
-        found = self.queues[queue].receive(limit, taken)
-        buffer.received[queue].update(message.id for message in found)
+        receiver, found = self.queues[queue], list[Received]()
+        while len(found) < limit:
+            taken = self._had(queue) | buffer.nacked[queue]
+            messages = receiver.receive(limit - len(found), taken, buffer.since + self._timeout_secs)
+            self._have(buffer, queue, {message.id for message in messages})
+            sink = self.dead_letters.get(queue)
+            dead = [message for message in messages if sink is not None and message.tries >= receiver.max_tries]
+            found += [message for message in messages if message not in dead]
+            if sink is None or not dead:
+                break
+            self._bury(buffer, sink, dead)
         return found
+
+    def _had(self, queue: str, but: TransactionBuffer | None = None) -> set[Any]:
+        """Return the ids of messages that open transactions have, `but` one; one that is over its time has none."""
+        others = (other for other in self._open if other is not but and self._overdue(other) is None)
+        return {id for other in others for id in other.received[queue]}
+
+    def _have(self, buffer: TransactionBuffer, queue: str, ids: set[Any]) -> None:
+        """Let a transaction have messages, and no other one."""
+        for other in self._open:
+            if other is not buffer and other.received[queue] & ids:
+                late = self._overdue(other)
+                self.queues[queue].release(other.received[queue], "" if late is None else late.message)
+                other.received[queue].clear()
+        buffer.received[queue] |= ids
+        for id in ids:
+            self.queues[queue].hold(id, buffer.since + self._timeout_secs)
+
+    def _bury(self, buffer: TransactionBuffer, sink: str, dead: Sequence[Received]) -> None:
+        """Send messages where dead letters go, and let them leave their queue with that."""
+        for message in dead:
+            reason = self.queues[message.queue].reason(message.id)
+            logger.warning("message %s is a dead letter after %d tries: %s", message.id, message.tries, reason)
+            row = (*message.values.values(), str(message.id), message.tries, reason)
+            buffer.send(sink, self.batches(sink, [row]))
+            buffer.acked[message.queue].add(message.id)
 
     def ack(self, buffer: TransactionBuffer, messages: Sequence[Received], *, cumulative: bool) -> None:
         """Let messages leave their queue with a transaction, which has received them; `cumulative`: all before too."""
-        self._check_received(buffer, messages)
+        self._check_there(buffer, messages)
         if not cumulative:
             self._check_unacked(buffer, messages)
         found = [(each.queue, self._until(buffer, each) if cumulative else {each.id}) for each in messages]
         for queue, ids in found:
             buffer.touched = True
-            buffer.received[queue] |= ids  # what was given back, or came to one that was rolled back, is its own now
+            self._have(buffer, queue, ids)  # what was given back, or came to one that has ended, is its own now
             buffer.nacked[queue] -= ids
             buffer.acked[queue] |= ids
 
@@ -203,7 +247,7 @@ class Session:
                 f"message {message.id!r} of {queue!r} and all before it are acknowledged already",
                 component=queue,
             )
-        others = ids & {id for other in self._open if other is not buffer for id in other.received[queue]}
+        others = ids & self._had(queue, but=buffer)
         if others:
             raise TransactionConflictError(
                 f"{len(others)} of the messages of {queue!r} up to {message.id!r} were received by another open "
@@ -212,18 +256,35 @@ class Session:
             )
         return ids
 
-    def nack(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
+    def nack(self, buffer: TransactionBuffer, messages: Sequence[Received], reason: str) -> None:
         """Give messages back, which another transaction of the client may receive."""
         self._check_received(buffer, messages)
         self._check_unacked(buffer, messages)
         for message in messages:
             buffer.received[message.queue].discard(message.id)
             buffer.nacked[message.queue].add(message.id)  # else a loop of receive and nack would not end
+            self.queues[message.queue].release([message.id], reason)
+
+    def _check_there(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
+        """Refuse messages that another open transaction has, or that the client has no more."""
+        for message in messages:
+            _check_message(message)
+            if message.id in buffer.received[message.queue]:
+                continue
+            if message.id in self._had(message.queue, but=buffer):
+                raise TransactionError(
+                    f"another open transaction of the client has received message {message.id!r} of {message.queue!r}: "
+                    "acknowledge it there, or end that one first"
+                )
+            if not self.queues[message.queue].has(message.id):
+                raise TransactionError(
+                    f"the client does not have message {message.id!r} of {message.queue!r} any more: it was "
+                    "acknowledged, or went back to the queue when no transaction had it. Call receive() again"
+                )
 
     def _check_received(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
         for message in messages:
-            if not isinstance(message, Received):
-                raise TransactionError(f"{message!r} is no message: give those that receive() has returned")
+            _check_message(message)
             if message.id not in buffer.received[message.queue]:
                 raise TransactionError(f"the transaction has not received message {message.id!r} of {message.queue!r}")
 
@@ -311,8 +372,10 @@ class Session:
         """Carry it out; return why it was rolled back, if it was."""
         txid = buffer.txid = self.next_txid
         self._open.discard(buffer)  # 1
+        reason = "it was not acknowledged"
         try:
             if (failure := buffer.failure or self._overdue(buffer)) is not None:
+                reason = reason_of(failure)
                 return _rolled_back(txid, failure)
             if not buffer.touched:
                 return None
@@ -321,6 +384,7 @@ class Session:
                 self._check_conflict(buffer, writes)  # 2
                 before = self._before(writes)  # 3
             except Exception as error:  # noqa: BLE001 - `commit` raises it, when the client can be used again
+                reason = reason_of(error)
                 return _rolled_back(txid, error)
             changes = Changes({**buffer.rows, **self._acks(buffer)}, writes)
             try:
@@ -335,9 +399,18 @@ class Session:
             if changes.failure is None or isinstance(changes.failure.__cause__, TransactionConflictError):
                 for queue, ids in buffer.acked.items():  # they are off the queue; or others have some of them by now
                     self.queues[queue].forget(ids)
-            return None if changes.failure is None else _rolled_back(txid, changes.failure)
+            if changes.failure is None:
+                return None
+            reason = reason_of(changes.failure)
+            return _rolled_back(txid, changes.failure)
         finally:
+            self._give_back(buffer, reason)
             buffer.close()
+
+    def _give_back(self, buffer: TransactionBuffer, reason: str) -> None:
+        """Have a transaction that has ended own no messages any more."""
+        for queue, ids in buffer.received.items():
+            self.queues[queue].release(ids, reason)
 
     def _acks(self, buffer: TransactionBuffer) -> dict[str, list[pa.RecordBatch]]:
         """Return the rows by which its messages leave their queues."""
@@ -366,12 +439,13 @@ class Session:
         keys = {component: [key for key, _ in entries] for component, entries in writes.items() if entries}
         return {name: list(zip(own, self._store(name).get(own), strict=True)) for name, own in keys.items()}
 
-    def abort(self, buffer: TransactionBuffer) -> None:
+    def abort(self, buffer: TransactionBuffer, reason: str = "") -> None:
         """Forget a transaction; again is a no-op. Nobody has seen anything of it."""
         with contextlib.nullcontext() if self._is_foreign else self._lock:  # a child's copy of the lock may be held
             if self.is_open(buffer):
                 buffer.txid = self.next_txid
                 self._open.discard(buffer)
+                self._give_back(buffer, reason or "its transaction was aborted")
                 buffer.close()
 
     def close(self) -> None:
@@ -433,6 +507,11 @@ def _rolled_back(txid: int, failure: Exception) -> TransactionError:
     told = TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
     told.__cause__ = failure
     return told
+
+
+def _check_message(message: object) -> None:
+    if not isinstance(message, Received):
+        raise TransactionError(f"{message!r} is no message: give those that receive() has returned")
 
 
 def _there(names: Collection[str]) -> str:

@@ -29,7 +29,10 @@ class OpenTransaction:
     ----------
     txid : int
         The number under which it was committed, or was tried to be. While it is open: the number that it would get if
-        it was committed now; another transaction that is committed first takes it.
+        it was committed now; another transaction that is committed first takes it. So several that are open may have
+        the same.
+    number : int
+        Which of the client's transactions it is, in the order in which they began: no other one has it.
 
     Contract
     --------
@@ -58,7 +61,13 @@ class OpenTransaction:
         self._reason = ""
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.txid}, {self._phase}>"
+        txid = f" as {self.txid}" if self._phase == "committed" else ""
+        return f"<Transaction #{self.number}, {self._phase}{txid}>"
+
+    @property
+    def number(self) -> int:
+        """Which of the client's transactions it is, in the order in which they began; 0 before it is opened."""
+        return 0 if self._buffer is None else self._buffer.number
 
     @property
     def txid(self) -> int:
@@ -103,8 +112,10 @@ class OpenTransaction:
     def receive(self, queue: str, limit: int = 1) -> list[Received]:
         """Return messages of a queue, none if there are none now; it does not wait.
 
-        A message is this transaction's until that has ended, and nobody else's. If it does not `ack` it, or is rolled
-        back, the next `receive` of the client returns it again.
+        A message is this transaction's until that has ended or its time is over, and nobody else's. If it does not
+        `ack` it, or is rolled back, the next `receive` of the client returns it again; ``tries`` says how often it was
+        handed out before. If that does not come within a quarter of the queue's ``idleSecs``, any reader gets it when
+        these are over. With ``deadLetters``, a message that was handed out ``maxTries`` times is sent there.
 
         Parameters
         ----------
@@ -135,7 +146,7 @@ class OpenTransaction:
         Parameters
         ----------
         *messages : Received
-            That this transaction has received.
+            That this transaction has received; or another one that has ended, if the client still has it.
         cumulative : bool
             For each of them, also all that the client has received from its queue before it and still has: by this
             transaction, or by one that has ended and did not acknowledge it. Of what other readers of the queue have,
@@ -144,7 +155,8 @@ class OpenTransaction:
         Raises
         ------
         TransactionError
-            The transaction has not received one of them, or has acknowledged it already.
+            Another open transaction has received one of them, or the client does not have it any more; or this one
+            has acknowledged it already.
         TransactionConflictError
             With `cumulative`: another open transaction of the client has received one of those before; or this one has
             acknowledged all of them already, up to this message or a later one. Nothing of the call is kept, and the
@@ -152,9 +164,12 @@ class OpenTransaction:
         """
         self._call(lambda buffer: self._session.ack(buffer, messages, cumulative=cumulative))
 
-    def nack(self, *messages: Received) -> None:
-        """Give messages back now: another transaction of the client may receive them, and this one does not again."""
-        self._call(lambda buffer: self._session.nack(buffer, messages))
+    def nack(self, *messages: Received, reason: str = "") -> None:
+        """Give messages back now: another transaction of the client may receive them, and this one does not again.
+
+        Should they be dead letters later, these say the last `reason`.
+        """
+        self._call(lambda buffer: self._session.nack(buffer, messages, reason or "it was given back"))
 
     def state(self, component: str) -> KeyValueState[Any, Any]:
         """Return the state of a component: as last committed, with what this transaction has put.
@@ -220,11 +235,11 @@ class OpenTransaction:
         Parameters
         ----------
         reason : str
-            For the error of later calls.
+            For the error of later calls, and for dead letters.
         """
         if self._end == _ABORTED:
             return
-        self._call(self._session.abort, checked=False)
+        self._call(lambda buffer: self._session.abort(buffer, reason), checked=False)
         self._end, self._reason = _ABORTED, "" if reason == _ABORTED else f" ({reason})"
 
     def __enter__(self) -> Self:
@@ -240,7 +255,7 @@ class OpenTransaction:
         assert self._buffer is not None
         try:
             if error is not None:
-                self._session.abort(self._buffer)
+                self._session.abort(self._buffer, f"{type(error).__name__}: {error}")
                 self._end = _ABORTED if self._end == _OPEN else self._end
             elif self._end == _OPEN:
                 self.commit()

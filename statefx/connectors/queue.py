@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import reprlib
 import secrets
 import threading
@@ -39,7 +40,7 @@ from statefx.operators.sinks import (
     SinkWriter,
     WriterContext,
 )
-from statefx.operators.tracked_spouts import TAKEN
+from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +90,7 @@ class QueueSpout(Spout):
         Seconds until a message that has failed is tried again; each further time twice as long.
     exactlyOnce : bool
         Whether messages are acknowledged in the transaction, where the queue can (`pendingAcks`). There are no tries
-        and no stream ``dead`` then.
+        and no stream ``dead`` then, but a client's ``deadLetters``.
 
     Attributes
     ----------
@@ -120,13 +121,13 @@ class QueueSpout(Spout):
         ddl = to_ddl(self.schema)
         self.outputFields = {"default": ddl}
         if not exactlyOnce:
-            self.outputFields[DEAD] = f"{ddl}, _id string, _tries int, _reason string"
+            self.outputFields[DEAD] = f"{ddl}, {DEAD_FIELDS}"
         elif type(self).pendingAcks is QueueSpout.pendingAcks:
             raise TopologyError(
                 f"{name} has no pendingAcks, so its messages can't be acknowledged in the transaction: leave out "
                 "exactlyOnce, or define pendingAcks"
             )
-        self._max_tries, self._retry_secs, self._exactly_once = maxTries, retryDelay, exactlyOnce
+        self.maxTries, self._retry_secs, self._exactly_once = maxTries, retryDelay, exactlyOnce
 
     # ---- what a queue has to do
 
@@ -172,6 +173,10 @@ class QueueSpout(Spout):
                 found.append(message)
         return found
 
+    def hold(self, id: Any, until: float) -> None:
+        """Renew a message until a time of the monotonic clock, and no longer; called by a client."""
+        self._until[id] = until
+
     # ---- as a spout
 
     def acknowledging(self) -> Sink | None:
@@ -194,6 +199,8 @@ class QueueSpout(Spout):
         self._context = context
         self._out: dict[Any, Message] = {}
         """What was emitted, or waits to be tried again."""
+        self._until: dict[Any, float] = {}
+        """Until when those of a client are renewed, by the monotonic clock."""
         self._reasons: dict[Any, str] = {}
         """Why those have failed last that were tried as often as they may be."""
         self._due: list[tuple[float, int, Any]] = []
@@ -236,6 +243,7 @@ class QueueSpout(Spout):
     def ack(self, id: Any) -> None:
         """Have the queue told with the next call, unless the transaction has done that."""
         self._out.pop(id, None)
+        self._until.pop(id, None)
         self._reasons.pop(id, None)
         if not self._exactly_once:
             self._done.append(id)
@@ -247,9 +255,9 @@ class QueueSpout(Spout):
             return
         failed = message._replace(tries=message.tries + 1)
         self._out[id] = failed
-        if failed.tries == self._max_tries:  # not of the dead letter itself, should a reader of it fail it
+        if failed.tries == self.maxTries:  # not of the dead letter itself, should a reader of it fail it
             self._reasons[id] = self._context.failure
-        secs = 0.0 if failed.tries == self._max_tries else self._retry_secs * 2 ** min(message.tries, 20)
+        secs = 0.0 if failed.tries == self.maxTries else self._retry_secs * 2 ** min(message.tries, 20)
         self._number += 1
         heapq.heappush(self._due, (time.monotonic() + secs, self._number, id))
 
@@ -267,7 +275,8 @@ class QueueSpout(Spout):
             self._done = []
 
     def _renew(self) -> None:
-        ids = list(self._out)
+        now, until = time.monotonic(), dict(self._until)
+        ids = [id for id in list(self._out) if until.get(id, math.inf) > now]
         try:
             if ids:
                 self.renew(ids)
@@ -282,7 +291,7 @@ class QueueSpout(Spout):
             # fails them fails the transaction, which alone can take back what the others have done with them.
             collector.emit((self.owner, str(message.id)), stream=TAKEN, id=message.id)
             collector.emit(message.values)
-        elif message.tries < self._max_tries:
+        elif message.tries < self.maxTries:
             collector.emit(message.values, id=message.id)
         else:
             logger.warning(

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from statefx.operators.context import Context
     from statefx.operators.sinks import Sink
 
+DEAD_FIELDS = "_id string, _tries int, _reason string"
+"""Behind the fields of a queue's message, in its dead letter."""
+
 TAKEN, TAKEN_ROWS = "__taken", "owner string, id string"
 """Internal stream of a spout whose messages are acknowledged in the transaction: those that it has taken."""
 

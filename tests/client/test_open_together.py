@@ -97,7 +97,7 @@ def test_a_block_whose_transaction_was_committed_or_aborted_in_it_is_left_as_it_
             t.put("s", "d", 1)
             t.commit()
             raise ValueError("late")
-        assert repr(t) == "<Transaction 3, committed>"
+        assert repr(t) == "<Transaction #4, committed as 3>"
         assert found.committed == 3
     assert committed(place) == {"a": 1, "b": 1, "d": 1}
 

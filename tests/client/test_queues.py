@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from statefx.client import TransactionalClient
-from statefx.errors import ConfigError, TransactionConflictError, TransactionError
+from statefx.connectors import CollectSink
+from statefx.errors import ConfigError, TransactionConflictError, TransactionError, TransactionTimeoutError
 from statefx.testing.steps import Crash
 from tests.sinks.database import SqliteDatabase
 from tests.spouts.queues import SqlQueue, connections
@@ -57,7 +58,7 @@ def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothin
         one, two = own.begin(), own.begin()
         (a,), (b,) = one.receive("jobs"), two.receive("jobs")
         assert [a.values["text"], b.values["text"]] == ["a", "b"]
-        with pytest.raises(TransactionError, match="has not received message"):
+        with pytest.raises(TransactionError, match="another open transaction of the client has received message"):
             one.ack(b)
         two.ack(b)
         with pytest.raises(TransactionError, match="acknowledged already"):
@@ -67,7 +68,7 @@ def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothin
         assert c.values["text"] == "c"
         one.nack(c)
         (again,) = two.receive("jobs")
-        assert again == a
+        assert again == a._replace(tries=1)
         two.abort()
         with own.transaction() as t:
             messages = t.receive("jobs", 9)
@@ -75,7 +76,7 @@ def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothin
             t.ack(*messages[:2])
         one.abort()
         with own.transaction() as t:
-            assert t.receive("jobs", 9) == messages[2:]
+            assert t.receive("jobs", 9) == [each._replace(tries=each.tries + 1) for each in messages[2:]]
     assert len(queue.owners()) == 1
     with client(queue, place) as successor, successor.transaction() as t:
         assert [message.values for message in t.receive("jobs", 9)] == [messages[2].values]
@@ -88,7 +89,7 @@ def test_cumulatively_all_leave_that_the_client_has_received_up_to_a_message(que
         a, b, c = ended.receive("jobs", 3)
         ended.abort()
         with own.transaction() as t:
-            assert t.receive("jobs", 9)[:3] == [a, b, c]
+            assert [each.id for each in t.receive("jobs", 9)][:3] == [a.id, b.id, c.id]
             t.nack(a)
             t.ack(c, cumulative=True)
             assert [each.values["text"] for each in t.receive("jobs", 9)] == []
@@ -114,12 +115,12 @@ def test_who_acknowledges_cumulatively_later_or_less_has_a_conflict(queue, place
         for message in (b, c):
             with pytest.raises(TransactionConflictError, match="and all before it are acknowledged already"):
                 second.ack(message, cumulative=True)
-        with pytest.raises(TransactionError, match="has not received message"):
+        with pytest.raises(TransactionError, match=r"does not have message .* any more: it was acknowledged"):
             second.ack(a, cumulative=True)
         second.commit()
         assert len(queue.owners()) == 1
         with own.transaction() as t:
-            assert t.receive("jobs", 9) == [d]
+            assert [each.id for each in t.receive("jobs", 9)] == [d.id]
     with client(queue, place) as own, own.transaction() as t:
         (d,) = t.receive("jobs", 9)
         t.ack(d, cumulative=True)
@@ -218,6 +219,161 @@ def test_a_message_that_is_acknowledged_twice_leaves_once(queue, place):
             with pytest.raises(TransactionError, match="acknowledged already"):
                 t.ack(b, a)
         assert len(queue.owners()) == 1
+
+
+# ---- a transaction that is over its time, and messages that nobody processes
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The clock of the client, by which a transaction has 10 seconds."""
+    now = [1000.0]
+    monkeypatch.setattr("statefx.client.session.time.monotonic", lambda: now[0])
+    return now
+
+
+def timed(queue: Any, place: Path, **options: Any) -> TransactionalClient:
+    config = {"topology.transaction.timeout.secs": 10}
+    return TransactionalClient(place / "ck", id="jobs", config=config, queues={"jobs": queue.spout(**options)})
+
+
+def renewed(own: TransactionalClient, queue: Any) -> bool:
+    """Tell whether the only row of a queue is renewed now."""
+    queue.database.run(f"update {queue.name} set statefx_until = 1")
+    own._session.queues["jobs"]._spout._renew()
+    return queue.taken() > 1
+
+
+def test_an_overdue_transaction_has_no_messages_any_more(place, now):
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("a")
+    with timed(queue, place) as own:
+        overdue = own.begin()
+        (a,) = overdue.receive("jobs")
+        overdue.ack(a)
+        now[0] += 9
+        assert renewed(own, queue)
+        other = own.begin()
+        assert other.receive("jobs") == []
+        now[0] += 2
+        assert not renewed(own, queue)
+        (again,) = other.receive("jobs")
+        assert again == a._replace(tries=1)
+        assert renewed(own, queue)
+        with pytest.raises(TransactionTimeoutError):
+            overdue.commit()
+        assert renewed(own, queue), "the other one has it"
+        other.ack(again)
+        other.commit()
+    assert queue.owners() == []
+
+
+def test_a_message_that_nobody_has_goes_back_to_the_queue(place, now):
+    """The client's next receive has it, if that comes soon; else other readers have it, and the client has not."""
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("a")
+    with timed(queue, place, idleSecs=60) as own:
+        first = own.begin()
+        (a,) = first.receive("jobs")
+        first.abort("no ink")
+        assert not renewed(own, queue)
+        queue.steal()
+        now[0] += 16
+        with own.transaction() as t:
+            assert t.receive("jobs") == []
+            with pytest.raises(TransactionError, match=r"does not have message .* went back to the queue"):
+                t.ack(a)
+    assert queue.owners() == ["thief"]
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize("end", ["abort", "commit", "time"])
+def test_what_an_ended_transaction_received_may_be_acked(place, now, end, cumulative):
+    """As Kafka and Pulsar have it: received first, and acknowledged in a transaction that began later."""
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("a", "b")
+    with timed(queue, place) as own:
+        first = own.begin()
+        a, b = first.receive("jobs", 2)
+        if end == "time":
+            now[0] += 11
+        else:
+            getattr(first, end)()
+        with own.transaction() as t:
+            t.ack(*([b] if cumulative else [a, b]), cumulative=cumulative)
+    assert queue.owners() == []
+
+
+def letters_client(queue: Any, place: Path, sink: Any, **options: Any) -> TransactionalClient:
+    given = {"queues": {"jobs": queue.spout(maxTries=3)}, "deadLetters": {"jobs": "dead"}, "sinks": {"dead": sink}}
+    return TransactionalClient(place / "ck", id="jobs", **{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("refuse", "reason"),
+    [
+        (lambda t, message: t.abort("no ink"), "no ink"),
+        (lambda t, message: t.nack(message, reason="no paper"), "no paper"),
+        (lambda t, message: t.commit(), "it was not acknowledged"),
+        (lambda t, message: None, "it was not acknowledged"),
+        (lambda t, message: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_message_that_is_handed_out_too_often_is_a_dead_letter(place, refuse, reason):
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("bad")
+    sink = CollectSink()
+    with letters_client(queue, place, sink) as own:
+        for tries in range(3):
+            with contextlib.suppress(ZeroDivisionError), own.transaction() as t:
+                (message,) = t.receive("jobs")
+                assert message.tries == tries
+                refuse(t, message)
+        queue.add("good")
+        with own.transaction() as t:
+            (good,) = t.receive("jobs")
+            assert (good.values["text"], good.tries) == ("good", 0)
+            t.ack(good)
+    assert queue.owners() == []
+    assert [tuple(row.values()) for row in sink.rows] == [("bad", str(message.id), 3, reason)]
+
+
+def test_a_dead_letter_is_kept_if_its_transaction_is_rolled_back(place):
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("bad")
+    sink = CollectSink()
+    with letters_client(queue, place, sink) as own:
+        for _ in range(5):
+            t = own.begin()
+            t.receive("jobs")
+            t.abort()
+        assert len(queue.owners()) == 1
+        with own.transaction() as t:
+            assert t.receive("jobs") == []
+    assert queue.owners() == []
+    assert [row["_tries"] for row in sink.rows] == [5]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"deadLetters": {"job": "dead"}}, "names the queue 'job', which is not in queues"),
+        ({"deadLetters": {"jobs": "bin"}}, r"deadLetters\['jobs'\] is 'bin', which is not in sinks"),
+        ({"deadLetters": ["dead"]}, "are sinks by queue"),
+        ({"schemas": {"dead": "text string"}}, "leave it out, or say 'text string, _id string, _tries int"),
+    ],
+)
+def test_dead_letters_that_go_nowhere_are_refused(place, given, match):
+    with pytest.raises(ConfigError, match=match):
+        letters_client(SqlQueue(SqliteDatabase(place)), place, CollectSink(), **given)
+
+
+def test_open_transactions_are_told_apart(place):
+    with timed(SqlQueue(SqliteDatabase(place)), place) as own:
+        one, two = own.begin(), own.begin()
+        assert (repr(one), repr(two)) == ("<Transaction #1, open>", "<Transaction #2, open>")
+        two.commit()
+        assert (two.number, repr(two)) == (2, f"<Transaction #2, committed as {two.txid}>")
 
 
 def test_two_clients_may_be_given_one_object(queue, place):

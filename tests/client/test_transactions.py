@@ -333,8 +333,8 @@ def test_a_transaction_is_for_one_with_statement(place):
         with pytest.raises(TransactionError, match="not open: write: with client"):
             t.put("seen", "a", 1)
         with t:
-            assert repr(t) == "<Transaction 1, open>"
-        assert repr(t) == "<Transaction 1, committed>"
+            assert repr(t) == "<Transaction #1, open>"
+        assert repr(t) == "<Transaction #1, committed as 1>"
         with pytest.raises(TransactionError, match="is committed: begin another one"), t:
             raise AssertionError("not reached")
 
