@@ -186,6 +186,10 @@ class Decoder:
             return decode_values([unwrap(value)[1] for value in values] if self._versions else values)
         return [self._codec.decode_value(unwrap(value)[1]) for value in values]
 
+    def shown(self, part: str, thing: Any, key: bytes) -> list[Any]:
+        """Return what the columns show of one key or value; `key` is for the error."""
+        return [column.to_pylist()[0] for column in self._columns(part, [thing], [key])]
+
     def _columns(self, part: str, things: list[Any], keys: list[Any]) -> list[pa.Array]:
         """Return the columns of a part of entries."""
         if getattr(self._form, part) is None:
@@ -199,13 +203,11 @@ class Decoder:
                 for thing, key in zip(things, keys, strict=True):
                     self._columns(part, [thing], [key])  # raises for the first one that does not fit
                 raise
-            key, what = (
-                self._codec.decode_key(keys[0]) if type(keys[0]) is bytes else keys[0],
-                "" if part == "key" else f"the value of {{!r}} is {things[0]!r:.200}",
-            )
+            key = self._codec.decode_key(keys[0]) if type(keys[0]) is bytes else keys[0]
+            what = f"a key is {key!r:.200}" if part == "key" else f"the value of {key!r} is {things[0]!r:.200}"
             wanted = to_ddl(getattr(self._form, part))
             raise ConfigError(
-                f"schema: {what.format(key) or f'a key is {key!r:.200}'}, which does not fit {part}={wanted!r}. One "
+                f"schema: {what}, which does not fit {part}={wanted!r}. One "
                 "field is the thing itself; several are the elements of a tuple or list, or the items of a dict",
                 part=part,
             ) from None

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from statefx.admin.narrowing import as_key
 from statefx.admin.progress import Metered, ProgressMeter
 from statefx.admin.reading import Progress, check_idle, codec_of, component_of, counted, open_task
 from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
+from statefx.admin.row_comparison import RowComparison
 from statefx.admin.runs import Run
 from statefx.admin.savepoints import fence, found_checkpoint, provider_of, taken
 from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
@@ -53,7 +55,7 @@ MODES = ("merge", "overwrite")
 _BATCH_ROWS = 8192
 
 _PASSES = 3
-"""State is read to show where keys belong (not with one task), written, and read back."""
+"""State is read to show where keys belong and what rows change, written, and read back."""
 
 Encoded = tuple[int, bytes, bytes | None]
 """The task of an entry, its key as it is stored, and its value; None deletes."""
@@ -117,10 +119,11 @@ class Encoder:
         columns = [column.to_pylist() for column in batch.columns]
         width = len(self.form.fields("key"))
         for row in zip(*columns, strict=True):
-            key, value = self._thing("key", row[:width]), self._thing("value", row[width:])
+            key, value = self.thing("key", row[:width]), self.thing("value", row[width:])
+            deletes = all(each is None for each in row[width:])
             try:
                 stored = spaced.encode_key(key)
-                data = None if value is None else wrap(self.state_version, spaced.encode_value(value))
+                data = None if deletes else wrap(self.state_version, spaced.encode_value(value))
             except CodecError as error:
                 raise ConfigError(
                     f"writeState: {self.component!r} can't keep key {key!r} with value {value!r:.200}: {error.message}"
@@ -132,12 +135,10 @@ class Encoder:
                     f"{error.message}. That is the row with key {key!r} and value {value!r:.200}", **error.data
                 ) from error
 
-    def _thing(self, part: str, fields: Sequence[Any]) -> Any:
+    def thing(self, part: str, fields: Sequence[Any]) -> Any:
         """Return a key or a value as the bolt has it."""
         if getattr(self.form, part) is not None:
-            if len(fields) == 1:
-                return fields[0]
-            return None if part == "value" and all(each is None for each in fields) else tuple(fields)
+            return fields[0] if len(fields) == 1 else tuple(fields)
         [text] = fields
         if text is None and part == "value":
             return None
@@ -184,6 +185,7 @@ class StateWriter:
     grouping_key: GroupingKey | None
     codec: Codec | None
     encoder: Encoder = field(init=False)
+    _comparison: RowComparison = field(init=False)
 
     def __post_init__(self) -> None:
         known = self.found.topology.stateful[self.component]
@@ -199,6 +201,8 @@ class StateWriter:
             self.component, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism,
             router,
         )  # fmt: skip
+        codec = codec_of(self.component, known, self.codec)
+        self._comparison = RowComparison(self.component, self.form, codec, known.state_version, self.encoder.thing)
 
     def check_columns(self, found: Sequence[str]) -> list[str]:
         """Return the columns that are read; ConfigError if one of them is lacking."""
@@ -232,11 +236,10 @@ class StateWriter:
         # Rule 1.5: what can refuse comes before the generation is taken. `_check_same` sees to it that it still holds.
         check_idle(self.found, self.folders, "write")
         tasks = self.found.topology.stateful[self.component].parallelism
-        passes = _PASSES if tasks > 1 else _PASSES - 1
-        meter = ProgressMeter.of(progress, pin_of(self.found), passes, [self.component])
-        self._prove(self.found, meter)
+        meter = ProgressMeter.of(progress, pin_of(self.found), _PASSES, [self.component])
         with tempfile.TemporaryDirectory(prefix="statefx-write-", ignore_cleanup_errors=True) as folder:
             runs, rows, deleted = self._spooled(entries, folder)
+            deleted -= self._prove(self.found, runs, meter)
             log = taken(self.folders, "write", self._check_same)
             state = log.state
             names = new_names(self.provider, state, [self.component])
@@ -247,7 +250,7 @@ class StateWriter:
                 for task in range(tasks):
                     id = TaskId(self.component, task)
                     with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
-                        merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
+                        merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite", self._comparison)
                         writer.write(target, id, tasks, merged, folder)
             own = writer.done
             log.append(Rescaled(state.generation, {self.component: tasks}, own.tokens, own.sizes, names))
@@ -287,17 +290,26 @@ class StateWriter:
         known = self.found.topology.stateful[self.component]
         return repr(codec_for(codec_of(self.component, known, self.codec), _USER)[0].decode_key(key))
 
-    def _prove(self, state: LogState, meter: ProgressMeter) -> None:
-        """Show that each key of the bolt's own lies where its grouping says, as rows will be sent by the same rule."""
+    def _prove(self, state: LogState, runs: Mapping[int, Run], meter: ProgressMeter) -> int:
+        """Show that each key of the bolt's own lies where its grouping says, and that rows write what they say.
+
+        Rows will be sent by the same rule. Returns how many rows do not delete though they have no value.
+        """
         tasks = state.topology.stateful[self.component].parallelism
-        router = self.encoder.router
-        if tasks == 1:  # whatever the key, there is no other
-            return
+        router, kept = self.encoder.router, 0
         for task in range(tasks):
             with closing(open_task(self.provider, self.folders, state, self.component, task)[0]) as store:
-                own = Metered(store, meter).scan(_USER, end_of(_USER))
-                router.route(own, task, tasks, [_NOWHERE] * tasks)
-        router.check_proof(tasks)
+                own = Metered(store, meter)
+                rows = _Merged(own, runs.get(task, ()), self.mode == "overwrite", self._comparison)
+                if tasks > 1:
+                    router.route(rows.compared(), task, tasks, [_NOWHERE] * tasks)
+                else:  # whatever the key, there is no other
+                    deque(rows.compared(), 0)
+                kept += rows.kept
+        self._comparison.check_keys(key for run in runs.values() for key, _ in run)
+        if tasks > 1:
+            router.check_proof(tasks)
+        return kept
 
 
 class _Nowhere:
@@ -308,24 +320,50 @@ class _Nowhere:
 _NOWHERE = _Nowhere()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Merged:
     """What a task keeps, with rows in place of the bolt's own entries of the same keys, or of all of them."""
 
-    store: StateStore
+    store: StateStore | Metered
     rows: Iterable[tuple[bytes, bytes]]
     overwrite: bool
+    comparison: RowComparison
+    kept: int = field(default=0, init=False)
+    """Rows without a value that delete nothing: null is what is shown of the value."""
 
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield all entries in key order."""
-        kept = (each for each in self.store.scan(None, None) if not (self.overwrite and each[0][:1] == _USER))
+        for key, row, stored in self._both(None, None):
+            if row is not None:
+                value = self._merged(key, row, stored)
+                if value is not None:
+                    yield key, value
+            elif stored is not None and not (self.overwrite and key[:1] == _USER):
+                yield key, stored
+
+    def compared(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the bolt's own entries as they are; ConfigError for a row that would write something else than said."""
+        for key, row, stored in self._both(_USER, end_of(_USER)):
+            if stored is not None:
+                self.comparison.look_at(key)
+                if row is not None:
+                    self.kept += self._merged(key, row, stored) is not None and row == _DELETED
+                yield key, stored
+
+    def _merged(self, key: bytes, row: bytes, stored: bytes | None) -> bytes | None:
+        value = None if row == _DELETED else row[len(_KEPT) :]
+        return value if stored is None else self.comparison.merged(key, value, stored)
+
+    def _both(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+        """Yield each key with its row and with what is stored, of which one may be None."""
         both = heapq.merge(
-            ((key, 0, value) for key, value in self.rows), ((key, 1, _KEPT + value) for key, value in kept), key=_place
+            ((key, 0, value) for key, value in self.rows),
+            ((key, 1, value) for key, value in self.store.scan(start, stop)),
+            key=_place,
         )
         for key, same in groupby(both, key=itemgetter(0)):
-            _, _, value = next(same)
-            if value != _DELETED:
-                yield key, value[len(_KEPT) :]
+            found = {place: value for _, place, value in same}
+            yield key, found.get(0), found.get(1)
 
 
 _place = itemgetter(0, 1)
