@@ -82,7 +82,7 @@ EXPORTS = {
     statefx.connectors.files: {
         "FilePartitionedSpout", "FileSink", "committedFiles", "readCommitted", "readUncommitted",
     },
-    statefx.connectors.kafka: {"KafkaSink", "KafkaSpout"},
+    statefx.connectors.kafka: {"KafkaSink", "KafkaSpout", "OpaqueKafkaSpout"},
     statefx.connectors.sql: {"SqlBackend", "SqlPartitionedSpout", "SqlQueueSpout", "SqlSink"},
     statefx.values: {
         "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "TransactionalMap",

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from statefx.connectors.kafka import calls, planning, reading
-from statefx.errors import FailedException
+from statefx.connectors.kafka import OpaqueKafkaSpout, calls, planning, reading
+from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Context
 from statefx.testing import TopologyTester
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError
-from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
+from tests.spouts.kafka_topologies import QUICK, Count, counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
 
@@ -210,3 +210,110 @@ def test_a_leader_that_comes_back_in_such_a_run_is_for_the_next_one(two):
         second.thaw()
     with on_the_driver(reads, read) as look:
         assert until(look, 1) == {1: (10, 15)}
+
+
+# ---- an opaque spout
+
+
+def opaque(broker, topics, kind=OpaqueKafkaSpout, **options):
+    return kind(
+        broker.address, topics, "string", **{"columns": ("value",), "config": QUICK, "patience": 3.0, **options}
+    )
+
+
+class FailsOnce(Count):
+    """Loses the broker of the second partition in the first attempt, as soon as a record of it has come."""
+
+    lost = staticmethod(lambda: None)
+    failed = False
+
+    def execute(self, tup, collector):
+        if tup.value == "line 15" and not FailsOnce.failed:
+            FailsOnce.failed = True
+            FailsOnce.lost()
+            raise FailedException("the first attempt")
+        super().execute(tup, collector)
+
+
+class Freezes(OpaqueKafkaSpout):
+    """Loses the broker of the second partition when a batch of it is planned, and before it is read."""
+
+    lost = staticmethod(lambda: None)
+
+    def _plan(self, attempt, tp, last):
+        planned = super()._plan(attempt, tp, last)
+        if tp.partition == 1 and planned is not None:
+            Freezes.lost()
+        return planned
+
+
+def drained(reads, place, wanted, bolt=None):
+    """Read with one start after the other, until everything is counted."""
+    limit = time.monotonic() + WAIT_SECS
+    with TopologyTester(topology(reads, bolt), place) as tester:
+        while counted(tester) != once(*wanted):
+            assert time.monotonic() < limit, counted(tester)
+            tester.drain()
+
+
+def test_opaque_batch_whose_broker_is_lost_goes_on_without_it(two, tmp_path, caplog):
+    first, second, topic = two
+    FailsOnce.failed = False
+    FailsOnce.lost = staticmethod(lambda: (second.kill(), in_cluster(first, 1)))
+    reads = opaque(first, topic)
+    try:
+        with TopologyTester(topology(reads, FailsOnce()), tmp_path / "ck") as tester:
+            tester.drain()
+            assert FailsOnce.failed
+            assert counted(tester) == once(*lines(0, 10)), "the batch, without the partition"
+        assert f"{topic}-1 is left out of transaction 1" in caplog.text
+        first.send(topic, *lines(20, 25))
+        with TopologyTester(topology(reads), tmp_path / "ck") as tester:  # the next start
+            tester.drain()
+            assert counted(tester) == once(*lines(0, 10), *lines(20, 25))
+    finally:
+        second.start()
+        in_cluster(first, 2)
+    drained(reads, tmp_path / "ck", lines(0, 25))
+
+
+def test_opaque_batch_whose_broker_hangs_while_it_is_read(two, tmp_path):
+    first, second, topic = two
+    Freezes.lost = staticmethod(second.freeze)
+    reads = opaque(first, topic, Freezes)
+    try:
+        with TopologyTester(topology(reads), tmp_path / "ck") as tester:
+            tester.emit()
+            assert counted(tester) == once(*lines(0, 10))
+    finally:
+        Freezes.lost = staticmethod(lambda: None)
+        second.thaw()
+    drained(reads, tmp_path / "ck", lines(0, 20))
+
+
+def test_opaque_spout_reads_what_comes_later_in_parts_of_max_rows(two, tmp_path):
+    first, _, topic = two
+    other = first.topic(partitions=1)
+    first.send(other, *lines(100, 110))
+    reads = opaque(first, [topic, other], maxRows=6)
+    with TopologyTester(topology(reads), tmp_path / "ck") as tester:
+        tester.emit()
+        assert len(counted(tester)) == 6
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 20), *lines(100, 110))
+    first.send(topic, *lines(20, 23))
+    with TopologyTester(topology(reads), tmp_path / "ck") as tester:
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 23), *lines(100, 110))
+    with pytest.raises(InputError, match="go back to the former topics, in their order"):
+        TopologyTester(topology(opaque(first, [other, topic])), tmp_path / "ck").drain()
+
+
+def test_opaque_spout_begins_at_offsets_and_refuses_latest(two, tmp_path):
+    first, _, topic = two
+    reads = opaque(first, topic, start={topic: {1: 7}})
+    with TopologyTester(topology(reads), tmp_path / "ck") as tester:
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 10), *lines(17, 20))
+    with pytest.raises(TopologyError, match="start='latest' would be another offset"):
+        opaque(first, topic, start="latest")

@@ -8,6 +8,7 @@
               limits             what the topic and its brokers allow
               publisher          who publishes where, and errors that name both and the remedy
     spout     spout              the hooks
+              opaque             the hooks of one that leaves out partitions without a leader
               arguments          what the spout's arguments may be
               ranges             driver: what a transaction reads of each partition
               planning           driver: which partitions there are, how far each can be read, and the share of each
@@ -22,7 +23,8 @@
               calls              confluent-kafka itself, its errors, and calls that may never return
 """
 
+from statefx.connectors.kafka.opaque import OpaqueKafkaSpout
 from statefx.connectors.kafka.sink import KafkaSink
 from statefx.connectors.kafka.spout import KafkaSpout
 
-__all__ = ["KafkaSink", "KafkaSpout"]
+__all__ = ["KafkaSink", "KafkaSpout", "OpaqueKafkaSpout"]

@@ -155,6 +155,10 @@ class Cluster:
         self._looked = self._clock()
         self._group.repeat(self.consumer, self.ids)
 
+    def look_again(self) -> None:
+        """Have the next `discover` ask, however short a time ago the last one did."""
+        self._looked = None
+
     def reads(self, topic: str) -> bool:
         """Tell whether a topic is one of those that are to be read."""
         return is_named(topic, self._topics)

@@ -97,6 +97,12 @@ class Ranges:
                     return
                 time.sleep(_DOUBT_AGAIN_SECS)
 
+    def of(self, tp: TopicPartition, last: Any) -> Any:
+        """Look at one partition alone, and return its next range; None if there is none, or it is not there yet."""
+        self._numbers, self._read = [tp], {} if last is None else {tp: last}
+        self._look()
+        return self.plan(0, last)
+
     def count(self) -> int:
         """Look what there is, and return how many partitions there have been; new ones come last."""
         if self._has_looked:  # a moment ago, by the start

@@ -75,7 +75,88 @@ _DEFAULTS = {
 }
 
 
-class KafkaSpout(PartitionedTransactionalSpout):
+class KafkaSource:
+    """What spouts of topics have in common: arguments, clients, and the records of a range; see `KafkaSpout`."""
+
+    def __init__(
+        self,
+        servers: str,
+        topics: str | Sequence[str] | re.Pattern[str],
+        value: str,
+        schema: Any,
+        *,
+        key: str,
+        columns: Sequence[str],
+        start: Start,
+        limits: Limits,
+        maxRecordBytes: int | None,
+        isolation: str,
+        unavailable: str,
+        lost: str,
+        bad: str,
+        group: str | None,
+        patience: float,
+        config: Mapping[str, Any] | None,
+    ) -> None:
+        self.topics = topics_of(topics)
+        self.start = start_of(start, self.topics)
+        check_bound("maxRows", limits.rows)
+        check_bound("maxPartitions", limits.partitions)
+        check_bound("maxRecordBytes", maxRecordBytes)
+        check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+        check_choice("unavailable", unavailable, ("wait", "skip"))
+        check_choice("lost", lost, ("fail", "skip"))
+        check_choice("bad", bad, ("fail", "skip"))
+        self.limits = limits
+        self.isolation, self.unavailable, self.lost, self.bad = isolation, unavailable, lost, bad
+        self._losses = Losses(lost == "skip")
+        self.group, self.patience_secs = group_of(group), patience_of(patience)
+        values = format_of(value, schema)
+        self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
+        self.outputFields = to_ddl(self.rows.schema)
+        self.clients = Clients(_rules(isolation), servers, config)
+        self._readers: Readers | None = None
+        self._gone = 0
+        """How many offsets of the range that is emitted were deleted."""
+
+    def reads(self, target: str) -> bool:
+        """Tell whether it is one of the topics."""
+        return is_target(target, self.clients.servers, self.topics)
+
+    def _name_group(self, context: Context) -> str:
+        """Find out which group is told what is read, if one is; return the name of a group for the clients."""
+        named = {"application": context.config["topology.transactional.id"], "spout": context.component}
+        self._group = None if self.group is None else self.group.format(**named)
+        return self._group or GROUP.format(**named)  # each client must have one
+
+    def _emit(self, collector: Collector, span: Span) -> Generator[None, None, LeftOut]:
+        """Emit a range of offsets, batch by batch; return how much of it was left out."""
+        assert self._readers is not None
+        tp = span.tp
+        self._gone = 0
+        refused: list[Refused] = []
+        for batch, without in self.rows.batches(tp, self._readers.read(span, self.rows.wanted)):
+            if without and self.bad == "fail":
+                raise InputError(
+                    f"the record at offset {without[0].offset} of {tp} can't be read: {without[0].reason}. "
+                    "Correct key=, value=, schema= or maxRecordBytes=, or set bad='skip' to leave such records out",
+                    topic=tp.topic, partition=tp.partition, offset=without[0].offset,
+                )  # fmt: skip
+            refused += without
+            collector.emitBatch(batch)
+            yield
+        # Only now: a client goes on in a new topic of the same name without an error, so these may be its records.
+        self._readers.check(span)
+        why = f"{tp}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
+        return LeftOut(self._gone, len(refused), why)
+
+    def _pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
+        """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
+        self._losses.pass_over(tp, start, first)
+        self._gone += first - start
+
+
+class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
     """Emits the records of Kafka's topics, each of them once.
 
     The driver plans for each partition which offsets a transaction reads, and writes that into the checkpoint before a
@@ -155,43 +236,35 @@ class KafkaSpout(PartitionedTransactionalSpout):
         patience: float = 30.0,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self.topics = topics_of(topics)
-        self.start = start_of(start, self.topics)
-        check_bound("maxRows", maxRows)
-        check_bound("maxPartitions", maxPartitions)
-        check_bound("maxRecordBytes", maxRecordBytes)
-        check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
-        check_choice("unavailable", unavailable, ("wait", "skip"))
-        check_choice("lost", lost, ("fail", "skip"))
-        check_choice("bad", bad, ("fail", "skip"))
-        self.limits = Limits(maxRows, maxPartitions)
-        self.isolation, self.unavailable, self.lost, self.bad = isolation, unavailable, lost, bad
-        self._losses = Losses(lost == "skip")
-        self.group, self.patience_secs = group_of(group), patience_of(patience)
-        values = format_of(value, schema)
-        self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
-        self.outputFields = to_ddl(self.rows.schema)
-        self.clients = Clients(_rules(isolation), servers, config)
+        super().__init__(
+            servers,
+            topics,
+            value,
+            schema,
+            key=key,
+            columns=columns,
+            start=start,
+            limits=Limits(maxRows, maxPartitions),
+            maxRecordBytes=maxRecordBytes,
+            isolation=isolation,
+            unavailable=unavailable,
+            lost=lost,
+            bad=bad,
+            group=group,
+            patience=patience,
+            config=config,
+        )
         self._ranges: Ranges | None = None
-        self._readers: Readers | None = None
-        self._gone = 0
-        """How many offsets of the range that is emitted were deleted."""
 
     # ---- both
 
-    def reads(self, target: str) -> bool:
-        """Tell whether it is one of the topics."""
-        return is_target(target, self.clients.servers, self.topics)
-
     def open(self, context: Context) -> None:
         """Make the clients; they connect when they are asked something."""
-        named = {"application": context.config["topology.transactional.id"], "spout": context.component}
-        self._group = None if self.group is None else self.group.format(**named)
-        reading = self._group or GROUP.format(**named)  # each client must have the name of a group
+        group = self._name_group(context)
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, reading, self.patience_secs, self._pass_over)
+            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over)
             return
-        cluster = Cluster(self.clients, reading, self.topics, skips=self.unavailable == "skip")
+        cluster = Cluster(self.clients, group, self.topics, skips=self.unavailable == "skip")
         self._ranges = Ranges(cluster, self.start, self.limits, self._losses)
 
     def close(self) -> None:
@@ -254,27 +327,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
             self._losses.made_again(tp, start)
             self._losses.pass_over(tp, start, end)
             return gap + LeftOut(end - start)
-        self._gone = 0
-        refused: list[Refused] = []
-        for batch, without in self.rows.batches(tp, self._readers.read(span, self.rows.wanted)):
-            if without and self.bad == "fail":
-                raise InputError(
-                    f"the record at offset {without[0].offset} of {tp} can't be read: {without[0].reason}. "
-                    "Correct key=, value=, schema= or maxRecordBytes=, or set bad='skip' to leave such records out",
-                    topic=tp.topic, partition=tp.partition, offset=without[0].offset,
-                )  # fmt: skip
-            refused += without
-            collector.emitBatch(batch)
-            yield
-        # Only now: a client goes on in a new topic of the same name without an error, so these may be its records.
-        self._readers.check(span)
-        why = f"{tp}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
-        return gap + LeftOut(self._gone, len(refused), why)
-
-    def _pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
-        """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
-        self._losses.pass_over(tp, start, first)
-        self._gone += first - start
+        return gap + (yield from self._emit(collector, span))
 
 
 def _rules(isolation: str) -> Rules:
