@@ -147,3 +147,8 @@ def __getattr__(name: str) -> Any:
     if name in _WITH_PYSPARK:
         return getattr(import_module(_WITH_PYSPARK[name]), name)
     raise AttributeError(f"module 'statefx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not loaded yet: completion in notebooks goes by it."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -118,6 +118,11 @@ CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
 def test_exports(package):
     assert set(package.__all__) == EXPORTS[package]
     assert all(hasattr(package, name) for name in package.__all__)
+    assert set(package.__all__) <= set(dir(package)), "also what is loaded when it is first used"
+
+
+def test_dir_of_statefx_is_what_is_public():
+    assert [name for name in dir(statefx) if not name.startswith("__")] == sorted(statefx.__all__)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 import click
@@ -35,13 +36,16 @@ from statefx.admin.parameters import KeyType, MomentType, SettingsType
 from statefx.admin.reading import counted
 from statefx.admin.restoration import SINKS
 from statefx.admin.state_writing import MODES, state_writer
-from statefx.errors import ConfigError, StatefxError
+from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.state.encoding.references import load
 
 PROGRAM = "python -m statefx"
 
 SHOWN = 100
 """How many keys a table shows, unless it is told otherwise: a screen or two."""
+
+KEYS_NAMED = 5
+"""How many keys the error lists for one that is not there."""
 
 CELL_CHARS = 100
 """What is longer is cut in a table, never in JSON: what a COMMITTING record says fits, values of state may have MBs."""
@@ -199,6 +203,11 @@ def explain(
     KEY is JSON, an array for a tuple; what is no JSON is a text.
     """
     found = explaining.explain(checkpoint, component, key, task=task, map=of_map, config=config)
+    if not found.tasks:
+        with reading.openState(checkpoint, component, task, config, byTask=True, map=of_map) as view:
+            first = [own for _, own in islice(view, KEYS_NAMED)]
+        where = "" if of_map is None else f"in map {of_map!r} "
+        raise CheckpointError(f"{found} {where}of {checkpoint}; the first keys there are {first or 'none'}")
     _show(tables.explained(found), as_json)
 
 
@@ -561,7 +570,12 @@ def _tell(done: object, as_json: bool | None) -> None:
 
 
 def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = None) -> None:
-    """Print rows; of more than `limit` only the first."""
+    """Print rows; of more than `limit` only the first. Where there are none, a note on stderr says what there is."""
+    rows = iter(listing.rows)
+    first = list(islice(rows, 1))
+    if not first and listing.note is not None:
+        click.echo(listing.note(), err=True)
+    listing = replace(listing, rows=chain(first, rows))
     try:
         if _in_json(as_json):
             for row in islice(listing.rows, limit):

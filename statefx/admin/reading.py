@@ -204,7 +204,7 @@ class _Request:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
         for tries in range(_TRIES):
             state = read_checkpoint(self.folders)
-            if known is not None and (known.txid, known.kept) == (state.decided, self._kept(state)):
+            if known is not None and (known.txid, known.kept) == (state.shown_txid, self._kept(state)):
                 return None
             try:
                 opened = self._open(state)
@@ -264,7 +264,7 @@ class _Request:
             raise
         own = own_space(self.component, found, state.topology.tracked, self.map, self.migrate)
         return _Opened(
-            state.decided,
+            state.shown_txid,
             self._kept(state),
             opened,
             stores,

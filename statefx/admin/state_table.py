@@ -109,7 +109,7 @@ class StateTable:
         try:
             yield from self.shown.living(self.entries(moment, task, self.shown), self.now_ms)
         except StateCorruptedError as error:
-            if not getattr(error, "missing", False) or moment.txid == read_checkpoint(self.folders).decided:
+            if not getattr(error, "missing", False) or moment.txid == read_checkpoint(self.folders).shown_txid:
                 raise
             raise CheckpointError(
                 f"transaction {moment.txid} of the state of {self.component!r} is not kept any more: its files were "
@@ -287,18 +287,25 @@ def moment_of(
         The transaction is not committed yet, or not kept any more.
     """
     ids = {task: TaskId(component, task) for task in tasks}
-    if txid is None or txid == state.decided:
+    if txid is not None and state.is_given_up(txid):
+        raise CheckpointError(
+            f"transaction {txid} of {folders.location} was given up by restore or repair: the state is that of "
+            f"transaction {state.shown_txid}",
+            path=folders.location,
+            txid=txid,
+        )
+    if txid is None or txid == state.shown_txid:
         heads = state.heads_to_come()
-        return Moment(state.decided, {n: _from(state, id, heads.get(str(id), EMPTY)) for n, id in ids.items()})
+        return Moment(state.shown_txid, {n: _from(state, id, heads.get(str(id), EMPTY)) for n, id in ids.items()})
     if not isinstance(provider, ChangelogProvider):
         keeper = name_of(state.topology.stateful[component].provider)
         raise ConfigError(
             f"the state of {component!r} is kept by {keeper!r}, which has the newest version alone, that of "
-            f"transaction {state.decided}: leave out {txid}"
+            f"transaction {state.shown_txid}: leave out {txid}"
         )
     if txid > state.decided:
         raise CheckpointError(
-            f"transaction {txid} is not committed in {folders.location}: the last one is {state.decided}",
+            f"transaction {txid} is not committed in {folders.location}: the last one is {state.shown_txid}",
             path=folders.location,
             txid=txid,
         )
@@ -316,7 +323,7 @@ def _former(folders: Folders, state: LogState, id: TaskId, txid: int) -> Version
     found = committed(files, changelog.route(head, kept[0] if kept else None, None).steps)
     if not found:
         raise CheckpointError(
-            f"transaction {txid} of the state of {id} is not kept any more: the newest is {state.decided}, and of "
+            f"transaction {txid} of the state of {id} is not kept any more: the newest is {state.shown_txid}, and of "
             "those before it only the last stay readable. Take a savepoint of what has to stay",
             path=folders.location,
             txid=txid,

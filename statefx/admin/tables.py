@@ -50,6 +50,8 @@ class Listing:
     """Read when they are asked for."""
     cells: Callable[[Row], Sequence[object]]
     """Row -> what its columns show."""
+    note: Callable[[], str] | None = None
+    """Says what there is, where there are no rows."""
 
 
 def json_line(row: Row) -> str:
@@ -95,7 +97,11 @@ def transactions(checkpointLocation: str | os.PathLike[str]) -> Listing:
 
 
 def _transaction_cells(row: Row) -> Sequence[object]:
-    took = None if row["ended_ms"] is None else f"{(row['ended_ms'] - row['prepared_ms']) / 1000:.3f}"
+    took = (
+        None
+        if row["ended_ms"] is None or row["prepared_ms"] is None
+        else f"{(row['ended_ms'] - row['prepared_ms']) / 1000:.3f}"
+    )
     decided = row["committing_ms"] is not None
     rows = f"{row['input_rows']} in, {row['output_rows']} out" if decided else None
     given = [f"{name}: {each['rows']} rows, {each['bytes']} bytes" for name, each in row["sinks"].items()]
@@ -103,7 +109,7 @@ def _transaction_cells(row: Row) -> Sequence[object]:
     sinks = "; ".join(given)
     named = (row[name] for name in ("txid", "attempt", "generation", "state"))
     size = row["state_bytes"] if decided else None
-    return (*named, time_text(row["prepared_ms"]), took, rows, size, sinks, row["reason"])
+    return (*named, time_text(row["prepared_ms"] or row["ended_ms"]), took, rows, size, sinks, row["reason"])
 
 
 def resolved(queue: Spout, checkpointLocation: str | os.PathLike[str], **given: Any) -> Listing:
@@ -135,7 +141,7 @@ def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:
             "codec": bolt.codec,
             "state_version": bolt.state_version,
             "bytes": sizes.get(id, 0),
-            "txid": state.committed,
+            "txid": state.state_txid,
         }
         for id, bolt in sorted(state.topology.stateful.items())
     ]
@@ -163,7 +169,18 @@ def entries(
                 else:
                     yield {"task": owner, **plain(own.record(key, value))}
 
-    return Listing(names, rows(), lambda row: (row["task"], *(_shown(row[name], own) for name in names[1:])))
+    def note() -> str:
+        if map is not None:
+            return f"there is nothing in map {map!r} of {component!r} now"
+        there = ", ".join(f"{row['name']} ({row['kind']})" for row in maps(checkpointLocation, component, config).rows)
+        return (
+            f"{component!r} has no keys of its own; it has {there}: say --map" if there else f"{component!r} is empty"
+        )
+
+    def cells(row: Row) -> Sequence[object]:
+        return (row["task"], *(_shown(row[name], own) for name in names[1:]))
+
+    return Listing(names, rows(), cells, note)
 
 
 def _shown(value: Any, own: object) -> str:

@@ -14,6 +14,9 @@ from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Committing
+from statefx.protocol.transaction import Phase
+
+GIVEN_UP = "GIVEN_UP"
 
 _TIMES = ("prepared_ms", "committing_ms", "ended_ms")
 
@@ -31,7 +34,9 @@ class Transaction:
     generation : int
         Which driver's.
     state : str
-        ``PREPARING``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``.
+        ``PREPARING``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``; ``GIVEN_UP`` for one that was committed, and
+        that `restore` or `repair` has gone back beyond. ``RESTORED`` is no transaction: at this place, the checkpoint
+        went back to what `txid` had left.
     prepared_ms, committing_ms, ended_ms : int or None
         When it began, when its commit was decided and when it ended, in milliseconds since the epoch, by the clock of
         the driver's machine; None: not yet, or never.
@@ -120,6 +125,8 @@ def attempts_in(state: LogState) -> list[Transaction]:
     for past in state.past():
         each: dict[str, Any] = past._asdict()
         each |= {name: each[name] or None for name in _TIMES}
+        if past.state == Phase.COMMITTED and state.is_given_up(past.txid):
+            each["state"] = GIVEN_UP
         each["sinks"] = {given.sink: {"rows": given.rows, "bytes": given.bytes} for given in past.sinks}
         each["queues"] = {} if past.ended_ms else held.get((past.txid, past.attempt), {})
         found.append(Transaction(**each))

@@ -150,7 +150,7 @@ def verify(
         reading.component(state, component)
     reading.left_in_savepoints(state)
     reading.end()
-    return Verified(state.decided, reading.files, reading.done, time.monotonic() - began, tuple(reading.damaged))
+    return Verified(state.shown_txid, reading.files, reading.done, time.monotonic() - began, tuple(reading.damaged))
 
 
 class _Reading:

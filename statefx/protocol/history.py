@@ -55,7 +55,7 @@ class Past(NamedTuple):
     txid: int
     attempt: int
     generation: int
-    state: str  # ``COMMITTED`` or ``ROLLED_BACK``
+    state: str  # ``COMMITTED`` or ``ROLLED_BACK``; or ``RESTORED``, of the transaction that was gone back to
     # prepared_ms, committing_ms, ended_ms: When PREPARING, COMMITTING and the last record were written, in milliseconds
     # since the epoch, by the driver's clock; 0: there is no such record.
     prepared_ms: int = 0

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
+from statefx.protocol.history import Past
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
 from statefx.protocol.log_state import Fork, InFlight, LogState, Published, TakenBack
@@ -437,6 +438,7 @@ def pin_of(state: LogState) -> Pin:
         state.heard,
         state.due_ms,
         state.state_txid,
+        state.given_up,
     )
 
 
@@ -458,9 +460,16 @@ def _restored(state: LogState, record: Restored) -> LogState:
         taken_back = (*taken_back[:-1], *([replace(taken_back[-1], targets={})] if begun else []))
     if record.taken_back:
         taken_back = (*taken_back, TakenBack(pin.state_txid, committed, record.generation, record.taken_back))
+    first = pin.state_txid + 1
+    given_up = tuple(span for span in pin.given_up if span[0] < first)
+    if first <= committed:
+        given_up = (*given_up, (first, committed))
+    trace = Past(pin.state_txid, 0, record.generation, record.kind, ended_ms=state.time_ms)
     return replace(
         state,
         committed=committed,
+        given_up=given_up,
+        history=state.history.with_last(trace),
         topology=pin.topology,
         heads=pin.heads,
         snapshots={name: (snapshot,) for name, snapshot in pin.snapshots.items()},

@@ -133,6 +133,8 @@ class LogState:
     pinned: Mapping[str, Pin] = field(default_factory=dict)  # by name
     # The transaction whose state and sources these are, if nothing has been decided since it was gone back to.
     restored: int | None = None
+    # Transactions, from one up to another, whose effects are not in the state: RESTORED went back beyond them.
+    given_up: tuple[tuple[int, int], ...] = ()
     history: History = field(default_factory=History, compare=False)  # the last attempts that have ended
     # Sink -> where its last decided rows were committed, of every sink there ever was: one that comes back and finds no
     # marker there must not take the target for a new one (rule 10.2).
@@ -188,6 +190,15 @@ class LogState:
     def state_txid(self) -> int:
         """The transaction that left the committed state as it is: `committed`, unless an earlier one was restored."""
         return self.committed if self.restored is None else self.restored
+
+    @property
+    def shown_txid(self) -> int:
+        """The transaction that leaves the state as readers see it: with the one that is COMMITTING, if there is one."""
+        return self.decided if self.committing is not None else self.state_txid
+
+    def is_given_up(self, txid: int) -> bool:
+        """Return whether RESTORED went back beyond a transaction that was committed."""
+        return any(first <= txid <= last for first, last in self.given_up)
 
     @property
     def shared_origins(self) -> tuple[str, ...]:

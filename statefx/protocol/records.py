@@ -267,6 +267,7 @@ class Pin:
     due_ms: int = 0
     # The transaction that left it so: `txid`, unless it was restored, and nothing has been decided since.
     state_txid: int = 0
+    given_up: tuple[tuple[int, int], ...] = ()  # as in the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,9 @@ def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ]
         assert main(["explain", folder, "keep", "b", "--table"]) == 0
         assert capsys.readouterr().out.split()[:6] == ["task", "what", "from", "to", "value", "file"]
-        assert main(["explain", folder, "keep", "[1"]) == 0  # no JSON: the text
-        assert main(["explain", folder, "keep", '["a", 1]']) == 0
-        assert capsys.readouterr().out == ""
+        assert main(["explain", folder, "keep", "[1"]) == 1
+        assert "'[1' of 'keep' at" in capsys.readouterr().err, "no JSON: the text"
+        assert main(["explain", folder, "keep", '["a", 1]']) == 1
+        assert "('a', 1) of 'keep' at" in capsys.readouterr().err
         assert main(["explain", folder, "keep"]) == 2
         assert main(["explain", folder, "keep", '{"a": 1}']) == 1

@@ -386,7 +386,7 @@ def test_after_going_back(place: Path) -> None:
         keeper.run(put(z=9))
         assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[2] | {"z": 9}
         assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=2).table()) == STATES[2]
-        with pytest.raises(CheckpointError, match=r"transaction 3 of the state of .* is not kept"):
+        with pytest.raises(CheckpointError, match=r"transaction 3 of .* was given up by restore or repair"):
             state_table(keeper.folder, "keep", at=3)
         (kept,) = explain(keeper.folder, "keep", "a").tasks
         assert [txid for _, txid in kept.transactions] == [2, 1]
