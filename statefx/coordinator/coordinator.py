@@ -132,7 +132,15 @@ class Coordinator:
             self._advance(Idle())
         self._failures.clear()
 
-    def transact(self, source: Input, work: Any) -> TransactionProgress:
+    def close_time(self, source: Callable[[], Input], work: Any) -> None:
+        """Close event time, if it is not: run transactions without rows until all that waits for it has ended.
+
+        `source` returns what the next transaction is said to read, `work` has no rows. It raises as `transact`.
+        """
+        while self.log.state.closes:
+            self.transact(source(), work, closes=True)
+
+    def transact(self, source: Input, work: Any, *, closes: bool = False) -> TransactionProgress:
         """Run the next transaction over `work` until it is committed.
 
         Raises
@@ -150,7 +158,7 @@ class Coordinator:
         StoppedError
             The query is being stopped; rolled back.
         """
-        batch = OneBatch(Batch(source, work), self._pipeline.next.txid, lambda: self._pipeline.committed)
+        batch = OneBatch(Batch(source, work, closes=closes), self._pipeline.next.txid, lambda: self._pipeline.committed)
         self.run(batch)
         if self._pipeline.committed < batch.txid:  # `stop` came first
             raise StoppedError("the query was stopped")

@@ -26,7 +26,9 @@ class EventTimes:
     finished: dict[str, Numbers] = field(default_factory=dict)
     """The partitions that are finished (rule 14.11), of each spout of which some may be."""
 
-    def orders(self, state: LogState, since_ms: int, partitions: Mapping[str, int]) -> dict[TaskId, TimeOrder]:
+    def orders(
+        self, state: LogState, since_ms: int, partitions: Mapping[str, int], *, closing: bool = False
+    ) -> dict[TaskId, TimeOrder]:
         """Return what each task is told.
 
         Parameters
@@ -36,6 +38,8 @@ class EventTimes:
             When the first attempt of this driver began.
         partitions : Mapping of str to int
             How many partitions each spout has that has some.
+        closing : bool
+            Whether the transaction closes event time.
         """
         found: dict[TaskId, TimeOrder] = {}
         units = _by_source(state.heard) if self.plan.timed else {}
@@ -61,7 +65,7 @@ class EventTimes:
                 id = TaskId(name, task)
                 watermark = state.watermarks.get(str(id), BEGINNING)
                 left = None if finished is None else tuple(unfinished[task])
-                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms)
+                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms, closing)
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:

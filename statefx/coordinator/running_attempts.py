@@ -17,7 +17,7 @@ from statefx.coordinator.progress import Progress
 from statefx.coordinator.source import Batch
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.ticks import Ticks
-from statefx.errors import FailedException, StatefxError
+from statefx.errors import FailedException, InputError, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Append, Run, Segment
 from statefx.protocol.history import sink_volumes
@@ -90,7 +90,8 @@ class RunningAttempts:
         due = self.policy.due(state.growth, newest)
         clock_ms = state.clock_ms(attempt.txid)
         assert clock_ms is not None  # PREPARING is in the log
-        times = self._times.orders(state, self._since_ms or 0, running.partitions)
+        closing = running.batch.closes
+        times = self._times.orders(state, self._since_ms or 0, running.partitions, closing=closing)
         ticks = self.ticks.due(attempt.txid, clock_ms)
         heads = state.heads_to_come()
         return Order(attempt, state.generation, heads, newest, due, running.orders or {}, clock_ms, times, ticks)
@@ -103,6 +104,8 @@ class RunningAttempts:
         emissions = running.batch.emissions
         if isinstance(verdict, StatefxError):
             return verdict
+        if self.log.state.closed and self.judge.input_rows(verdict):
+            return self._closed(run.attempt.txid)
         running.complete = verdict
         if emissions is not None:
             emissions.processed(verdict.acks.values())
@@ -111,6 +114,18 @@ class RunningAttempts:
         else:
             self.progress.acked(run.attempt, verdict, self.judge.input_rows(verdict))
         return None
+
+    def _closed(self, txid: int) -> InputError:
+        """Return why rows are refused: all would be late, or be counted in windows that have ended before."""
+        state = self.log.state
+        return InputError(
+            f"event time was closed by transaction {state.closed} (closeTime): all windows, joins and timers have "
+            f"ended. Now there are rows to read, which would be late, so transaction {txid} is rolled back: none of "
+            f"them is lost or counted. To read them, go back with statefx.restore({state.location!r}, "
+            f"txid={state.closed - 1}), or to a savepoint from before, and leave closeTime out as long as rows may "
+            "come; or start with a new checkpointLocation",
+            closed=state.closed,
+        )
 
     def begin(self, append: Append, batch: Batch) -> None:
         """Make PREPARING durable."""
@@ -146,7 +161,8 @@ class RunningAttempts:
                 emitted=_emitted(running, Emission.OPAQUE),
                 committed=append.committed,
             )
-            record = replace(record, **self._times.decided(self.log.state, complete.acks.values()))
+            decided = self._times.decided(self.log.state, complete.acks.values())
+            record = replace(record, **decided, closes=running.batch.closes)
             self.log.append(record)
             self.progress.committing(name, sink_volumes(record.committables))
         else:

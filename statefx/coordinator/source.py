@@ -45,6 +45,8 @@ class Batch(NamedTuple):
     planned: BySpout = MappingProxyType({})
     """What the driver has planned that spouts read, and that is not in the log yet."""
     emissions: Emissions | None = None
+    closes: bool = False
+    """Whether it reads nothing and closes event time."""
 
 
 class Source(Protocol):

@@ -13,7 +13,9 @@ DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_FIRST = datetime.min.replace(tzinfo=UTC)
+LAST = datetime.max.replace(tzinfo=UTC)
+"""The last time that Python has: the watermark where event time is closed."""
 
 
 def time_of(micros: int) -> datetime:
@@ -25,7 +27,7 @@ def time_of(micros: int) -> datetime:
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
-        return _FIRST if micros < 0 else _LAST
+        return _FIRST if micros < 0 else LAST
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,11 +21,12 @@ from statefx.config import seconds_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import DEFAULT_STREAM, Collector
-from statefx.operators.context import Context, time_of
+from statefx.operators.context import LAST, Context, time_of
 from statefx.operators.inputs import Input, Wired
 from statefx.operators.joins import LATE_BY, Column, check_inputs, grouped, input_named, names_of, parse_select, picker
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.ticks import isTick
+from statefx.protocol.watermark import END
 from statefx.state.view.timers import micros
 
 EXPIRED_MAX = 100_000
@@ -336,7 +337,8 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
 
     def _now(self) -> int | None:
         at = self._context.watermark
-        return None if at is None else micros(at)
+        # The last time that Python has stands for all that are beyond it: event time is closed.
+        return None if at is None else END if at == LAST else micros(at)
 
     def execute(self, tup: Any, collector: Collector) -> None:
         """Join a row with what is there of the other input, and keep it for what is still to come."""

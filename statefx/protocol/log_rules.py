@@ -302,6 +302,7 @@ def _committing(state: LogState, record: Committing) -> LogState:
         watermarks=watermarks,
         heard=then(state.heard, record.heard),
         due_ms=record.due_ms,
+        closed=state.closed or (record.txid if record.closes else 0),
     )
     if record.hooks or record.committables:
         return decided
@@ -437,6 +438,7 @@ def pin_of(state: LogState) -> Pin:
         state.watermarks,
         state.heard,
         state.due_ms,
+        state.closed,
         state.state_txid,
         state.given_up,
     )
@@ -486,6 +488,7 @@ def _restored(state: LogState, record: Restored) -> LogState:
         watermarks=pin.watermarks,
         heard=pin.heard,
         due_ms=pin.due_ms,
+        closed=pin.closed,
         restored=pin.state_txid,
         taken_back=taken_back,
     )

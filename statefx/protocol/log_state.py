@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from statefx.protocol.history import REASON_CHARS, History, Past, sink_volumes
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.metadata import BySpout, Metadata
-from statefx.protocol.records import Committing, Input, Pin, SourceNotes, StreamInput
+from statefx.protocol.records import BatchInput, Committing, Input, Pin, SourceNotes, StreamInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
 from statefx.protocol.watermark import Heard
+
+TIMERS_LEFT_MS = 1
+"""For when the next transaction is due, where one of event time is due that has not fired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,13 @@ class LogState:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
     due_ms: int = 0  # when the first timer of the clock is due, as the last decided transaction leaves them; 0: none
+    closed: int = 0  # the transaction that has closed event time (rule 14.12); 0: none has
+
+    @property
+    def closes(self) -> bool:
+        """Whether closing event time has something left to do: rows were read, and not all that waited has ended."""
+        was_read = bool(self.committed_metadata) or isinstance(self.last_input, StreamInput | BatchInput)
+        return was_read and (not self.closed or self.due_ms == TIMERS_LEFT_MS)
 
     @property
     def committing(self) -> InFlight | None:

@@ -183,6 +183,7 @@ class Committing:
     heard: Mapping[str, Heard] = field(default_factory=dict)
     # Rule 14.8: when a timer of the clock is due, in milliseconds since 1970: a transaction begins then.
     due_ms: int = 0
+    closes: bool = False  # whether it has closed event time (rule 14.12)
 
     kind: ClassVar[str] = "COMMITTING"
 
@@ -265,6 +266,7 @@ class Pin:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
     due_ms: int = 0
+    closed: int = 0  # the transaction that has closed event time; 0: none
     # The transaction that left it so: `txid`, unless it was restored, and nothing has been decided since.
     state_txid: int = 0
     given_up: tuple[tuple[int, int], ...] = ()  # as in the log

@@ -89,6 +89,7 @@ class TimeOrder:
     partitions: int | None = None  # how many its spout has; None: it has none
     unfinished: tuple[int, ...] | None = None  # those of the task that are not finished; None: none ever is
     since_ms: int = 0  # when the driver's first attempt began: nobody was idle before
+    closing: bool = False  # whether the transaction closes event time: it reads nothing, and its watermark is `END`
 
 
 @dataclass(frozen=True, slots=True)

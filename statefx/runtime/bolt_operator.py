@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice, repeat
@@ -22,7 +23,9 @@ from statefx.operators.windows import WindowedBolt
 from statefx.plan.levels import ROOT, ROOTS, name_shown
 from statefx.protocol.barrier import SetAside
 from statefx.protocol.identity import SnapshotRef
+from statefx.protocol.log_state import TIMERS_LEFT_MS
 from statefx.protocol.trees import NOTHING
+from statefx.protocol.watermark import END
 from statefx.runtime.bolts import (
     check_nothing,
     close_bolt,
@@ -39,13 +42,17 @@ from statefx.runtime.trees import Roots
 from statefx.runtime.windows import Windows
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
-from statefx.state.view.timers import Clock, Timers, due_micros, fire
+from statefx.state.view.timers import Clock, Timer, Timers, due_micros, fire
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
 
 FIRED_MAX = 100_000
 """Timers that a task fires in one transaction: after a long pause millions may be due, and what they change is in
 memory until it is prepared. The next transaction fires those that follow."""
+
+
+SAME_TIMER_MAX = 1000
+"""How often a timer of one key and name fires in the transaction that closes event time."""
 
 
 class BoltOperator(TaskOperator):
@@ -282,6 +289,7 @@ class BoltOperator(TaskOperator):
             Clock.PROCESSING: self._task.order.clock_ms * 1000,
         }
         on_timer, fired, left = bolt.onTimer, True, FIRED_MAX
+        again: Counter[tuple[Any, str]] | None = Counter() if self._task.watermark == END else None
         with self._hook("onTimer"):
             while fired and left:  # one of the clock's may set one of event time for a time that has passed
                 fired = False
@@ -290,6 +298,8 @@ class BoltOperator(TaskOperator):
                         fired = True
                         left -= 1
                         timers.fired = timer
+                        if again is not None and not timer.processing:
+                            _refuse_endless(again, timer)
                         given: object = on_timer(timer.key, timer.at, timer.value, collector)
                         if given is not None:
                             check_nothing("onTimer", given)
@@ -299,7 +309,7 @@ class BoltOperator(TaskOperator):
         """Return when a transaction has to come for a timer; 0: never."""
         watermark, first = self._task.watermark, due_micros(timers, Clock.EVENT)
         if watermark is not None and first is not None and first <= watermark:
-            return 1  # more were due than one transaction fires, or it was set when the others had fired
+            return TIMERS_LEFT_MS  # more were due than one transaction fires, or it was set when the others had fired
         due = due_micros(timers, Clock.PROCESSING)
         return 0 if due is None else max(1, -(-due // 1000))
 
@@ -367,6 +377,18 @@ class BoltOperator(TaskOperator):
 
     def _hook(self, name: str) -> AbstractContextManager[None]:
         return hook(self._task.id, name, self._task.txid)
+
+
+def _refuse_endless(fired: Counter[tuple[Any, str]], timer: Timer) -> None:
+    """Refuse a timer that is set again whenever it fires, where event time has ended: it would fire for ever."""
+    name = (repr(timer.key), timer.name)
+    fired[name] += 1
+    if fired[name] > SAME_TIMER_MAX:
+        raise ValueError(
+            f"onTimer has set the timer of key {timer.key!r} again {SAME_TIMER_MAX} times as it fired, and event time "
+            "is closed: whatever is set fires at once. Set none where context.watermark is "
+            "datetime.max.replace(tzinfo=UTC)"
+        )
 
 
 def _lives_for_one_attempt(bolt: Bolt) -> bool:

@@ -20,6 +20,7 @@ from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.watermark import (
     BEGINNING,
+    END,
     FINISHED,
     Heard,
     Part,
@@ -160,12 +161,15 @@ class TaskTime:
 
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
         """Get on to what the input allows: its barriers, and the DataFrames as they were decided before (rule 14.6)."""
+        if self._told.closing:  # rule 14.12
+            self._get_on(END, {})
+            return
         found = least([barriers, *(self._reached(name, timing) for name, timing in self._raw.items())])
         self._get_on(found, parts)
 
     def end_output(self) -> None:
         """Get on by the rows that were emitted, if their times count."""
-        if not self._timings:
+        if not self._timings or self._told.closing:
             return
         if self.asks_finished:
             self._get_on(None, {unit_of(self._task.component, FINISHED, s): self._part(s) for s in self._timings})

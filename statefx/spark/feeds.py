@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -27,7 +28,7 @@ from statefx.errors import (
     StatefxError,
     TransactionError,
 )
-from statefx.protocol.records import BatchInput
+from statefx.protocol.records import BatchInput, SourceNotes, StreamInput
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.compaction import DEFAULT, SETTING
 from statefx.spark.engine import SparkEngine
@@ -72,7 +73,8 @@ class StreamFeed:
         self._context = frame.sparkSession.sparkContext
         self._folders = folders
         self._checkpoint = checkpoint
-        self._trigger = dict(trigger)
+        self._trigger = {kind: value for kind, value in trigger.items() if kind != "closeTime"}
+        self._close_time = "closeTime" in trigger
         self._name = name
         self._coordinator = coordinator
         self._engine = engine
@@ -132,6 +134,15 @@ class StreamFeed:
         if self._error is not None:
             raise self._error
         self._checkpoint.note()
+        if self._close_time and not self._draining:
+            self._engine.bind(self._frame.sparkSession)
+            self._coordinator.close_time(self._no_batch, _empty(self._frame, self._frame.sparkSession))
+
+    def _no_batch(self) -> StreamInput:
+        """Return the next batch, as one that reads nothing: Spark then goes on from there, as after its own."""
+        state = self._coordinator.log.state
+        assert isinstance(state.last_input, StreamInput)
+        return replace(state.last_input, batch_id=state.committed, notes=SourceNotes())
 
     def _ended(self, query: StreamingQuery) -> RenewInputError | None:
         """Wait for the end of Spark's query; return why it has to be started again, if it has."""
@@ -294,6 +305,11 @@ class StreamFeed:
                 raise
 
 
+def _empty(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Return a frame of the same fields without rows."""
+    return session.createDataFrame([], frame.schema)
+
+
 def _stop(query: StreamingQuery) -> None:
     with contextlib.suppress(Py4JError, PySparkException):  # its error is the one that is raised
         query.stop()
@@ -303,13 +319,21 @@ class BatchFeed:
     """One batch DataFrame: one transaction. The same `batch_id`, or a lower one, is never applied twice."""
 
     def __init__(
-        self, frame: DataFrame, batch_id: int | None, spark: SparkSession, coordinator: Coordinator, engine: SparkEngine
+        self,
+        frame: DataFrame,
+        batch_id: int | None,
+        spark: SparkSession,
+        coordinator: Coordinator,
+        engine: SparkEngine,
+        *,
+        close_time: bool = False,
     ) -> None:
         self._frame = frame
         self._batch_id = batch_id
         self._spark = spark
         self._coordinator = coordinator
         self._engine = engine
+        self._close_time = close_time
         self._done = threading.Event()
 
     def run(self, started: Callable[[], None]) -> None:
@@ -321,9 +345,12 @@ class BatchFeed:
             # The log says which ids were applied, and says it together with their effect: no crash parts the two.
             if self._batch_id is not None and state.applied(self._batch_id):
                 logger.info("batch %d was applied before: nothing to do", self._batch_id)
-                return
-            self._engine.bind(session)
-            self._coordinator.transact(BatchInput(self._batch_id), rebase(self._frame, session))
+            else:
+                self._engine.bind(session)
+                self._coordinator.transact(BatchInput(self._batch_id), rebase(self._frame, session))
+            if self._close_time:
+                self._engine.bind(session)
+                self._coordinator.close_time(BatchInput, _empty(self._frame, session))
         except RenewInputError as error:
             raise TransactionError(
                 f"the transaction was rolled back ({error.message}), and can't be tried again over this DataFrame: it "

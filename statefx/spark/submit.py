@@ -38,7 +38,7 @@ from statefx.spark.session import check_session, hint
 from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
 from statefx.topology.graph import Topology
-from statefx.topology.submission import check_trees
+from statefx.topology.submission import check_closing, check_trees
 
 logger = logging.getLogger("statefx")
 
@@ -51,7 +51,8 @@ TRACKED_INTERVAL_MS = 25
 """With a Spout, whose messages wait for their acks: at 10,000 a second half of them had theirs within 60 ms with an
 interval of 100 ms, 42 with 50, 19 with 20 and 10 without one."""
 
-_FORMS = '{"processingTime": "5 seconds"}, {"availableNow": True} or {"once": True}'
+_CLOSING = '{"availableNow": True, "closeTime": True}'
+_FORMS = f'{{"processingTime": "5 seconds"}}, {{"availableNow": True}}, {_CLOSING} or {{"once": True}}'
 
 
 def submit(
@@ -82,7 +83,9 @@ def submit(
         Settings by Storm's names; see the configuration reference.
     trigger : Mapping, optional
         ``{"processingTime": "5 seconds"}``, ``{"availableNow": True}`` or ``{"once": True}``; by default every
-        ``topology.state.checkpoint.interval.ms``. For streaming DataFrames and spouts only.
+        ``topology.state.checkpoint.interval.ms``. For streaming DataFrames and spouts only. With
+        ``{"availableNow": True, "closeTime": True}``, also for batch DataFrames, event time ends with the input: all
+        windows, joins and timers end, and rows that come later are refused.
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str or collection of str, optional
@@ -148,7 +151,9 @@ def _submit(
         default_ms = PIPELINED_INTERVAL_MS if pipelined else INTERVAL_MS
         if topology.tracked_spouts:
             default_ms = TRACKED_INTERVAL_MS
-    arguments = _checked_trigger(trigger, default_ms) if streaming or topology.reads_spouts else {}
+    arguments = {}
+    if streaming or topology.reads_spouts or trigger is not None:
+        arguments = _checked_trigger(trigger, default_ms)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     own = planning_session(session) if pipelined else clone(session)
     if pipelined:
@@ -171,7 +176,7 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
     else:
-        feed = BatchFeed(frame, batchId, session, coordinator, engine)
+        feed = BatchFeed(frame, batchId, session, coordinator, engine, close_time="closeTime" in arguments)
     query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()
@@ -242,8 +247,13 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
     if continuous and batch_id is not None:
         kind = "topology of spouts" if topology.reads_spouts else "streaming query"
         raise ConfigError(f"batchId is for batch DataFrames; a {kind} numbers its own batches")
-    if not continuous and trigger is not None:
-        raise ConfigError("trigger is for streaming DataFrames; a batch DataFrame is one transaction")
+    closes = isinstance(trigger, Mapping) and "closeTime" in trigger
+    if not continuous and trigger is not None and not closes:
+        raise ConfigError(
+            f"trigger is for streaming DataFrames; a batch DataFrame is one transaction. Only {_CLOSING} is for both"
+        )
+    if closes:
+        check_closing(topology)
     if progress not in (None, True, False):
         raise ConfigError(f"progress must be True, False or None (where stderr is a terminal), got {progress!r}")
     if batch_id is not None:
@@ -262,6 +272,8 @@ def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict
     """Return the arguments for Spark's ``trigger``, in one of its three forms; by default every checkpoint interval."""
     if trigger is None:
         return {"processingTime": f"{default_ms} milliseconds"}
+    if isinstance(trigger, Mapping) and dict(trigger) == {"availableNow": True, "closeTime": True}:
+        return dict(trigger)
     if not isinstance(trigger, Mapping) or len(trigger) != 1:
         raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
     kind, value = next(iter(trigger.items()))
@@ -282,4 +294,6 @@ def _spout_trigger(arguments: Mapping[str, Any]) -> SpoutTrigger:
     """Return what `_checked_trigger` has returned, for spouts."""
     if "processingTime" in arguments:
         return SpoutTrigger(interval_ms(arguments["processingTime"]) / 1000)
-    return SpoutTrigger(once="once" in arguments, available_now="availableNow" in arguments)
+    return SpoutTrigger(
+        once="once" in arguments, available_now="availableNow" in arguments, close_time="closeTime" in arguments
+    )

@@ -40,6 +40,7 @@ from statefx.testing.processes import Emitted, Process, Workers, merged
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.graph import Topology
+from statefx.topology.submission import check_closing
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,30 @@ class TopologyTester:
         """Run transactions until the topology's spouts have nothing more to read; return how many were committed."""
         before = self.txid
         self._driving(lambda: self._run_spouts(SpoutTrigger(available_now=True)))
+        return self.txid - before
+
+    def closeTime(self) -> int:
+        """Do what the trigger's ``closeTime`` does at the end of the input; return how many transactions it took.
+
+        What spouts have is read first, as by `drain`. Rows that come later are refused.
+
+        Raises
+        ------
+        ConfigError
+            No input has event time, or a `Spout` hands out tuples one by one, and never ends.
+        """
+        check_closing(self.topology)
+        before = self.txid
+        if self.topology.reads_spouts:
+            self._driving(lambda: self._run_spouts(SpoutTrigger(available_now=True, close_time=True)))
+        else:
+            work = given(self.topology, {})
+            streaming = self.topology.streaming
+            self._driving(
+                lambda: self._coordinator.close_time(
+                    lambda: identity(self.txid, work) if streaming else BatchInput(), work
+                )
+            )
         return self.txid - before
 
     def _run_spouts(self, trigger: SpoutTrigger) -> None:

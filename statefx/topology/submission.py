@@ -220,3 +220,19 @@ def _attribute(bolt: Any, dumps: Callable[[Any], bytes]) -> str:
 def _short(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}"
+
+
+def check_closing(topology: Topology) -> None:
+    """Refuse to close event time where there is none, or where the input never ends: ConfigError."""
+    if topology.tracked_spouts:
+        spout = next(iter(topology.tracked_spouts))
+        raise ConfigError(
+            f"closeTime is for an input that ends, and spout {spout!r} hands out tuples one by one and never says that "
+            "it has no more: leave it out",
+            spout=spout,
+        )
+    if not any(component.timings for component in topology.components):
+        raise ConfigError(
+            'closeTime ends what waits for event time, and no input has any: say timestamp="at" of one, or leave '
+            "closeTime out"
+        )

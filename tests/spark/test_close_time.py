@@ -1,0 +1,82 @@
+"""closeTime on Spark: streaming DataFrames, spouts of both engines, and batches."""
+
+import json
+
+import pytest
+
+from statefx import TopologyBuilder, openState
+from statefx.errors import ConfigError, InputError
+from tests.spark.running import run
+from tests.spouts.test_close_time import Keep, PerTen
+from tests.spouts.timed import Planned, at
+
+pytestmark = pytest.mark.slow
+CLOSES = {"availableNow": True, "closeTime": True}
+FIELDS = "partition int, at timestamp"
+
+
+def topology(add):
+    builder = TopologyBuilder("closing")
+    add(builder)
+    builder.setBolt("windows", PerTen().withTumblingWindow("10 seconds")).globalGrouping("rows")
+    builder.setBolt("keep", Keep()).localOrShuffleGrouping("windows")
+    return builder.createTopology()
+
+
+def windows(place):
+    with openState(place / "ck", "keep") as state:
+        return {secs: count for (_, _, secs, rows), count in state.items() for _ in range(rows)}
+
+
+def write(folder, name, *times):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("".join(json.dumps({"partition": 0, "at": each.isoformat()}) + "\n" for each in times))
+
+
+def test_a_streaming_dataframe_closes_once(spark, place):
+    def of():
+        frame = spark.readStream.schema(FIELDS).json(str(place / "in"))
+        return topology(lambda builder: builder.setStream("rows", frame, timestamp="at"))
+
+    write(place / "in", "a.json", at(1), at(11))
+    for _ in range(2):  # the second start finds nothing new
+        run(of(), spark, place / "ck", trigger=CLOSES)
+        assert windows(place) == {at(0): 1, at(10): 1}
+    write(place / "in", "b.json", at(21))
+    for _ in range(2):
+        with pytest.raises(InputError, match="closed by transaction 2 "):
+            run(of(), spark, place / "ck", trigger={"availableNow": True})
+    assert windows(place) == {at(0): 1, at(10): 1}
+
+
+def test_a_batch_closes_once(spark, place):
+    def of(time):
+        frame = spark.createDataFrame([(0, time)], FIELDS)
+        return topology(lambda builder: builder.setStream("rows", frame, timestamp="at"))
+
+    run(of(at(1)), spark, place / "ck", batchId=1)
+    for _ in range(2):
+        run(of(at(11)), spark, place / "ck", trigger=CLOSES, batchId=2)
+        assert windows(place) == {at(0): 1, at(10): 1}
+    with pytest.raises(InputError, match="closed by transaction 3 "):
+        run(of(at(21)), spark, place / "ck", batchId=3)
+
+
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+def test_spouts_close_once(request, spark, place, engine):
+    if engine == "pipelined":
+        request.getfixturevalue("pipelined_python")
+    of = topology(lambda builder: builder.setSpout("rows", Planned([[[1]], [[11]]]), timestamp="at"))
+    for _ in range(2):
+        run(of, spark, place / "ck", {"topology.engine": engine}, trigger=CLOSES)
+        assert windows(place) == {at(0): 1, at(10): 1}
+
+
+def test_mistakes_are_refused(spark, place):
+    untimed = topology(lambda builder: builder.setSpout("rows", Planned([[[1]]])))
+    with pytest.raises(ConfigError, match="no input has any"):
+        run(untimed, spark, place / "ck", trigger=CLOSES)
+    timed = topology(lambda builder: builder.setSpout("rows", Planned([[[1]]]), timestamp="at"))
+    for trigger in ({"closeTime": True}, {"once": True, "closeTime": True}, CLOSES | {"closeTime": 1.5}):
+        with pytest.raises(ConfigError, match="trigger must be one of"):
+            run(timed, spark, place / "ck", trigger=trigger)

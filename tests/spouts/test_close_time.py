@@ -1,0 +1,243 @@
+"""Event time that is closed at the end of the input: all that waits for it ends once, whatever crashes."""
+
+import random
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+import statefx
+from statefx import IntervalJoin, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import BoltError, ConfigError, InputError
+from statefx.operators import interval_join
+from statefx.operators.context import LAST
+from statefx.runtime import bolt_operator
+from statefx.testing import Crash, TopologyTester, rows
+from statefx.testing.steps import every_crash
+from tests.spouts import test_time_model as model
+from tests.spouts.test_event_time_model import Source
+from tests.spouts.timed import Emitted, Living, Opaque, Planned, Whole, at, begun, seen
+
+KINDS = [Planned, Emitted, Opaque]
+
+
+class PerTen(WindowedBolt):
+    """Counts the rows of ten seconds."""
+
+    outputFields = "start timestamp, rows long"
+
+    def initWindow(self):
+        return 0
+
+    def addToWindow(self, value, tup):
+        return value + 1
+
+    def emitWindow(self, window, value, collector):
+        collector.emit((window.start, value))
+
+
+class Keep(StatefulBolt):
+    """Counts equal rows."""
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        row = (tup._source, tup._stream, *tup)
+        self.state[row] = self.state.get(row, 0) + 1
+
+
+class Timed(StatefulBolt):
+    """Has a timer for each row, and from that another one."""
+
+    outputFields = "what string, at timestamp"
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.timers.set((tup.partition, tup.at), min(tup.at, LAST - timedelta(days=9)) + timedelta(days=1), "first")
+
+    def onTimer(self, key, at, value, collector):
+        collector.emit((value, at))
+        if value == "first":
+            self.timers.set(key, at + timedelta(days=1), "second")
+
+
+def topology(spout, tasks=1, **times):
+    """Return spout -> windows of windows, a join of the spout with itself, and timers -> keep."""
+    builder = TopologyBuilder("closing")
+    builder.setSpout("spout", spout, tasks, timestamp="at", **times)
+    windows = PerTen().withTumblingWindow("10 seconds").withLateTupleStream("late")
+    builder.setBolt("windows", windows, timestamp="start").globalGrouping("spout")
+    builder.setBolt("again", PerTen().withTumblingWindow("20 seconds")).globalGrouping("windows")
+    builder.setBolt("timed", Timed()).globalGrouping("spout")
+    builder.setSpout("others", MemoryTransactionalSpout([[(9, at(5)), (1, at(5))]], spout.outputFields), timestamp="at")
+    join = IntervalJoin(
+        "spout", "others", on="partition", between=("0 seconds", "1 day"), select="partition, spout.at, others.at as by"
+    )
+    builder.setBolt("join", join).fieldsGrouping("spout", "partition").fieldsGrouping("others", "partition")
+    keep = builder.setBolt("keep", Keep()).globalGrouping("windows").globalGrouping("again").globalGrouping("timed")
+    keep.globalGrouping("join", stream="unmatchedLeft").globalGrouping("join", stream="unmatchedRight").globalGrouping(
+        "join"
+    )
+    keep.globalGrouping("windows", stream="late")
+    return builder.createTopology()
+
+
+SCRIPT = [[[1, 12], [2]], [[], [25]]]
+DAY = 86_400
+WANTED = {
+    ("windows", "default", at(0), 2): 1,
+    ("windows", "default", at(10), 1): 1,
+    ("windows", "default", at(20), 1): 1,
+    ("again", "default", at(0), 2): 1,
+    ("again", "default", at(20), 1): 1,
+    ("join", "default", 1, at(2), at(5)): 1,
+    ("join", "unmatchedLeft", 0, at(1)): 1,
+    ("join", "unmatchedLeft", 0, at(12)): 1,
+    ("join", "unmatchedLeft", 1, at(25)): 1,
+    ("join", "unmatchedRight", 9, at(5)): 1,
+    **{
+        ("timed", "default", text, at(secs + days * DAY)): 1
+        for days, text in ((1, "first"), (2, "second"))
+        for secs in (1, 2, 12, 25)
+    },
+}
+
+
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_waits_for_event_time_ends_once(kind, tasks, engine, tmp_path):
+    with begun(topology(kind(SCRIPT), tasks), tmp_path, engine) as driver:
+        assert driver.closeTime() >= 2
+        assert driver.state("keep") == WANTED
+        # Spouts whose tasks find out what there is are asked once more.
+        assert driver.closeTime() == driver.drain() == (kind is not Planned)
+        assert driver.state("keep") == WANTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pending", [1, 3])
+def test_a_crash_at_any_moment_ends_nothing_twice(pending, stride, tmp_path):
+    for crash in every_crash():
+        if (crash + pending) % stride:
+            continue
+        place = tmp_path / str(crash)
+        config = {"topology.max.spout.pending": pending}
+        with suppress(Crash), begun(topology(Planned(SCRIPT)), place, config=config, crash_at=crash) as driver:
+            driver.closeTime()
+            return
+        with begun(topology(Planned(SCRIPT)), place, config=config) as driver:
+            driver.closeTime()
+            assert driver.state("keep") == WANTED, crash
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_random_schedules_close_as_the_recount_says(seed, tmp_path):
+    chance = random.Random(seed)
+    sources = [Source(chance, [Whole, *KINDS]) for _ in range(chance.randint(1, 2))]
+    kinds = [chance.choice([kind for kind in model.WINDOWS if kind != "session" or len(sources) == 1]) for _ in "ab"]
+    of = model.topology(sources, kinds, chance.randint(1, 2), None)
+    driver = model.drive(chance, of, tmp_path, crashes=True)
+    while True:
+        with suppress(Crash):
+            driver = driver.restart(crash_at=chance.choice([None, chance.randint(10, 60)]))
+            driver.closeTime()
+            break
+    rounds = seen(driver)
+    assert driver.state("keep") == dict(model.expected(sources, kinds, rounds))
+    driver.close()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_streams_and_batches_close_as_well(streaming, tmp_path):
+    def of():
+        builder = TopologyBuilder("streams")
+        builder.setStream("rows", rows("partition int, at timestamp", streaming=streaming), timestamp="at")
+        builder.setBolt("windows", PerTen().withTumblingWindow("10 seconds")).globalGrouping("rows")
+        return builder.createTopology()
+
+    with TopologyTester(of(), tmp_path, now=at(100)) as tester:
+        assert tester.closeTime() == 0, "no row was ever read: nothing to close"
+        tester.send({"rows": [(0, at(1)), (0, at(11))]})
+        assert tester.closeTime() == 1
+        assert tester.emitted("windows") == [(at(0), 1), (at(10), 1)]
+    with TopologyTester(of(), tmp_path, now=at(100)) as tester:
+        assert tester.closeTime() == 0
+        with pytest.raises(InputError, match=r"closed by transaction 2 .*\.restore\(.*, txid=1\)"):
+            tester.send({"rows": [(0, at(1000))]})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_after_the_close_are_refused_and_none_is_lost(kind, tmp_path):
+    with begun(topology(kind(SCRIPT)), tmp_path) as driver:
+        driver.closeTime()
+        closed = driver.txid
+    for _ in range(2):
+        refused = pytest.raises(InputError, match=f"closed by transaction {closed} ")
+        with begun(topology(kind([*SCRIPT, [[1000], []]])), tmp_path) as driver, refused:
+            driver.drain()
+        with begun(topology(kind(SCRIPT)), tmp_path) as driver:
+            assert driver.state("keep") == WANTED
+    statefx.restore(tmp_path, txid=closed - 1)
+    with begun(topology(kind([*SCRIPT, [[1000], [24]]])), tmp_path) as driver:
+        driver.closeTime()
+        found = driver.state("keep")
+    assert found["windows", "default", at(1000), 1] == 1
+    assert found["windows", "default", at(20), 1 if kind is None else 2] == 1, "it was open again"
+
+
+def test_ticks_and_the_clock_go_on_after_the_close(tmp_path):
+    with begun(topology(Planned(SCRIPT)), tmp_path) as driver:
+        driver.closeTime()
+        assert driver.emit() is None
+
+
+@pytest.mark.slow
+def test_what_takes_several_transactions_is_ended_in_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(bolt_operator, "FIRED_MAX", 3)
+    monkeypatch.setattr(interval_join, "EXPIRED_MAX", 1)
+    for crash in every_crash():
+        with suppress(Crash), begun(topology(Planned(SCRIPT)), tmp_path / str(crash), crash_at=crash * 17) as driver:
+            assert driver.closeTime() > 4
+            return
+        with begun(topology(Planned(SCRIPT)), tmp_path / str(crash)) as driver:
+            driver.closeTime()
+            assert driver.state("keep") == WANTED
+
+
+def test_a_timer_that_sets_itself_for_ever_is_refused(tmp_path):
+    class Beats(Timed):
+        def onTimer(self, key, at, value, collector):
+            self.timers.set(key, at + timedelta(seconds=1))
+
+    builder = TopologyBuilder("beats")
+    builder.setSpout("spout", Planned(SCRIPT), timestamp="at")
+    builder.setBolt("beats", Beats()).globalGrouping("spout")
+    with begun(builder.createTopology(), tmp_path) as driver, pytest.raises(BoltError, match="Set none where"):
+        driver.closeTime()
+
+
+def test_rows_of_the_last_day_that_there_is_end_as_well(tmp_path):
+    script = [[[LAST], [LAST - timedelta(seconds=1)]]]
+    with begun(topology(Planned(script)), tmp_path) as driver:
+        driver.closeTime()
+        found = driver.state("keep")
+    assert sum(count for (source, *_), count in found.items() if source == "windows") == 1
+    assert sum(count for (source, *_), count in found.items() if source == "join") == 4
+
+
+@pytest.mark.parametrize(
+    ("spout", "times", "message"),
+    [(Planned(SCRIPT), None, "no input has any"), (Living(), "at", "hands out tuples one by one")],
+)
+def test_what_has_no_end_or_no_time_is_refused(spout, times, message, tmp_path):
+    builder = TopologyBuilder("wrong")
+    builder.setSpout("spout", spout, timestamp=times)
+    builder.setBolt("keep", Keep()).globalGrouping("spout")
+    with begun(builder.createTopology(), tmp_path) as driver, pytest.raises(ConfigError, match=message):
+        driver.closeTime()
