@@ -14,9 +14,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
 from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StatePhaseError
 from statefx.state import Capabilities, Prepared, StateProvider, StateStore
 
@@ -179,7 +177,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="statefx-provider-", ignore_cleanup_errors=True) as work:
         words = Path(work, "words")
         words.mkdir()
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark = session("custom-provider", config={"spark.ui.enabled": "false"})
         spark.sparkContext.addPyFile(__file__)  # workers import the provider by the name of its module
         config = {
             "topology.state.provider": "custom_provider:SqliteStateProvider",

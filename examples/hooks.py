@@ -6,9 +6,7 @@ Bolts run in processes of Spark's, so each call is written down in a file that i
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from statefx import FailedException, StatefulBolt, TopologyBuilder, submit
+from statefx import FailedException, StatefulBolt, TopologyBuilder, session, submit
 
 
 class Diary(StatefulBolt):
@@ -46,7 +44,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="statefx-hooks-") as work:
         inbox, diary = Path(work, "inbox"), Path(work, "diary")
         inbox.mkdir()
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark = session("hooks", config={"spark.ui.enabled": "false"})
         builder = TopologyBuilder("hooks")
         builder.setStream("lines", spark.readStream.text(str(inbox)))
         builder.setBolt("diary", Diary(str(diary))).globalGrouping("lines")

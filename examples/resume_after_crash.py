@@ -7,9 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
 
 
 class Sum(StatefulBolt):
@@ -32,7 +30,7 @@ class Sum(StatefulBolt):
 
 def run(work):
     """Sum up the numbers of all files, one file to a transaction."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = session("sums", config={"spark.ui.enabled": "false"})
     numbers = spark.readStream.option("maxFilesPerTrigger", 1).text(f"{work}/numbers")
     builder = TopologyBuilder("sum")
     builder.setStream("numbers", numbers)

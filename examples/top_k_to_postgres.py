@@ -17,9 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 import sqlalchemy
-from pyspark.sql import SparkSession
 
-from statefx import BatchBolt, SqlSink, Stateful, TopologyBuilder, submit
+from statefx import BatchBolt, SqlSink, Stateful, TopologyBuilder, session, submit
 
 K = 3
 TEXTS = ["to be or not to be", "that is the question", "to sleep to dream", "be all my sins remembered to be"]
@@ -75,7 +74,7 @@ class Board(Stateful, BatchBolt):
 
 def run(work, url):
     """Count the words of all files, one file to a transaction."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = session("top-k", config={"spark.ui.enabled": "false"})
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(f"{work}/texts")
     builder = TopologyBuilder("top-k")
     builder.setStream("words", lines.selectExpr("explode(split(value, ' ')) AS word"))

@@ -2,9 +2,7 @@
 
 import tempfile
 
-from pyspark.sql import SparkSession
-
-from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
 
 
 class InEuros(StatefulBolt):
@@ -34,7 +32,7 @@ class InCents(StatefulBolt):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="statefx-upgrade-") as work:
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark = session("upgrade-state", config={"spark.ui.enabled": "false"})
         for bolt, payments in (InEuros(), [("ann", 1250), ("bob", 500)]), (InCents(), [("ann", 99)]):
             builder = TopologyBuilder("spent")
             builder.setStream("payments", spark.createDataFrame(payments, "name string, cents long"))

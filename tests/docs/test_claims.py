@@ -30,6 +30,7 @@ import statefx.values
 import statefx_redis
 from statefx.admin.command import _cli
 from statefx.config import SETTINGS, WITHOUT_EFFECT
+from statefx.spark.session import RECOMMENDED
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -193,6 +194,19 @@ def test_imports_from_statefx_resolve(page: Path) -> None:
         if not resolves(f"{node.module}.{one.name}")
     ]
     assert wrong == []
+
+
+PROGRAMS = [*PAGES, *sorted((ROOT / "examples").glob("*.py"))]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_programs_that_submit_build_a_session_without_a_warning(path: Path) -> None:
+    """`submit` hints at `statefx.session` where settings are missing."""
+    text = path.read_text(encoding="utf-8")
+    blocks = [text] if path.suffix == ".py" else [block for _, _, block in FENCED.findall(text)]
+    local = [block for block in blocks if "submit(" in block and 'SparkSession.builder.master("local' in block]
+    has = [block for block in local if "RECOMMENDED" in block or all(key in block for key in RECOMMENDED)]
+    assert [block for block in local if block not in has] == []
 
 
 def calls(page: Path) -> Iterator[tuple[str, ast.Call]]:
