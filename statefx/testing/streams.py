@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +19,8 @@ from statefx.protocol.records import StreamInput
 from statefx.topology.graph import Edge, RowStream, Topology
 
 Row = Sequence[Any]
-Work = Mapping[str, Sequence[Row]]
-"""The rows of one transaction, by stream."""
+Work = Mapping[Any, Sequence[Row]]
+"""The rows of one transaction, by stream; of spouts that are fed, by (spout, stream)."""
 
 QUERY = "TopologyTester"
 """Takes the place of the id of Spark's query."""
@@ -48,17 +48,26 @@ def rows(schema: Any, *, streaming: bool = True) -> RowStream:
     return RowStream(schema, streaming)
 
 
-def given(topology: Topology, work: Any) -> Work:
+def given(topology: Topology, work: Any, fed: Collection[str] = ()) -> Work:
     """Return the rows of a transaction as lists: a generator can be read only once. ConfigError: they don't fit."""
     if not isinstance(work, Mapping):
         raise ConfigError(f"a transaction is given as {{stream: rows}}, such as {{'lines': [('a',)]}}, not as {work!r}")
-    schemas = {one.id: one.outputs[DEFAULT_STREAM] for one in topology.components if one.is_stream}
-    if topology.reads_spouts:
-        raise ConfigError("the topology's spouts emit its rows: run a transaction with emit(), or all with drain()")
+    schemas: dict[Any, pa.Schema] = {
+        one.id: one.outputs[DEFAULT_STREAM] for one in topology.components if one.is_stream
+    }
+    if fed:
+        work = {key if isinstance(key, tuple) else (key, DEFAULT_STREAM): rows for key, rows in work.items()}
+        schemas = {(id, stream): of for id in fed for stream, of in topology.component(id).outputs.items()}
+    elif topology.reads_spouts:
+        raise ConfigError(
+            "the topology's spouts emit its rows: run a transaction with emit(), or all with drain(); or name the "
+            "spouts that the test's rows are to come from, as in TopologyTester(..., fed='jobs')"
+        )
     found = {}
     for stream, sequence in work.items():
         if stream not in schemas:
-            raise ConfigError(f"the topology has no stream {stream!r}; its streams are {', '.join(schemas)}")
+            there = ", ".join(map(str, schemas))
+            raise ConfigError(f"the topology has no stream {stream!r}; its streams are {there}")
         if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Iterable):
             raise ConfigError(f"the rows of stream {stream!r} are a sequence of tuples, not {sequence!r}")
         names = schemas[stream].names

@@ -35,6 +35,7 @@ from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
 from statefx.testing.engine import Limits, LocalEngine
 from statefx.testing.faults import Fault
+from statefx.testing.feeding import Feed, feeds_of, with_feeds
 from statefx.testing.living import LocalRunEngine
 from statefx.testing.processes import Emitted, Process, Workers, merged
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
@@ -127,6 +128,10 @@ class TopologyTester:
         As for ``submit``.
     rename, drop, rescale : Mapping, collection of str, bool, optional
         As for ``submit``.
+    fed : str or collection of str, optional
+        Spouts that read what `send` brings, in the place of their own source, which is never opened. All else stays as
+        it is wired. A spout's rows go in turn to its tasks; of a ``Spout``, each has its number as id, see `acked`
+        and `failed`. `restart` hands on what was sent.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
     steps : DurableSteps, optional
@@ -164,6 +169,11 @@ class TopologyTester:
         with TopologyTester(builder.createTopology(), tmp_path) as tester:
             tester.send({"lines": [("to",), ("be",), ("to",)]})
             assert tester.state("count") == {"to": 2, "be": 1}
+
+    The topology of production, whose spout ``jobs`` reads Kafka, with rows of the test::
+
+        with TopologyTester(topology, tmp_path, fed="jobs") as tester:
+            tester.send({"jobs": [("ann", 5)]})
     """
 
     _others: tuple[Participant, ...] = ()
@@ -180,6 +190,7 @@ class TopologyTester:
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] = (),
         rescale: bool = False,
+        fed: str | Iterable[str] | Mapping[str, Feed] = (),
         crash_at: int | None = None,
         steps: DurableSteps | None = None,
         processes: int = 1,
@@ -189,7 +200,8 @@ class TopologyTester:
         limits: Limits | None = None,
         now: datetime | None = None,
     ) -> None:
-        self.topology = topology
+        self._feeds = _handed_on(topology, fed, rename) if isinstance(fed, Mapping) else feeds_of(topology, fed)
+        self.topology = with_feeds(topology, self._feeds)
         self.pauses: list[float] = []
         self._scratch = Scratch() if cache is None else None
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
@@ -197,7 +209,7 @@ class TopologyTester:
         self._limits = limits or Limits()
         self._same = {
             "config": config, "cache": self._cache, "limits": limits,
-            "processes": processes, "seed": seed, "freshObjects": freshObjects,
+            "processes": processes, "seed": seed, "freshObjects": freshObjects, "fed": self._feeds,
         }  # fmt: skip
         """What `restart` hands on."""
         self._steps = steps or DurableSteps(crash_at)
@@ -314,7 +326,8 @@ class TopologyTester:
         Parameters
         ----------
         work : Mapping of str to sequence of rows
-            By stream; a row is a sequence of values. A stream that is left out has no rows.
+            By stream, or by spout that is `fed`; a row is a sequence of values. What is left out has no rows. Of a
+            spout with several streams, ``(spout, stream)`` names another than the default one.
         faults : Fault
             What goes wrong meanwhile.
 
@@ -325,9 +338,32 @@ class TopologyTester:
         Crash
             At the moment asked for.
         """
-        work = given(self.topology, work)
+        work = given(self.topology, work, self._feeds)
+        if self._feeds:
+            for (id, stream), sent in work.items():
+                self._feeds[id].add(stream, sent)
+            found = self.emit(*faults)
+            if found is None:
+                raise ConfigError("no row was sent, and nothing else is due: give rows, or ask with emit()")
+            return found
         self.inject(*faults)
         return self._transact(identity(self.txid, work) if self.topology.streaming else BatchInput(), work)
+
+    def acked(self, spout: str) -> list[int]:
+        """Return which rows of a ``Spout`` that is `fed` were acked, by their numbers from 0, in order."""
+        return list(self._feed(spout).acked)
+
+    def failed(self, spout: str) -> dict[int, str]:
+        """Return which rows of a ``Spout`` that is `fed` have failed, by their numbers from 0, and why.
+
+        They are not emitted again: `send` them again if the source would.
+        """
+        return dict(self._feed(spout).failed)
+
+    def _feed(self, spout: str) -> Feed:
+        if spout not in self._feeds or spout not in self.topology.tracked_spouts:
+            raise ConfigError(f"{spout!r} is no Spout that is fed: TopologyTester(..., fed={spout!r})")
+        return self._feeds[spout]
 
     def apply(self, batch_id: int, work: Work, *faults: Fault) -> Sent | None:
         """As `send`, for batch streams and with ``submit``'s ``batchId``; None if that was applied before.
@@ -359,11 +395,11 @@ class TopologyTester:
         """
         done = []
         for number, each in enumerate(transactions):
-            work = given(self.topology, each)
+            work = given(self.topology, each, self._feeds)
             state = self._coordinator.log.state
             if number + 1 > state.committed:
                 done.append(self.send(work))
-            elif number + 1 == state.committed and state.last_input != identity(number, work):
+            elif number + 1 == state.committed and not self._feeds and state.last_input != identity(number, work):
                 raise CheckpointMismatchError(
                     f"transaction {number + 1} was committed with other rows than these", txid=number + 1
                 )
@@ -512,6 +548,13 @@ class TopologyTester:
 
     def _time(self) -> float:
         return self._began + self._now
+
+
+def _handed_on(topology: Topology, feeds: Mapping[str, Feed], rename: Mapping[str, str] | None) -> dict[str, Feed]:
+    """Return what was sent to the spouts that a topology has still, by their names of now."""
+    found = {(rename or {}).get(id, id): feed for id, feed in feeds.items()}
+    spouts = topology.replaying_spouts.keys() | topology.tracked_spouts.keys()
+    return {id: feed for id, feed in found.items() if id in spouts}
 
 
 def _dumps() -> Callable[[Any], bytes] | None:

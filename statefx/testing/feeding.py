@@ -1,0 +1,301 @@
+"""Spouts of a topology that a test feeds: stand-ins of the same kinds, whose rows ``TopologyTester.send`` brings.
+
+The topology stays as it is wired: groupings, event time, `dedup`, acks. Only what a spout reads is another: rows that
+the test has sent, which stay in a `Feed` and can be read again, as a log or a queue lets them.
+
+=========================================  ==========================================================================
+spout                                      its stand-in
+=========================================  ==========================================================================
+`TransactionalSpout`, and the two kinds    reads what was sent since the last transaction; as many partitions as it
+with partitions                            had tasks, which are given the rows in turn
+`Spout`                                    hands out each row with its number as id; is told acks and fails
+`Spout` that acknowledges in the           is a queue, whose messages leave it with their transaction
+transaction (``exactlyOnce``)
+=========================================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout
+from statefx.errors import CheckpointError, TopologyError, TransactionConflictError
+from statefx.operators import (
+    Collector,
+    Context,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    ReplayingSpout,
+    Spout,
+    SpoutCollector,
+    TransactionalSpout,
+    TransactionAttempt,
+    to_ddl,
+)
+from statefx.operators.sealed_names import Sealed, sealed_by
+from statefx.operators.spouts import plans
+from statefx.topology.graph import Component, Topology
+
+FedRow = tuple[int, str, tuple[Any, ...]]
+"""Its number among those of the spout, its stream, its values."""
+
+
+@dataclass
+class Feed:
+    """The rows that a test has sent to one spout, shared by the driver's copy and the tasks.
+
+    Attributes
+    ----------
+    parts : list of list of FedRow
+        The rows of each partition.
+    first : list of int or None
+        The place in the checkpoint of each partition's first row; None until it is known.
+    acked : list of int
+        Numbers of rows, in the order in which they were acked; of a ``Spout``.
+    failed : dict of int to str
+        Why a row has failed last.
+    owners : dict of int to str
+        Who has a message of a queue.
+    """
+
+    spout: str
+    parts: list[list[FedRow]]
+    first: list[int | None]
+    sent: int = 0
+    acked: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # tasks have copies of the spout, and all of them read the same rows
+
+    def add(self, stream: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Take rows, which go to the partitions in turn."""
+        for row in rows:
+            self.parts[self.sent % len(self.parts)].append((self.sent, stream, tuple(row)))
+            self.sent += 1
+
+    def end(self, partition: int, start: int) -> int:
+        """Return the place after the last row; the first row of a new feed comes after what is committed."""
+        if (first := self.first[partition]) is None:
+            first = self.first[partition] = start
+        return max(start, first + len(self.parts[partition]))
+
+    def emit(self, collector: Collector, partition: int, start: int, stop: int) -> None:
+        """Emit the rows from one place to another."""
+        first = self.first[partition]
+        if start < stop and (first is None or start < first or stop > first + len(self.parts[partition])):
+            raise CheckpointError(
+                f"spout {self.spout!r} was sent the rows {start} to {stop} of partition {partition} by another tester: "
+                "go on with its restart(), which hands them on"
+            )
+        for _, stream, values in self.parts[partition][start - (first or 0) : stop - (first or 0)]:
+            collector.emit(values, stream)
+
+
+class _FedTransactional(TransactionalSpout):
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def open(self, context: Context) -> None:
+        self._context = context
+
+    def initializeTransaction(self, txid: int, previous: Any) -> Any:
+        starts = [stop for _, stop in previous] if previous else [0] * len(self._feed.parts)
+        found = [[start, self._feed.end(part, start)] for part, start in enumerate(starts)]
+        return found if any(start < stop for start, stop in found) else None
+
+    def emitBatch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
+        for part in range(self._context.task, len(metadata), self._context.parallelism):
+            self._feed.emit(collector, part, *metadata[part])
+
+
+class _FedPlanned(PartitionedTransactionalSpout):
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def numPartitions(self) -> int:
+        return len(self._feed.parts)
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        return _next(self._feed, partition, lastMetadata)
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
+    ) -> None:
+        self._feed.emit(collector, partition, *metadata)
+
+
+class _FedPartitioned(PartitionedTransactionalSpout):
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def numPartitions(self) -> int:
+        return len(self._feed.parts)
+
+    def emitPartitionBatchNew(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
+    ) -> Any:
+        return _emitted(self._feed, collector, partition, lastMetadata)
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
+    ) -> None:
+        self._feed.emit(collector, partition, *metadata)
+
+
+class _FedOpaque(OpaquePartitionedTransactionalSpout):
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def numPartitions(self) -> int:
+        return len(self._feed.parts)
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
+    ) -> Any:
+        return _emitted(self._feed, collector, partition, lastMetadata)
+
+
+def _next(feed: Feed, partition: int, last: Any) -> Any:
+    start = last[1] if last else 0
+    stop = feed.end(partition, start)
+    return [start, stop] if start < stop else None
+
+
+def _emitted(feed: Feed, collector: Collector, partition: int, last: Any) -> Any:
+    found = _next(feed, partition, last)
+    if found is not None:
+        feed.emit(collector, partition, *found)
+    return found
+
+
+class _FedSpout(Spout):
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def open(self, context: Context) -> None:
+        self._context, self._under_way = context, 0
+        self._left = dict.fromkeys(range(context.task, len(self._feed.parts), context.parallelism), 0)
+        self._ended = {*self._feed.acked, *self._feed.failed}  # the others come again: their task was lost
+
+    def nextTuple(self, collector: SpoutCollector) -> None:
+        most = self._context.config["topology.max.spout.pending"]
+        for part in self._left:
+            for number, stream, values in self._feed.parts[part][self._left[part] :]:
+                if most is not None and self._under_way >= most:
+                    return
+                self._left[part] += 1
+                if number not in self._ended:
+                    self._under_way += 1
+                    collector.emit(values, stream=stream, id=number)
+
+    def ack(self, id: Any) -> None:
+        self._under_way -= 1
+        self._feed.acked.append(id)
+
+    def fail(self, id: Any) -> None:
+        self._under_way -= 1
+        self._feed.failed[id] = self._context.failure
+
+
+class _FedQueue(QueueSpout):
+    def __init__(self, feed: Feed, fields: str) -> None:
+        super().__init__(fields, exactlyOnce=True)
+        self._feed = feed
+
+    def connect(self, context: Context) -> None:
+        self._own = self._feed.parts[context.task :: context.parallelism]
+
+    def receive(self, limit: int) -> Iterable[Message]:
+        found: list[Message] = []
+        for number, _, values in (row for part in self._own for row in part):
+            owner = self._feed.owners.get(number)
+            if number not in self._feed.acked and (owner is None or self.succeeds(owner)) and len(found) < limit:
+                self._feed.owners[number] = self.owner
+                found.append(Message(number, values))
+        return found
+
+    def nextTuple(self, collector: SpoutCollector) -> None:
+        before = -1
+        while before < len(self._out):  # all that there is, in one transaction
+            before = len(self._out)
+            super().nextTuple(collector)
+
+    def finish(self, ids: Sequence[Any]) -> None:
+        raise AssertionError("messages leave it with their transactions")
+
+    def pendingAcks(self) -> PendingAcks:
+        return _FedAcks(self._feed)
+
+
+class _FedAcks(PendingAcks):
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    @property
+    def target(self) -> str:
+        return f"TopologyTester#{self._feed.spout}"
+
+    def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
+        owners, sealed = self._feed.owners, Sealed.read(name)
+        assert sealed is not None
+        for number in map(int, ids):
+            had = owners.get(number, "")
+            before = Sealed.read(had) if had.startswith(sealed_by(owner)) else None
+            if had not in (owner, name) and (before is None or not before.precedes(sealed)):
+                raise TransactionConflictError(f"{self.target}: message {number} was taken over by {had!r}")
+            owners[number] = name
+
+    def acknowledge(self, name: str) -> None:
+        for number in [number for number, owner in self._feed.owners.items() if owner == name]:
+            del self._feed.owners[number]
+            self._feed.acked.append(number)
+
+    def sealed(self, prefix: str) -> Mapping[str, int]:
+        owners = self._feed.owners.values()
+        return Counter(owner for owner in owners if owner.startswith(prefix) and Sealed.read(owner) is not None)
+
+    def release(self, name: str) -> None:
+        sealed = Sealed.read(name)
+        assert sealed is not None
+        for number, owner in self._feed.owners.items():
+            if owner == name:
+                self._feed.owners[number] = sealed.owner
+
+
+def feeds_of(topology: Topology, fed: str | Iterable[str]) -> dict[str, Feed]:
+    """Return the feeds of spouts by id; TopologyError if one of `fed` is none."""
+    spouts = {**topology.replaying_spouts, **topology.tracked_spouts}
+    found = {}
+    for id in [fed] if isinstance(fed, str) else fed:
+        if id not in spouts:
+            raise TopologyError(f"fed names {id!r}, which is no spout; the spouts are {', '.join(spouts) or 'none'}")
+        parts = topology.component(id).parallelism
+        found[id] = Feed(id, [[] for _ in range(parts)], [None] * parts)
+    return found
+
+
+def with_feeds(topology: Topology, feeds: Mapping[str, Feed]) -> Topology:
+    """Return the topology with spouts that read the feeds in the place of its own."""
+    components = [_fed(one, feeds[one.id]) if one.id in feeds else one for one in topology.components]
+    return Topology(topology.name, tuple(components), topology.edges)
+
+
+def _fed(component: Component, feed: Feed) -> Component:
+    spout = component.operator
+    assert isinstance(spout, ReplayingSpout | Spout)
+    stand_in: ReplayingSpout | Spout
+    if isinstance(spout, Spout):
+        queue = spout.acknowledging() is not None
+        stand_in = _FedQueue(feed, to_ddl(component.outputs["default"])) if queue else _FedSpout(feed)
+    elif isinstance(spout, TransactionalSpout):
+        stand_in = _FedTransactional(feed)
+    elif isinstance(spout, OpaquePartitionedTransactionalSpout):
+        stand_in = _FedOpaque(feed)
+    else:
+        stand_in = _FedPlanned(feed) if plans(spout) else _FedPartitioned(feed)
+    return replace(component, operator=stand_in)
