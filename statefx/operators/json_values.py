@@ -156,16 +156,34 @@ class _Reader:
 
     def __init__(self, kind: pa.DataType, json_type: Any) -> None:
         self._decode = msgspec.json.Decoder(json_type).decode
+        decimals = _has_decimals(kind)
+        self._check = msgspec.json.Decoder(_json_type(kind, strict=True) | None).decode if decimals else None
         self._lacks, self._named = _lacking(kind), _naming(kind)
 
     def __call__(self, text: bytes | str) -> Any:
         try:
             value = self._decode(text)
-            if value is None or self._lacks is None or not self._lacks(value):
-                return value
-            return self._decode(self._named(msgspec.Raw(text)))  # what it lacks may be there in another case
+            if value is not None and self._lacks is not None and self._lacks(value):
+                text = bytes(self._named(msgspec.Raw(text)))  # what it lacks may be there in another case
+                value = self._decode(text)
+            if self._check is not None and _may_be_odd(text):
+                self._check(text)
+            return value
         except RecursionError:
             raise ValueError("its arrays or objects are too many within each other") from None
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return bool(kinds.is_decimal(kind)) or any(
+        map(_has_decimals, (kind.field(at).type for at in range(kind.num_fields)))
+    )
+
+
+def _may_be_odd(text: bytes | str) -> bool:
+    """Return whether a text may have what only Python takes for a number: ``1_0``, and digits of other scripts."""
+    return not text.isascii() or (
+        b"_" in text or b"\\" in text if isinstance(text, bytes) else "_" in text or "\\" in text
+    )
 
 
 def _lacking(kind: pa.DataType) -> Callable[[Any], bool] | None:
@@ -230,18 +248,27 @@ class InvalidJsonError(ValueError):
         self.number = number
 
 
-def _json_type(kind: pa.DataType) -> Any:
-    """Return what msgspec reads JSON as; `_change` makes the value of it."""
+def _json_type(kind: pa.DataType, *, strict: bool = False) -> Any:
+    """Return what msgspec reads JSON as; `_change` makes the value of it.
+
+    `strict`: the values are thrown away, and texts of decimals are looked at.
+    """
     if kinds.is_list(kind):
-        element = _json_type(kind.value_type)
+        element = _json_type(kind.value_type, strict=strict)
         return list[element | None]  # type: ignore[valid-type]  # made when the program runs, as the others
     if kinds.is_map(kind):
-        item = _json_type(kind.item_type)
+        item = _json_type(kind.item_type, strict=strict)
         return dict[str, item | None]  # type: ignore[valid-type]
     if kinds.is_struct(kind):
-        fields = {field.name: _json_type(field.type) | None for field in kind}
+        fields = {field.name: _json_type(field.type, strict=strict) | None for field in kind}
         return TypedDict("object", fields, total=False)  # type: ignore[operator]
-    return _JSON_TYPES.get(kind.id, str)
+    return _DECIMAL if strict and kinds.is_decimal(kind) else _JSON_TYPES.get(kind.id, str)
+
+
+NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+"""A number as a text: of ASCII's digits alone, and decimal."""
+
+_DECIMAL: Any = Annotated[str, msgspec.Meta(pattern=NUMBER)] | int | float
 
 
 _JSON_TYPES: Mapping[int, Any] = {
@@ -359,14 +386,20 @@ def key_writer(types: Sequence[pa.DataType]) -> Callable[[Sequence[Any]], bytes]
     The key of one field is its text, or its bytes, as they are, and other values as JSON without quotes. That of
     several fields is a JSON array.
     """
-    fields = [JsonType(kind) for kind in types]
+    fields = [_key_field(kind) for kind in types]
     if len(types) > 1:
-        return lambda values: (
-            b"[" + b",".join(field.encode(each) for field, each in zip(fields, values, strict=True)) + b"]"
-        )
+        return lambda values: b"[" + b",".join(field(each) for field, each in zip(fields, values, strict=True)) + b"]"
     [kind], [field] = types, fields
     if kinds.is_string(kind):
         return lambda values: values[0].encode()
     if kinds.is_binary(kind):
         return lambda values: values[0]
-    return lambda values: field.encode(values[0]).strip(b'"')
+    return lambda values: field(values[0]).strip(b'"')
+
+
+def _key_field(kind: pa.DataType) -> Callable[[Any], bytes]:
+    encode = JsonType(kind).encode
+    if not kinds.is_floating(kind):
+        return encode
+    # -0.0 is the key 0.0, as in state and in groupings: else the older one of the two would stay beside the newer.
+    return lambda value: encode(value if value is None else value + 0.0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
@@ -64,6 +65,13 @@ def read_range(part: Range) -> bytes:
     if len(found) != part.stop - part.start:
         raise ShorterError(f"it has {part.start + len(found):,} bytes, and {part.stop:,} are to be read")
     return found
+
+
+def _text_of(part: Range) -> tuple[bytes, int]:
+    """Return a range of a file of text without a byte order mark at the file's beginning, and where it begins then."""
+    data = read_range(part)
+    marked = part.start == 0 and data.startswith(_BYTE_ORDER_MARK)
+    return (data[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)) if marked else (data, part.start)
 
 
 class _Parquet:
@@ -194,14 +202,13 @@ def _refuse_without(path: str, fields: list[str], names: list[str]) -> None:
 
 
 def _read_json(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
-    rows, place = JsonRows(schema), part.start
-    lines = read_range(part).split(b"\n")
+    rows = JsonRows(schema)
+    data, place = _text_of(part)
+    lines = data.split(b"\n")
     for first in range(0, len(lines), _LINES):
         batch = lines[first : first + _LINES]
         numbers = [number for number, line in enumerate(batch) if line.strip()]
         objects = [batch[number] for number in numbers]
-        if place == 0 and objects:
-            objects[0] = objects[0].removeprefix(_BYTE_ORDER_MARK)
         try:
             yield pa.Table.from_batches([rows.decode(objects)])
         except InvalidJsonError as error:
@@ -215,27 +222,62 @@ _LINES = 10_000
 
 
 def _read_csv(schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.Table]:
-    data = memoryview(read_range(part))
+    data, begin = _text_of(part)
     # Every range looks at the header: the columns of a file may stand in another order than the fields.
     names, size = _header(part.path) if header else (schema.names, 0)
-    data = data[max(0, size - part.start) :]
+    data = data[max(0, size - begin) :]
     if not re.search(rb"[^\r\n]", data):
         return
+    if data.startswith(_BYTE_ORDER_MARK):  # a value begins so: pyarrow takes the mark away from whatever it is given
+        data = _BYTE_ORDER_MARK + data
     places = [str(place) for place in _places(part.path, names, schema.names)] if header else schema.names
-    # Nothing between two commas is null; "" and words like NA are texts.
-    convert = pyarrow.csv.ConvertOptions(
-        column_types={place: field.type for place, field in zip(places, schema, strict=True)},
-        include_columns=places,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
     # One block: pyarrow loses its place where a block ends in a quoted line feed. A column is named by its place, since
     # those that are not read may have the same name.
     columns = [str(place) for place in range(len(names))] if header else names
     whole = pyarrow.csv.ReadOptions(column_names=columns, block_size=len(data))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    yield pyarrow.csv.read_csv(pa.BufferReader(data), whole, parse, convert).rename_columns(schema.names)
+
+    def table_of(types: Mapping[str, pa.DataType]) -> pa.Table:
+        # Nothing between two commas is null; "" and words like NA are texts.
+        convert = pyarrow.csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        return pyarrow.csv.read_csv(pa.BufferReader(data), whole, parse, convert)
+
+    types = {place: field.type for place, field in zip(places, schema, strict=True)}
+    table = table_of(types)
+    odd = _may_be_odd(data, table)
+    if odd:
+        _refuse_odd(table_of(dict.fromkeys(odd, pa.string())), table, dict(zip(places, schema.names, strict=True)))
+    yield table.rename_columns(schema.names)
+
+
+def _may_be_odd(data: bytes, table: pa.Table) -> list[str]:
+    """Return the columns whose texts have to be looked at: pyarrow reads 0x1F as 31, and 1e400 as infinity."""
+    hexadecimal = re.search(rb"0[xX]", data) is not None
+    return [
+        name
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if (kinds.is_integer(column.type) and hexadecimal)
+        or (kinds.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py())
+    ]
+
+
+def _refuse_odd(texts: pa.Table, table: pa.Table, fields: Mapping[str, str]) -> None:
+    """Refuse texts that are no number of their field's type; ArrowInvalid, as for others that pyarrow refuses."""
+    for place in texts.column_names:
+        text, column = texts.column(place), table.column(place)
+        if kinds.is_integer(column.type):
+            wrong = pc.match_substring_regex(text, "[xX]")
+        else:
+            wrong = pc.and_(pc.is_inf(column), pc.invert(pc.match_substring_regex(text, "(?i)inf")))
+        found = text.filter(wrong.combine_chunks())
+        if len(found):
+            raise pa.ArrowInvalid(f"field {fields[place]!r} is {column.type}, which {found[0].as_py()!r:.100} is not")
 
 
 def _header(path: str) -> tuple[list[str], int]:
@@ -280,7 +322,10 @@ def _places(path: str, names: list[str], fields: list[str]) -> list[int]:
 
 
 def _read_text(_schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
-    lines = read_range(part).removesuffix(b"\n").split(b"\n")
+    data, _ = _text_of(part)
+    if not data:
+        return
+    lines = data.removesuffix(b"\n").split(b"\n")
     values = pa.array([line.removesuffix(b"\r") for line in lines], pa.binary()).cast(pa.string())
     yield pa.table({"value": values})
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from operator import attrgetter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from xxhash import xxh3_128
 
 from statefx.connectors.files.layout import Layout
@@ -179,13 +180,18 @@ def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[
     if not fields:
         yield "", batch
         return
-    table = pa.table(batch.select(list(fields)))
+    table = pa.table({name: _one_zero(batch.column(name)) for name in fields})
     order = pa.array(range(batch.num_rows), pa.int64())
     groups = table.append_column("__at", order).group_by(list(fields), use_threads=False).aggregate([("__at", "list")])
     rest = batch.drop_columns(list(fields))
     folders = [[_folder(name, text) for text in _texts(groups.column(name))] for name in fields]
     for number, at in enumerate(groups.column("__at_list")):
         yield "".join(of_field[number] for of_field in folders), rest.take(at.values)
+
+
+def _one_zero(column: pa.Array) -> pa.Array:
+    """Return a column with 0.0 for -0.0, which are one key everywhere: of one value there is one folder."""
+    return pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:

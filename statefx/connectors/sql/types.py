@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from decimal import Decimal
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from statefx.connectors.sql.url import alchemy
 from statefx.errors import TopologyError
-from statefx.operators.json_values import JsonType
+from statefx.operators.json_values import NUMBER, JsonType
 
 
 def sql_type(field: pa.Field, *, lite: bool) -> Any:
@@ -107,7 +108,13 @@ def reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if pa.types.is_boolean(kind):
         return lambda value: bool(value) if type(value) is int and value in (0, 1) else value
     if pa.types.is_decimal(kind):  # a REAL as it is shown: SQLite makes one of the text 0.10 in a column of decimals
-        return lambda value: Decimal(str(value)) if isinstance(value, str | int | float) else value
+        return _decimal
     if pa.types.is_string(kind):
         return lambda value: str(value) if isinstance(value, int | float) else value
     return None
+
+
+def _decimal(value: Any) -> Any:
+    if isinstance(value, str) and not re.match(NUMBER, value):  # Python also takes 1_0, and digits of other scripts
+        raise ValueError(f"{value!r} is no decimal")
+    return Decimal(str(value)) if isinstance(value, str | int | float) else value
