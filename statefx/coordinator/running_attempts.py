@@ -15,6 +15,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.source import Batch
+from statefx.coordinator.standstill import Standstill
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.ticks import Ticks
 from statefx.errors import FailedException, InputError, StatefxError
@@ -61,6 +62,7 @@ class RunningAttempts:
 
     def __post_init__(self) -> None:
         self._times = EventTimes(self.judge.plan)
+        self._standstill = Standstill(self.judge.plan)
 
     def job(self, run: Run) -> Work:
         """Return what the job of a segment runs."""
@@ -163,10 +165,20 @@ class RunningAttempts:
             )
             decided = self._times.decided(self.log.state, complete.acks.values())
             record = replace(record, **decided, closes=running.batch.closes)
+            clock_ms = self.log.state.clock_ms(name.txid) or 0
             self.log.append(record)
+            self._warn_of_standstill(complete, clock_ms, running.partitions)
             self.progress.committing(name, sink_volumes(record.committables))
         else:
             self.log.append(Committed(name.txid))
+
+    def _warn_of_standstill(self, complete: Complete, clock_ms: int, partitions: Mapping[str, int]) -> None:
+        if not self.judge.plan.timed or self.log.state.closed:
+            return
+        acks, finished = complete.acks.values(), self._times.finished
+        warning = self._standstill.warning(self.log.state, acks, clock_ms, self._since_ms or 0, partitions, finished)
+        if warning:
+            logger.warning("%s: %s", self.name, warning)
 
     def end(self, name: TransactionAttempt, reason: str) -> Batch | None:
         """Make ROLLED_BACK durable; return what the attempt has read, if it was this driver's."""
