@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from statefx.errors import ConfigError
-from statefx.storage import Storage, storage_at
+from statefx.storage import Storage, path_of, storage_at
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_LOCAL = re.compile(r"file:(?:/|///+|//localhost/+)((?:[^/].*)?)", re.IGNORECASE | re.DOTALL)
-"""A path as a URI without a host: ``file:/x``, ``file:///x``, ``file://localhost/x``."""
 
 _STORE = re.compile(r"(s3|gs|az)://([^/?#@%\\\s]+)((?:/[^/?#%\\\s]+)+)/*")
 """An object store's URL: a bucket, and a prefix in it. Without `?`, `#` and `@`: nobody hides a password in it.
@@ -71,10 +69,10 @@ def checkpoint_location(location: str | os.PathLike[str]) -> str:
 def local_path(location: str | os.PathLike[str]) -> str:
     """Return a checkpoint location as an absolute path; ConfigError if it names a file system other than a folder's."""
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
+    path = path_of(text) if isinstance(text, str) else ""
+    if not isinstance(text, str) or not text.strip() or "\0" in path:
         raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")
-    found = _LOCAL.fullmatch(text)
-    if found is None and _SCHEME.match(text):
+    if path == text and _SCHEME.match(text):
         raise ConfigError(
             f"checkpointLocation {text!r} names a file system of Spark's; it must be a folder: on a local disk with a "
             "local master, or on a mount (NFS, or another one with hard links, atomic rename and fsync) at the same "
@@ -82,4 +80,4 @@ def local_path(location: str | os.PathLike[str]) -> str:
             f"for a folder whose name has a colon: ./{text}); or an object store's s3://, gs:// or az://"
         )
     # Links are followed once and for all: the log knows a checkpoint by this text, and one folder must have one.
-    return os.path.realpath(f"/{found[1]}" if found else text)
+    return os.path.realpath(path)

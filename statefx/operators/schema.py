@@ -11,6 +11,7 @@ import pyarrow as pa
 from statefx.errors import TopologyError
 from statefx.operators.collector import DEFAULT_STREAM
 from statefx.operators.ddl import parse_ddl, parse_type
+from statefx.operators.tuples import in_source
 
 
 def parse_schema(fields: Any) -> pa.Schema:
@@ -32,13 +33,27 @@ def parse_schema(fields: Any) -> pa.Schema:
     ['word', 'count']
     """
     if isinstance(fields, str):
-        return parse_ddl(fields)
+        return _told_apart(parse_ddl(fields))
     if not hasattr(fields, "fields"):
         raise TopologyError(f"a schema is Spark DDL such as 'word string, count long', or a StructType; not {fields!r}")
     names = [field.name for field in fields.fields]
     if len(set(names)) != len(names):
         raise TopologyError(f"field names must differ: {', '.join(names)}. Rename one with an alias.")
-    return pa.schema([_field(field, field.name) for field in fields.fields])
+    return _told_apart(pa.schema([_field(field, field.name) for field in fields.fields]))
+
+
+def _told_apart(schema: pa.Schema) -> pa.Schema:
+    """Return the schema; TopologyError for two names of one form in Python's source, where they are one attribute."""
+    forms: dict[str, str] = {}
+    for name in schema.names:
+        other = forms.setdefault(in_source(name), name)
+        if other != name:
+            raise TopologyError(
+                f"the fields {other!a} and {name!a} are one name for Python, which reads names in the form NFKC: "
+                "rename one of them, in a DataFrame with withColumnRenamed",
+                field=name,
+            )
+    return schema
 
 
 def parse_streams(output_fields: Any) -> dict[str, pa.Schema]:

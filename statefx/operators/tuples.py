@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import unicodedata
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
@@ -24,6 +25,7 @@ def tuple_class(fields: pa.Schema | Sequence[str]) -> type[Any]:
     --------
     - ``tup.word`` costs what it costs on a plain namedtuple.
     - ``tup["word"]``, ``tup[0]`` and ``tup[1:]`` work; an unknown name is a KeyError that lists the fields there are.
+    - ``tup.name`` finds a field whose name Python takes for another one (its NFKC form), and ``tup["name"]`` as well.
     - A name that can't be an attribute (a keyword, no identifier, a leading underscore) is reached by
       ``tup["..."]``.
     - Tuples can be pickled, copied, hashed, and compared with plain tuples.
@@ -53,6 +55,11 @@ def tuple_maker(fields: pa.Schema, source: str, stream: str, *, rooted: bool = F
     if rooted:
         del namespace["__slots__"]
     return type(named.__name__, (tuple,), {**namespace, "_source": source, "_stream": stream})
+
+
+def in_source(name: str) -> str:
+    """Return what Python makes of a name that stands in source, as an attribute or as a keyword."""
+    return name if name.isascii() else unicodedata.normalize("NFKC", name)
 
 
 def held_number(tup: Any) -> int:
@@ -103,7 +110,8 @@ class _Storm:
 def _tuple_class(names: tuple[str, ...]) -> type[Any]:
     if len(set(names)) != len(names):
         raise ValueError(f"field names must differ: {', '.join(names)}")
-    parent: Any = namedtuple("Tuple", list(names), rename=True)  # type: ignore[misc]
+    # Python reads a name in source in its NFKC form: tup.\N{MICRO SIGN}m asks for the attribute with a Greek mu.
+    parent: Any = namedtuple("Tuple", list(map(in_source, names)), rename=True)  # type: ignore[misc]
     # One dict finds the attribute for a name and for an index: getattr is quicker than tuple.__getitem__ here.
     attributes: dict[Any, str] = dict(zip(names, parent._fields, strict=True))
     for position in range(len(names)):

@@ -15,7 +15,7 @@ from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.acker import ACKS, ASKS
 from statefx.operators.fitting import MISFITS, fitted_table, shown
 from statefx.operators.schema import to_ddl
-from statefx.operators.tuples import is_tuple
+from statefx.operators.tuples import in_source, is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
@@ -222,6 +222,9 @@ class TaskCollector(Collector):
 
     def _by_name(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         names = self._outputs[stream].names
+        if not fields.keys() <= set(names):  # a keyword in source is in NFKC, whatever was typed
+            own = {in_source(name): name for name in names}
+            fields = {own.get(name, name): value for name, value in fields.items()}
         if values != ():
             problem = "by position and by name at once: do either"
         elif unknown := [name for name in fields if name not in names]:

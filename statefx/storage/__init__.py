@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from statefx.storage.contract import Storage, Stored
-from statefx.storage.folder import FolderStorage
+from statefx.storage.folder import FolderStorage, path_of
 
-__all__ = ["FolderStorage", "Storage", "Stored", "is_remote", "storage_at"]
+__all__ = ["FolderStorage", "Storage", "Stored", "is_remote", "path_of", "storage_at"]
 
 
 def is_remote(location: str) -> bool:

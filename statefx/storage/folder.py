@@ -5,17 +5,35 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar
+from urllib.parse import unquote_to_bytes
 from uuid import uuid4
 
 from statefx.errors import AlreadyExistsError, NotWrittenError, OutcomeUnknownError
 from statefx.storage.contract import ABANDONED_SECS, Storage, Stored, at_once, checked
 
 _Found = TypeVar("_Found")
+
+_LOCAL = re.compile(r"file:(?:/|///+|//localhost/+)((?:[^/].*)?)", re.IGNORECASE | re.DOTALL)
+"""A path as a URI without a host: ``file:/x``, ``file:///x``, ``file://localhost/x``."""
+
+
+def path_of(location: str) -> str:
+    """Return the path that a text names: of a ``file:`` URI what `pathlib.Path.as_uri` made it of; else the text.
+
+    All that takes a folder goes by this, so that one text means one folder in spouts, sinks, checkpoints and tools.
+
+    >>> path_of("file:///data/a%20b"), path_of("/data/a%20b")
+    ('/data/a b', '/data/a%20b')
+    """
+    found = _LOCAL.fullmatch(location)
+    return location if found is None else os.fsdecode(unquote_to_bytes(f"/{found[1]}"))
+
 
 _UNFINISHED = ".unfinished-"
 """How the names of files begin that are being written. Writers that died leave some."""

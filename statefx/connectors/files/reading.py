@@ -21,7 +21,7 @@ from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import read_state
 from statefx.errors import ConfigError, SinkError
 from statefx.operators.schema import to_ddl
-from statefx.storage import Storage
+from statefx.storage import Storage, path_of
 
 _SETTINGS = {
     "spark.sql.streaming.fileStreamSink.ignoreMetadata": "false",  # else Spark reads files that are not committed
@@ -117,7 +117,7 @@ def readUncommitted(
 
 
 def _written(path: str | os.PathLike[str]) -> tuple[Manifest, Layout]:
-    manifest = Manifest(os.path.realpath(os.fspath(path)))
+    manifest = Manifest(os.path.realpath(path_of(os.fspath(path))))
     layout = manifest.layout()
     if layout is None:
         raise SinkError(

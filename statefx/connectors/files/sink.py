@@ -36,7 +36,7 @@ from statefx.operators.sinks import (
     starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
-from statefx.storage import FolderStorage
+from statefx.storage import FolderStorage, path_of
 from statefx.storage.contract import at_once
 from statefx.storage.folder import try_writing
 
@@ -91,8 +91,8 @@ class FileSink(Sink):
         partitionBy: Sequence[str] = (),
         maxFileBytes: int = FILE_BYTES,
     ) -> None:
-        text = os.fspath(path)
-        if not isinstance(text, str) or not text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
+        text = path_of(os.fspath(path)) if isinstance(os.fspath(path), str) else ""
+        if not text or "\0" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
             raise ConfigError(f"FileSink needs a folder's path that driver and executors see, got {path!r}")
         if re.search(r"[{}\[\]*?\\]", os.path.realpath(text)):
             raise ConfigError(
@@ -165,7 +165,7 @@ def committedFiles(path: str | os.PathLike[str]) -> list[str]:
     SinkError
         There is no such folder, no FileSink has written there, or the manifest is damaged.
     """
-    manifest = Manifest(os.path.realpath(os.fspath(path)))
+    manifest = Manifest(os.path.realpath(path_of(os.fspath(path))))
     if manifest.newest() is None:
         raise SinkError(f"{path} holds no committed files: there is no manifest of a FileSink, or of Spark", path=path)
     return [manifest.storage.path(each.name) for each in manifest.files()]

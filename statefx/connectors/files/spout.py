@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -35,6 +34,7 @@ from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
 from statefx.protocol.identity import TransactionAttempt
+from statefx.storage import path_of
 
 BATCH_BYTES = 64 << 20
 """Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
@@ -408,14 +408,12 @@ def _folder(given: Any) -> str:
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(path, str) or not path.strip():
         raise TopologyError(f"path={given!r}: it is a folder, such as 'data/in'")
+    path = path_of(path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path):
-        url = urlsplit(path)
-        if url.scheme != "file" or url.netloc not in ("", "localhost"):
-            raise TopologyError(
-                f"path={path!r}: FilePartitionedSpout reads folders of the file system, and no URLs. Mount it, or let "
-                "Spark read it: setStream(id, spark.readStream.format(...).schema(...).load(path))"
-            )
-        path = unquote(url.path)
+        raise TopologyError(
+            f"path={path!r}: FilePartitionedSpout reads folders of the file system, and no URLs. Mount it, or let "
+            "Spark read it: setStream(id, spark.readStream.format(...).schema(...).load(path))"
+        )
     path = os.path.abspath(path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise TopologyError(
