@@ -229,9 +229,8 @@ def test_a_broken_provider_fails(kind: type[Any], test: str, arguments: tuple[An
 def test_a_broken_provider_fails_in_some_order_of_events(kind: type[Any]) -> None:
     # A seed and not `derandomize`: with that one, what is tried also depends on what else the process has imported, and
     # beside other files of tests 600 runs did not find what they find by themselves.
-    machine = seed(9 if kind is HidesWhatIsDecided else 4)(state_machine(lambda: broken(kind)))
-    # The more events there are, the longer it takes to come upon two that matter together: 200 runs were too few with
-    # some seeds. These come upon all of them within 60.
-    quick = settings(max_examples=600, deadline=None, database=None, phases=[Phase.generate])
+    machine = seed(5)(state_machine(lambda: broken(kind)))
+    # With this seed each is found within 12 runs. What the first ones are depends on how many there may be.
+    quick = settings(max_examples=60, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises((AssertionError, StateError)):
         run_state_machine_as_test(machine, settings=quick)

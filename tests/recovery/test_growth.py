@@ -28,7 +28,7 @@ LIMITS = Limits(
     files_max=2,
     versions_kept=10,
 )
-TRANSACTIONS = 200
+TRANSACTIONS = 100
 NEVER = replace(LIMITS, snapshots=SnapshotPolicy())
 """What the transactions of these tests change is little: no snapshot is due because of it, however many there are."""
 
@@ -49,7 +49,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [LIMITS, NEVER], ids=["snapshots", "merges"])
-def test_over_hundreds_of_transactions_files_and_replay_stay_bounded(
+def test_over_100_transactions_files_and_replay_stay_bounded(
     place: Path, provider: str, limits: Limits, read: list[str]
 ) -> None:
     work = [lines(f"word-{n % 10} all") for n in range(TRANSACTIONS)]

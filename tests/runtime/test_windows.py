@@ -176,7 +176,7 @@ class ValuesToState(Values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("counted")])
 @pytest.mark.parametrize("form", [ToState, ValuesToState])
 def test_a_crash_at_any_step_loses_no_window_and_gives_none_twice(form, kind, seed, tmp_path):
@@ -192,7 +192,6 @@ def test_a_crash_at_any_step_loses_no_window_and_gives_none_twice(form, kind, se
                     "topology.engine": chance.choice(ENGINES),
                     "topology.state.provider": chance.choice(PROVIDERS),
                 }
-                config["topology.state.provider"] = PROVIDERS[seed % 2]
                 tester = TopologyTester(of, tmp_path / "ck", config, now=at(10_000), **options)
             done = tester.emit() is None
             if chance.random() < 0.1:

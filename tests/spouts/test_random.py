@@ -2,15 +2,12 @@
 
 import logging
 import random
-import sys
-import time
 
 import pytest
 
 from statefx.coordinator import metadata
 from tests.spouts.fuzzing import Life
-
-LIVES, LIVES_SOAK = 100, 5_000
+from tests.testing.lives import seeds
 
 
 @pytest.fixture(autouse=True)
@@ -33,39 +30,24 @@ def play(seed, folder, monkeypatch, living=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_a_random_life_loses_and_doubles_nothing(place, monkeypatch, seed):
-    play(seed, place / "life", monkeypatch)
+def test_a_random_life_loses_and_doubles_nothing(place, monkeypatch):
+    for seed in seeds(6):
+        play(seed, place / str(seed), monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, LIVES, LIVES // 10))
-def test_100_random_lives_of_tasks_that_live_lose_and_double_nothing(place, monkeypatch, first):
-    """Of short lives `LIVES`, the same in each run of the suite; their slots and connections are lost at any step."""
+def test_random_lives_of_tasks_that_live_lose_and_double_nothing(place, monkeypatch):
+    """Their slots and connections are lost at any step."""
     logging.disable(logging.CRITICAL)
-    for seed in range(first, first + LIVES // 10):
+    for seed in seeds(8):
         play(seed, place / str(seed), monkeypatch, living=True)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_many_random_lives(place, monkeypatch):
-    """As many as there are in five minutes; the first seed is the time, so that each run plays others."""
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("living", [False, True])
+def test_many_random_lives(place, monkeypatch, living):
+    """As many as there are in five minutes of work."""
     logging.disable(logging.CRITICAL)
-    first, end = int(time.time()), time.monotonic() + 300
-    seeds = iter(range(first, first + 1_000_000))
-    while time.monotonic() < end:
-        play(seed := next(seeds), place / str(seed), monkeypatch)
-    sys.stdout.write(f"{seed - first + 1} random lives, from seed {first}\n")
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", range(5))
-def test_5000_random_lives_of_tasks_that_live(place, monkeypatch, part):
-    """In parts of a thousand; the first seed is the time, so that each run plays others."""
-    logging.disable(logging.CRITICAL)
-    first = int(time.time()) * 10 + part
-    for seed in range(first, first + LIVES_SOAK // 5):
-        play(seed, place / str(seed), monkeypatch, living=True)
-    sys.stdout.write(f"1000 random lives of tasks that live, from seed {first}\n")
+    for seed in seeds(300):
+        play(seed, place / str(seed), monkeypatch, living=living)
