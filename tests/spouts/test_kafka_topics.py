@@ -2,9 +2,13 @@
 
 import logging
 import re
+import time
+from contextlib import suppress
 
 import pytest
 
+from statefx.errors import FailedException
+from statefx.operators import Context
 from statefx.testing import TopologyTester
 from tests.spouts.kafka_topologies import counted, once, spout, topology
 
@@ -49,3 +53,43 @@ def test_a_topic_that_is_named_no_more_is_read_no_more_and_goes_on_when_it_is_na
         kafka.send(stays, "c")
         last.drain()
         assert counted(last) == once("a", "x", "b", "y", "c")
+
+
+def test_look_asks_for_no_partition_that_was_read_to_its_end(kafka):
+    """Nor for those of topics that are gone."""
+    topic, gone = kafka.topic(partitions=20), kafka.topic(partitions=5)
+    for number in range(20):
+        kafka.send(topic, "a", partition=number)
+    kafka.send(gone, "x")
+    reads, last = spout(kafka, [topic, gone], lost="skip"), {}
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    reads.initPartitions({})
+
+    def look():
+        reads.numPartitions()
+        asked = list(reads.partitionsToPlan())
+        found = {number: reads.planPartitionBatch(number, last.get(number)) for number in asked}
+        last.update({number: planned for number, planned in found.items() if planned is not None})
+        return asked, [number for number, planned in found.items() if planned is not None]
+
+    try:
+        asked, planned = look()
+        assert len(asked) == 25
+        assert len(planned) == 25, "where each begins"
+        look()  # hears that a transaction has begun with that
+        assert look() == ([], [])
+        kafka.send(topic, "b", partition=7)
+        number = next(number for number, said in last.items() if (said["topic"], said["partition"]) == (topic, 7))
+        assert look() == ([number], [number])
+        kafka.delete(gone)
+        limit = time.monotonic() + 60
+        asked = [-1]
+        while asked or reads._planning.cluster.ids.keys() != {topic}:
+            assert time.monotonic() < limit
+            reads._planning.cluster.look_again()
+            with suppress(FailedException):  # for a while, the broker may be one that has just started
+                asked, _ = look()
+        kafka.send(topic, "c")
+        assert len(look()[1]) == 1
+    finally:
+        reads.close()

@@ -3,9 +3,12 @@
 import datetime
 import decimal
 import pickle
+import sqlite3
 from contextlib import closing
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from statefx import SqlSink, StatefulBolt, TopologyBuilder
 from statefx.connectors.sql import SqlPartitionedSpout
@@ -447,3 +450,53 @@ def test_a_value_that_its_field_can_t_hold_is_told(sqlite_database, tmp_path):
         pytest.raises(BoltError, match=r"events.what can't be read as what int: 'no number'.*declare another type"),
     ):
         tester.emit()
+
+
+def test_look_costs_the_same_whatever_was_read_before(sqlite_database):
+    """Also of a part that has no rows, or few: SQLite counts its own steps."""
+    steps = 0
+
+    def counts(connection, _):
+        def step():
+            nonlocal steps
+            steps += 1
+
+        connection.set_progress_handler(step, 1)
+
+    sqlite_database.run("create table events (id integer primary key autoincrement, what text)")
+
+    def add(count):
+        with closing(sqlite3.connect(sqlite_database.place / "db")) as connection, connection:
+            connection.executemany("insert into events (what) values (?)", [("xx",)] * count)
+
+    event.listen(Engine, "connect", counts)
+    try:
+        options = {"partitions": 3, "partitionBy": "length(what)", "takePerBatch": 100_000}
+        spout, last, costs = SqlPartitionedSpout(sqlite_database.url, "events", "id", **options), {}, []
+        spout.open(None)
+        for count in (10, 10, 10_000, 10):
+            add(count)
+            steps = 0
+            spout.isReady()
+            for part in range(spout.numPartitions()):
+                planned = spout.planPartitionBatch(part, last.get(part))
+                last.update({} if planned is None else {part: planned})
+            costs.append(steps)
+        spout.close()
+    finally:
+        event.remove(Engine, "connect", counts)
+    assert costs[2] > 100 * costs[1], "the steps that are counted"
+    assert costs[3] < 2 * costs[1]
+    assert last[2]["to"] == 10_030
+
+
+def test_order_without_an_index_is_warned_of(sqlite_database, caplog):
+    sqlite_database.run("create table events (id integer primary key autoincrement, seq integer not null, what text)")
+    SqlPartitionedSpout(sqlite_database.url, "events", "id", settleSecs=1)
+    assert "has no index" not in caplog.text
+    SqlPartitionedSpout(sqlite_database.url, "events", "seq", settleSecs=1)
+    assert "events.seq has no index, so that each look for new rows reads the whole table: CREATE INDEX" in caplog.text
+    sqlite_database.run("create index by_seq on events (seq, what)")
+    caplog.clear()
+    SqlPartitionedSpout(sqlite_database.url, "events", "seq", settleSecs=1)
+    assert "has no index" not in caplog.text

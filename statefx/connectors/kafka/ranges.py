@@ -72,7 +72,7 @@ class Ranges:
         self._planned: dict[TopicPartition, Any] = {}
         """The ranges behind these that were planned, and with which no transaction is known to have begun."""
         self._left: set[TopicPartition] = set()
-        """Partitions of topics that are no longer named."""
+        """Partitions of topics that are no longer named, or were deleted."""
 
     def close(self) -> None:
         """End the clients."""
@@ -102,6 +102,20 @@ class Ranges:
         self._numbers, self._read = [tp], {} if last is None else {tp: last}
         self._look()
         return self.plan(0, last)
+
+    def to_plan(self) -> list[int]:
+        """Return the numbers of partitions that may have a next range: a look costs nothing for the others."""
+        return [number for number, tp in enumerate(self._numbers) if tp is None or not self._is_done(tp)]
+
+    def _is_done(self, tp: TopicPartition) -> bool:
+        """Tell whether a partition was read to its end, or its topic is no longer there to be read."""
+        topic_id, said = self.cluster.ids.get(tp.topic), self._read.get(tp)
+        if tp in self._left:
+            return topic_id is None
+        if said is None or tp in self._planned:  # whether a transaction has begun with that, `plan` is told
+            return False
+        until = 0 if self._until is None else self._until.get((tp, said["id"]), 0)  # more, if a broker tells less now
+        return bool(topic_id == said["id"] and self.ends.get(tp) == said["end"] >= until)
 
     def count(self) -> int:
         """Look what there is, and return how many partitions there have been; new ones come last."""
@@ -228,7 +242,9 @@ class Ranges:
         topic_id = cluster.ids.get(tp.topic)
         if cluster.doubted(f"there is no topic {tp.topic!r}", topic_id is None):
             self._losses.deleted(tp, start)
+            self._left.add(tp)
             return None
+        self._left.discard(tp)
         if topic_id != last["id"]:
             self._losses.made_again(tp, start)
             # The new one may have fewer partitions.

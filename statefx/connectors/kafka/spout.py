@@ -299,6 +299,10 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         """Ask the brokers what there is, and return how many partitions there have ever been; new ones come last."""
         return self._planning.count()
 
+    def partitionsToPlan(self) -> list[int]:
+        """Return the partitions that were not read to their end."""
+        return self._planning.to_plan()
+
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of offsets."""
         return self._planning.plan(partition, lastMetadata)

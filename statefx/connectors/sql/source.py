@@ -130,7 +130,13 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
         _warn_of_reuse(connection, plain, what)
     keys = [key]
     keys += [each["column_names"] for each in inspector.get_unique_constraints(plain, schema=space or None)]
-    for each in inspector.get_indexes(plain, schema=space or None):
+    indexes = inspector.get_indexes(plain, schema=space or None)
+    if not view and not any(columns[:1] == [order] for columns in [*keys, *(each["column_names"] for each in indexes)]):
+        logger.warning(
+            "%s has no index, so that each look for new rows reads the whole table: CREATE INDEX ON %s (%s)",
+            what, name, order,
+        )  # fmt: skip
+    for each in indexes:
         partial = any(option.endswith("_where") for option in each.get("dialect_options", {}))
         if each["unique"] and not partial:
             keys.append(each["column_names"])
