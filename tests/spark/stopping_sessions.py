@@ -1,15 +1,23 @@
-"""A session that is stopped in a transaction: ``python -m tests.spark.stopping_sessions WORK``; prints JSON."""
+"""Sessions that come and go in one JVM, some in a transaction: ``python -m tests.spark.stopping_sessions WORK``.
 
+It prints JSON.
+"""
+
+import json
 import os
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
+import statefx
 from statefx import TopologyBuilder, submit
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import ConfigError
 from tests.spark.bolts import Count, Once, Split, word_count
 from tests.spark.counting import session, tell
 from tests.spark.running import feed, kinds, lines_of, wait_for
-from tests.spark.spouting import PIPELINED
+from tests.spark.spouting import PIPELINED, begun
 from tests.spark.test_faults import held
 
 
@@ -63,7 +71,59 @@ def play_idle(place):
     tell(idle={"error": query.exception(), "log": kinds(place / "ck")})
 
 
+QUIET = {"spark.ui.enabled": "false"}
+
+
+def look(batches):
+    """Tell of the worker that runs this; it takes two seconds, after half of which Spark would draw its bar."""
+    import time
+
+    for _ in batches:
+        pass
+    there = sorted({"pandas", "statefx.runtime.living"} & set(sys.modules))
+    import numpy as np
+    import pyarrow as pa
+
+    # threads of Arrow and of OpenBLAS, which no fork takes along
+    sums = pa.table({"key": list(range(1000)) * 100}).group_by("key").aggregate([([], "count_all")])
+    product = np.ones((300, 300)) @ np.ones((300, 300))
+    parent = Path(f"/proc/{os.getppid()}/cmdline").read_text()
+    import pyspark.worker
+
+    compiled = os.path.exists(pyspark.worker.__cached__)
+    found = [os.getpid(), parent, there, sums.num_rows, product[0, 0], compiled]
+    time.sleep(1)  # noqa: TID251 - so that each task has a worker of its own
+    yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+
+
+def play_own():
+    """What workers of statefx's session have loaded."""
+    spark = statefx.session(config=QUIET)
+    rows = spark.range(0, 4, 1, 4).mapInArrow(look, "found string").collect()
+    tell(own=[json.loads(row.found) for row in rows])
+    spark.stop()
+
+
+def play_after_another(place):
+    """A session that runs already can't be made one of statefx's; the remedy that is told works."""
+    place.mkdir()
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    refused = ""
+    try:
+        submit(*begun(statefx.session(config=QUIET), place, {"each": 1}, engine="pipelined"))
+    except ConfigError as error:
+        refused = str(error)
+    statefx.session().stop()
+    spark = statefx.session(config=QUIET)
+    query = submit(*begun(spark, place, {"each": 1}, engine="pipelined"))
+    query.awaitTermination()
+    tell(after_another={"refused": refused, "engine": query.status["engine"]})
+    spark.stop()
+
+
 def main(work):
+    play_after_another(Path(work, "after another"))  # first: a session of statefx's leaves its settings to the next one
+    play_own()
     for name in ("stream", "batch", "idle", "spouts"):
         place = Path(work, name)
         place.mkdir()

@@ -5,8 +5,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ from statefx import (
 )
 from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.errors import ConfigError
-from tests.conftest import ROOT
 from tests.spark import living
 from tests.spark.running import wait_for
 from tests.spark.spouting import Places, begun, expected, outcome
@@ -98,44 +95,6 @@ def test_who_gets_jobs_for_want_of_slots_is_warned_unless_jobs_were_asked_for(sp
     assert len(warned) == 1
     assert "need 6 slots of Spark" in warned[0]
     assert "If jobs are meant, set topology.engine to 'jobs'" in warned[0]
-
-
-AFTER_ANOTHER = """
-import sys
-from pathlib import Path
-
-import statefx
-from pyspark.sql import SparkSession
-from statefx.errors import ConfigError
-from tests.spark.spouting import begun
-
-quiet = {"spark.ui.enabled": "false"}
-SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-try:
-    statefx.submit(*begun(statefx.session(config=quiet), Path(sys.argv[1]), {"each": 1}, engine="pipelined"))
-except ConfigError as error:
-    print(error)
-statefx.session().stop()
-query = statefx.submit(*begun(statefx.session(config=quiet), Path(sys.argv[1]), {"each": 1}, engine="pipelined"))
-query.awaitTermination()
-print(query.status["engine"])
-"""
-
-
-def test_a_session_that_runs_already_is_told_and_the_remedy_works(place):
-    done = subprocess.run(
-        [sys.executable, "-c", AFTER_ANOTHER, str(place)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    refused, engine = done.stdout.splitlines()
-    assert "no session takes once it runs: call spark.stop(), and build it with statefx.session()" in refused
-    assert engine == "pipelined"
 
 
 class Wide(OpaquePartitionedTransactionalSpout):

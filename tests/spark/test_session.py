@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from statefx.spark import session as session_module
 from statefx.spark.session import RECOMMENDED
+from tests.conftest import ROOT
 from tests.spark.bolts import word_count
+from tests.spark.drivers import ENVIRONMENT
 from tests.spark.running import feed, lines_of, run, state
 
 pytestmark = pytest.mark.slow
@@ -81,49 +82,47 @@ def test_a_batch_is_not_told_of_settings_of_streams(spark, monkeypatch, caplog):
     assert len(caplog.records) == 1
 
 
-LOADED = """
-import json
-import statefx
-
-spark = statefx.session(config={"spark.ui.enabled": "false"})
-
-
-def look(batches):
-    import os, sys, time
-    for _ in batches:
-        pass
-    there = sorted({"pandas", "statefx.runtime.living"} & set(sys.modules))
-    import numpy as np
-    import pyarrow as pa
-    # threads of Arrow and of OpenBLAS, which no fork takes along
-    sums = pa.table({"key": list(range(1000)) * 100}).group_by("key").aggregate([([], "count_all")])
-    product = np.ones((300, 300)) @ np.ones((300, 300))
-    parent = open(f"/proc/{os.getppid()}/cmdline").read()
-    import pyspark.worker
-    compiled = os.path.exists(pyspark.worker.__cached__)
-    found = [os.getpid(), parent, there, sums.num_rows, product[0, 0], compiled]
-    time.sleep(1)  # so that each task has a worker of its own
-    yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
-
-
-for row in spark.range(0, 4, 1, 4).mapInArrow(look, "found string").collect():
-    print(row.found)
-"""
-"""Runs for two seconds, after half of which Spark would draw its bar."""
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What `tests.spark.stopping_sessions` prints, and what it writes to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.stopping_sessions", str(tmp_path_factory.mktemp("sessions"))],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {name: found for line in lines for name, found in line.items()} | {"stderr": done.stderr}
 
 
 @pytest.mark.spark
-def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(place):
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=200, check=False, cwd=place,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "[Stage" not in done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len({pid for pid, *_ in found}) == 4
-    for _, parent, there, rows, product, compiled in found:
+def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
+    assert "[Stage" not in told["stderr"]
+    assert len({pid for pid, *_ in told["own"]}) == 4
+    for _, parent, there, rows, product, compiled in told["own"]:
         assert "statefx.spark.daemon" in parent
         assert there == ["pandas", "statefx.runtime.living"]
         assert (rows, product) == (1000, 300.0)
         assert compiled, "pyspark.zip has no compiled modules"
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
+    found = told["after_another"]
+    assert "no session takes once it runs: call spark.stop(), and build it with statefx.session()" in found["refused"]
+    assert found["engine"] == "pipelined"
+
+
+@pytest.mark.spark
+def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(told):
+    assert told["stream"]["error"] is None
+    assert told["batch"]["error"] == "TransactionError: the SparkContext was stopped while the query was running"
+    assert told["spouts"]["engine"] == "pipelined"
+    assert told["spouts"]["error"] == told["batch"]["error"]
+    assert "COMMITTING" not in str([told["stream"], told["batch"], told["spouts"]])
+    assert told["idle"]["error"] is None
+    assert told["idle"]["log"][-1] == ["COMMITTING", 1, 0]  # which commits

@@ -1,10 +1,5 @@
 """What ends a query as stopped, and what only looks like it."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 from pyspark.errors import PythonException
 
@@ -12,7 +7,6 @@ from statefx.coordinator.engine import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError
 from statefx.spark.failures import job_error
-from tests.conftest import ROOT
 from tests.spark.bolts import word_count
 from tests.spark.running import feed, kinds, lines_of, run
 
@@ -73,26 +67,3 @@ def test_a_read_that_is_interrupted_in_a_task_is_a_failure(spark, place, kind):
         ("PREPARING", txid, 1),
         ("ROLLED_BACK", txid, 1),
     ]
-
-
-@pytest.mark.spark
-def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.stopping_sessions", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    told = {name: found for line in lines for name, found in line.items()}
-    assert told["stream"]["error"] is None
-    assert told["batch"]["error"] == "TransactionError: the SparkContext was stopped while the query was running"
-    assert told["spouts"]["engine"] == "pipelined"
-    assert told["spouts"]["error"] == told["batch"]["error"]
-    assert "COMMITTING" not in str([told["stream"], told["batch"], told["spouts"]])
-    assert told["idle"]["error"] is None
-    assert told["idle"]["log"][-1] == ["COMMITTING", 1, 0]  # which commits
