@@ -408,3 +408,59 @@ def test_what_is_no_row_is_refused(place: Path, emit: Emit, says: str) -> None:
 @pytest.mark.parametrize("values", [["a", 1], iter(("a", 1)), {0: "a", 1: 1}.values()])
 def test_what_has_an_order_is_a_row(place: Path, values: Any) -> None:
     assert run(place, lambda c: c.emit(values)).progress.rows["reads"] == 1
+
+
+class Does(StatefulBolt):
+    """Does one thing with each tuple."""
+
+    outputFields = {"default": "n int, word string", "side": "n int"}
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put("seen", True)
+        self.thing(self.state, tup, collector)
+
+
+THINGS = [
+    (lambda state, tup, out: state.put("k", object()), "execute", r"CodecError: .*'k'.*object"),
+    (lambda state, tup, out: state.put(object(), 1), "execute", r"CodecError: .*object"),
+    (lambda state, tup, out: state.put(float("nan"), 1), "execute", r"CodecError: .*nan"),
+    (
+        lambda state, tup, out: out.emit((1, 2)),
+        "collector.emit",
+        r"SchemaError: bolt 'faulty' emitted 2 \(int\).*`word string`",
+    ),
+    (
+        lambda state, tup, out: out.emit((2**31, "x")),
+        "collector.emit",
+        r"SchemaError: bolt 'faulty' emitted 2147483648 .*`n int`",
+    ),
+    (lambda state, tup, out: out.emit((1.5, "x")), "collector.emit", r"SchemaError: .*emitted 1.5 \(float\).*`n int`"),
+    (lambda state, tup, out: out.emit((1,)), "execute", r"SchemaError: .*emitted 1 values .*2 fields: n, word"),
+    (lambda state, tup, out: out.emit(5), "execute", r"(SchemaError|TypeError): .*5|int"),
+    (lambda state, tup, out: out.emit((1,), stream="sid"), "execute", r"SchemaError: .*'sid'.*\['default', 'side'\]"),
+    (lambda state, tup, out: out.emit((1,), stream="side"), "execute", r"stream .*directGrouping: name the task"),
+    (lambda state, tup, out: out.emit((1,), stream="side", task=2), "execute", r"task 2 of .*has tasks 0\.\.1"),
+    (lambda state, tup, out: tup.nosuch, "execute", r"AttributeError: .*\(n\).* no attribute 'nosuch'"),
+    (lambda state, tup, out: tup["nosuch"], "execute", r"KeyError: .*no field 'nosuch'; the fields are n"),
+]
+
+
+@pytest.mark.parametrize(("thing", "hook", "words"), THINGS, ids=[words[:40] for _, _, words in THINGS])
+def test_what_a_bolt_must_not_do_names_it(place: Path, thing: Any, hook: str, words: str) -> None:
+    builder = TopologyBuilder("does")
+    builder.setStream("numbers", rows("n long"))
+    builder.setBolt("faulty", Does(thing)).globalGrouping("numbers")
+    builder.setBolt("words", Reads()).shuffleGrouping("faulty")
+    builder.setBolt("side", Reads(), parallelism=2).directGrouping("faulty", stream="side")
+    where = hook if hook.startswith("collector.") else f"hook {hook}"
+    with Driver(place) as driver:
+        tester = driver.start(builder.createTopology())
+        with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, {where}, transaction 1: .*{words}"):
+            tester.send({"numbers": [(1,)]})
+        assert tester.state("faulty") == {}
