@@ -48,12 +48,14 @@ class Pairs(Put):
 
 
 def same(spark: Any, frame: Any, conditions: list[Any]) -> None:
-    """Compare with the same filters of the collected table."""
-    collected = spark.createDataFrame(frame.collect(), frame.schema).cache()
-    for each in conditions:
+    """Compare with what Spark says of each row of the collected table, all filters in one job."""
+    rows = frame.collect()
+    asked = [F.expr(each) if isinstance(each, str) else each for each in conditions]
+    named = [each.alias(f"c{number}") for number, each in enumerate(asked)]
+    answers = spark.createDataFrame(rows, frame.schema).coalesce(1).select(*named).collect()
+    for number, each in enumerate(conditions):
         found = sorted(map(repr, frame.filter(each).collect()))
-        assert found == sorted(map(repr, collected.filter(each).collect())), each
-    collected.unpersist()
+        assert found == sorted(repr(row) for row, of in zip(rows, answers, strict=True) if of[number]), each
 
 
 def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Keeper) -> None:
@@ -66,12 +68,17 @@ def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Ke
         "word in ('a', 'ab', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k')", "word = substr('xa', 2) and task < 2",
         F.col("word") == "a", F.col("word").isin(WORDS), F.lit("b") < F.col("word"), F.col("count") == 3,
     ]  # fmt: skip
-    same(spark, readState(spark, keeper.folder, "keep", schema=TYPED), conditions)
-    same(
-        spark,
-        readState(spark, keeper.folder, "keep", start="a", stop="c"),
-        ["key = '\"a\"'", "key in ('\"ab\"', '\"A\"', '1')", "key > '\"a\"'", "key = 'a'", "task = 0 and value = '3'"],
-    )
+    ranged = [
+        "key = '\"a\"'",
+        "key in ('\"ab\"', '\"A\"', '1')",
+        "key > '\"a\"'",
+        "key = 'a'",
+        "task = 0 and value = '3'",
+    ]
+    # What a filter has read is the same for all providers: a range, of tasks.
+    some = slice(None) if "rocksdb" in keeper.config["topology.state.provider"] else slice(None, None, 4)
+    same(spark, readState(spark, keeper.folder, "keep", schema=TYPED), conditions[some])
+    same(spark, readState(spark, keeper.folder, "keep", start="a", stop="c"), ranged[some])
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def whole(location, name):
     return found
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 def test_other_tasks_and_another_name_in_one_start_and_they_may_stay_in_the_program(spark, place, provider):
     feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])
     config = {"topology.state.provider": provider}
@@ -130,6 +131,7 @@ class Told(StatefulBolt):
         self.told.put(tup.first, (windows + 1, lines + sum(dict(tup.lines).values())))
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 def test_open_windows_go_to_other_tasks(spark, place, provider):
     def dozens(tasks):
         builder = TopologyBuilder("dozens")
@@ -146,6 +148,7 @@ def test_open_windows_go_to_other_tasks(spark, place, provider):
     assert state(place / "ck", "told") == dict.fromkeys("abcd", (5, 60))
 
 
+@pytest.mark.parametrize("provider", ["memory"])
 def test_other_keys_in_other_tasks_and_back_to_the_version_before(spark, place, provider):
     config = {"topology.state.provider": provider}
     feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])

@@ -15,7 +15,9 @@ from tests.testing.topologies import SMALL, Driver
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("was", "now"), [(2, 4), (6, 4), (2, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("was", "now", "provider"), [(2, 4, "memory"), (6, 4, "rocksdb"), (2, 3, "rocksdb"), (3, 1, "memory")]
+)
 def test_they_do_what_this_process_does(spark, place, provider, was, now):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(was), limits=SMALL)

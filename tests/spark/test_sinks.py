@@ -40,6 +40,7 @@ def test_spark_reads_what_is_committed_in_batches_and_as_a_stream(spark, place, 
         assert sorted(map(tuple, spark.table(f"read_{out}_{format}").collect())) == expected
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 def test_counts_in_a_table_are_those_of_state(spark, place, provider):
     feed(place / "in", **TEXTS)
     builder = TopologyBuilder("counts")

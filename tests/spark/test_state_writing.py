@@ -91,6 +91,7 @@ def test_rows_replace_add_and_delete(spark, folder, provider, place):
     assert kept(folder) == SEEN
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 def test_json(spark, folder):
     given = spark.createDataFrame([('"w1"', "5"), ('"new"', "[1, null]")], "value string, key string")
     with pytest.raises(ConfigError, match="no column 'key'"):
@@ -100,6 +101,7 @@ def test_json(spark, folder):
     assert (found["w1"], found["new"], found["w3"]) == (5, [1, None], 4)
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 @pytest.mark.parametrize(
     ("given", "ddl", "options", "says"),
     [
@@ -131,6 +133,7 @@ def test_few_keys_prove_nothing_and_a_function_says_it(spark, place):
     assert kept(place / "one") == {"a": 1, "c": 3}
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 def test_nothing_committed_and_no_such_bolt(spark, folder, place):
     given = spark.createDataFrame([("c", 3)], "word string, n long")
     with TopologyTester(topology(), place / "new"):
