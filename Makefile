@@ -6,7 +6,7 @@
 .PHONY: help demo check test soak cluster-test kafka lint bench docs clean
 
 PY := .venv/bin/python
-# Processes of tests. With two cores, the third one works while tests of the others wait for Kafka or for a restart.
+# Processes of tests. With two cores, the third one works while tests of the others wait for Kafka, or for Spark.
 JOBS ?= 3
 export PYTHON
 
@@ -28,9 +28,9 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 	@tools/venv.sh rocksdb
 	@$(WITH_JAVA) $(PY) examples/word_count.py $(ARGS)
 
-check: ## lint, types and the quick tests that need neither Spark nor servers: four minutes
+check: ## lint, types and the quick tests that need neither Spark nor servers: about a minute
 	@$(MAKE) --no-print-directory lint
-	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
+	@$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
 
 # The archive takes half a minute of one processor where it is made. Meanwhile the other one lints, runs the doctests, and
 # compiles the tests, which else each process of pytest would do for itself.

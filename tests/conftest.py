@@ -32,8 +32,8 @@ CLASSES = ROOT / "build" / "spark-classes.jsa"
 ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists() else ""
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
 
-GROUPS = ("kafka", "spark", "player", "programs")
-"""Fixtures that start a broker or a JVM: one process runs all tests that have the same, those of Kafka first.
+GROUPS = ("kafka", "spark", "postgres", "player", "programs")
+"""Fixtures that start a server or a JVM: one process runs all tests that have the same, those of Kafka first.
 
 They wait most of their time.
 """
@@ -41,7 +41,9 @@ They wait most of their time.
 
 def _scope(item: pytest.Item) -> str:
     """What is one piece of work for a process: the tests of a group, or of a file."""
-    fixtures = getattr(item, "fixturenames", ())
+    fixtures = {*getattr(item, "fixturenames", ())}
+    if hasattr(item, "callspec"):  # of `database`
+        fixtures |= {each for each in item.callspec.params.values() if isinstance(each, str)} & {"postgres"}
     return next((group for group in reversed(GROUPS) if group in fixtures), item.nodeid.partition("::")[0])
 
 
