@@ -28,7 +28,6 @@ from statefx.admin.columns import json_text
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
 from statefx.operators.acker import ACKER
-from statefx.operators.context import time_of
 from statefx.operators.dedup import DEDUP
 from statefx.operators.dedup import WINDOWS as DEDUP_WINDOWS
 from statefx.operators.schema import parse_schema
@@ -37,6 +36,7 @@ from statefx.operators.tree_blocks import Blocks, place_of
 from statefx.operators.windows import WINDOWS, Layout
 from statefx.protocol.topology_identity import StatefulIdentity, WindowLayout
 from statefx.protocol.trees import task_of, txid_of
+from statefx.protocol.watermark import time_of
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import unwrap

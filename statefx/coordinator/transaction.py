@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from statefx.operators.context import time_of
 from statefx.plan.levels import name_shown
 from statefx.protocol.barrier import Ack, LeftOut, SetAside
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
-from statefx.protocol.watermark import BEGINNING
+from statefx.protocol.watermark import BEGINNING, time_of
 from statefx.topology.graph import INTERNAL
 
 

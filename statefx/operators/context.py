@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.watermark import EPOCH, time_of
 
 DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = datetime.min.replace(tzinfo=UTC)
-LAST = datetime.max.replace(tzinfo=UTC)
-"""The last time that Python has: the watermark where event time is closed."""
-
-
-def time_of(micros: int) -> datetime:
-    """Return microseconds since 1970 as a time in UTC; of years that Python has not, the nearest time it has.
-
-    >>> time_of(-1).isoformat()
-    '1969-12-31T23:59:59.999999+00:00'
-    """
-    try:
-        return EPOCH + timedelta(microseconds=micros)
-    except OverflowError:
-        return _FIRST if micros < 0 else LAST
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,12 @@ from statefx.config import seconds_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import DEFAULT_STREAM, Collector
-from statefx.operators.context import LAST, Context, time_of
+from statefx.operators.context import Context
 from statefx.operators.inputs import Input, Wired
 from statefx.operators.joins import LATE_BY, Column, check_inputs, grouped, input_named, names_of, parse_select, picker
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.ticks import isTick
-from statefx.protocol.watermark import END
+from statefx.protocol.watermark import END, LAST, time_of
 from statefx.state.view.timers import micros
 
 EXPIRED_MAX = 100_000

@@ -16,9 +16,12 @@ from statefx.errors import TopologyError
 from statefx.operators.bolts import StatefulBolt
 from statefx.operators.hook_names import WINDOWED, HookNames
 from statefx.operators.hooks import overrides
+from statefx.protocol.watermark import FIRST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class Window:
 
         As the event time of what is emitted for the window, it is in time for windows behind this bolt.
         """
-        return None if self.end is None else self.end - timedelta(microseconds=1)
+        return None if self.end is None else max(self.end, FIRST + _MICROSECOND) - _MICROSECOND
 
     def get(self) -> list[Any]:
         """Return the tuples of the window: by time, those of one time as they came; of windows of tuples, as they came.
@@ -492,7 +495,7 @@ def _length(length: Any, call: str) -> tuple[int, bool]:
     if isinstance(length, Count):
         return length.tuples, True
     if isinstance(length, timedelta):
-        length = Duration(length // timedelta(microseconds=1))
+        length = Duration(length // _MICROSECOND)
     if isinstance(length, Duration):
         return length.micros, False
     secs = seconds_of(length)

@@ -102,12 +102,24 @@ class BoltOperator(TaskOperator):
                     clock_ms=task.order.clock_ms,
                     state_class=self._state_class,
                 )
-            init_state(task.id, bolt, self._state, task.txid)
+            init_state(task.id, bolt, self._state, task.txid, self._timers_refusal())
             self._timers = timers_of(bolt)
             if isinstance(bolt, WindowedBolt):
                 self._windows = Windows(bolt, self._state, task)
         if task.collector.guard is not None:
             self._guarded = GuardedCalls(task, task.collector.guard, self._state)
+
+    def _timers_refusal(self) -> str:
+        """Return why a timer of event time can't be set: it would be kept for ever, without a word."""
+        if self._task.time is not None:
+            return ""
+        plan, id = self._task.deployment.plan, self._task.id.component
+        inputs = sorted({name_shown(edge.source) for edge in plan.inputs[id]})
+        return (
+            f"bolt {id!r} sets a timer of event time, and it would never fire: none of its inputs "
+            f'({", ".join(inputs)}) has event time. Say timestamp="..." where one of them is set, or '
+            "timers.set(..., processing=True) for a timer of the clock"
+        )
 
     @property
     def _may_hold(self) -> bool:

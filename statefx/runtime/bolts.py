@@ -129,9 +129,9 @@ def close_bolt(bolt: Bolt | ReplayingSpout | Spout) -> None:
         logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
 
 
-def init_state(task: TaskId, bolt: Stateful, state: LentState, txid: int) -> None:
-    """Give a bolt its state, and its timers if it hears them."""
-    lend_timers(bolt, lambda: Timers(state))
+def init_state(task: TaskId, bolt: Stateful, state: LentState, txid: int, timers_refusal: str = "") -> None:
+    """Give a bolt its state, and its timers if it hears them; `timers_refusal` says why none may be of event time."""
+    lend_timers(bolt, lambda: Timers(state, timers_refusal))
     with hook(task, "initState", txid):
         bolt.initState(state)
 

@@ -25,8 +25,8 @@ from operator import itemgetter
 from typing import Any
 
 from statefx.errors import CodecError
-from statefx.operators.context import time_of
 from statefx.operators.windows import WINDOWS, Layout, Window, WindowedBolt, Windowing, keeps_values
+from statefx.protocol.watermark import time_of
 from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.encoding.values import zone_in
 from statefx.state.view.keyvalue import MapState

@@ -376,3 +376,29 @@ def test_timers_are_not_among_the_keys_of_the_bolt(tmp_path, provider):
     with openState(tmp_path / "ck", "reminds") as view:
         assert dict(view.items()) == {}
         assert not any(view.names().values())
+
+
+@pytest.mark.parametrize("processing", [False, True])
+def test_a_timer_of_event_time_without_event_time_is_refused(processing, tmp_path):
+    class Sets(StatefulBolt):
+        def initState(self, state):
+            self.state = state
+
+        def execute(self, tup, collector):
+            self.timers.set(tup.key, NOON, processing=processing)
+
+        def onTimer(self, key, at, value, collector):
+            self.state.put(key, at)
+
+    builder = TopologyBuilder("untimed")
+    builder.setStream("rows", rows("key long"))
+    builder.setStream("others", rows("key long"))
+    sets = builder.setBolt("sets", Sets()).fieldsGrouping("rows", "key")
+    sets.fieldsGrouping("others", "key")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", now=NOON) as tester:
+        if processing:
+            tester.send({"rows": [(1,)]})
+            assert tester.state("sets") == {1: NOON}
+            return
+        with pytest.raises(BoltError, match=r"none of its inputs \(others, rows\) has event time. Say timestamp="):
+            tester.send({"rows": [(1,)]})

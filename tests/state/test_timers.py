@@ -1,12 +1,13 @@
 """Timers as state: what fires, in which order, and what a rollback takes back, against plain Python."""
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from statefx.errors import CodecError
 from statefx.state import EMPTY, Codec, KeyValueState
+from statefx.state.view import timers as timers_module
 from statefx.state.view.timers import EPOCH, Clock, Timers, due_micros, fire, micros
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider
@@ -192,3 +193,42 @@ def test_timers_and_lists_under_a_codec_of_the_users(tmp_path):
     assert again.value("value").get() == ""
     assert dict(again.map("map").items()) == {"7": "seven"}
     site.close()
+
+
+# ---- times at the ends
+
+
+ENDS = [
+    datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))),
+    datetime.min.replace(tzinfo=timezone(timedelta(hours=5))),
+    datetime.min.replace(tzinfo=timezone(timedelta(minutes=1))),
+]
+
+
+@pytest.mark.parametrize("beyond", ENDS)
+@pytest.mark.parametrize("processing", [False, True])
+def test_a_time_that_utc_does_not_have_is_refused(checkpoint, beyond, processing):
+    timers = Timers(KeyValueState(checkpoint.store()))
+    with pytest.raises(ValueError, match=r"datetime\.max\.replace\(tzinfo=UTC\)"):
+        timers.set("k", beyond, processing=processing)
+    assert timers.get("k", processing=processing) is None
+
+
+@pytest.mark.parametrize("end", [datetime.min, datetime.max])
+def test_the_ends_of_utc_are_times_like_others(checkpoint, end):
+    timers = Timers(KeyValueState(checkpoint.store()))
+    timers.set("k", end.replace(tzinfo=UTC))
+    assert timers.get("k") == end.replace(tzinfo=UTC)
+    assert [timer.at for timer in fire(timers, Clock.EVENT, (1 << 63) - 1)] == [end.replace(tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("beyond", ENDS)
+def test_a_checkpoint_with_a_time_beyond_the_ends_fires_it(checkpoint, beyond, monkeypatch):
+    """Such timers could be set once, and ended each start."""
+    monkeypatch.setattr(timers_module, "_FIRST_US", -(1 << 62))
+    monkeypatch.setattr(timers_module, "_LAST_US", 1 << 62)
+    timers = Timers(KeyValueState(checkpoint.store()))
+    timers.set("k", beyond)
+    nearest = max(min(datetime.max.replace(tzinfo=UTC), timers.get("k")), datetime.min.replace(tzinfo=UTC))
+    assert timers.get("k") == nearest
+    assert [timer.at for timer in fire(timers, Clock.EVENT, (1 << 63) - 1)] == [nearest]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
 from statefx.errors import CodecError
+from statefx.protocol.watermark import EPOCH, FIRST, LAST, time_of
 from statefx.state.contract.spaces import Space, end_of
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.state.view.pending import ABSENT
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -48,6 +48,9 @@ _BIAS = 1 << 63
 def micros(at: datetime) -> int:
     """Return an instant as microseconds since 1970."""
     return (at - EPOCH) // _MICROSECOND
+
+
+_FIRST_US, _LAST_US = micros(FIRST), micros(LAST)
 
 
 class _Index:
@@ -185,6 +188,8 @@ class Timers:
     ----------
     state : KeyValueState
         The task's; timers lie in its store and are prepared with it.
+    refusal : str
+        Why no timer of event time can be set; empty: one can.
 
     Contract
     --------
@@ -195,10 +200,11 @@ class Timers:
       among those that are left.
     """
 
-    __slots__ = ("_encode_key", "_encode_value", "_head", "_indexes", "_state", "_values", "fired")
+    __slots__ = ("_encode_key", "_encode_value", "_head", "_indexes", "_refusal", "_state", "_values", "fired")
 
-    def __init__(self, state: KeyValueState[Any, Any]) -> None:
+    def __init__(self, state: KeyValueState[Any, Any], refusal: str = "") -> None:
         self._state = state
+        self._refusal = refusal
         overlay = state._overlay
         self._encode_key: Callable[[Any], bytes] = overlay.codec.encode_key
         self._values = state._value_form()
@@ -230,7 +236,8 @@ class Timers:
         CodecError
             State can't hold `key` or `value`.
         TypeError, ValueError
-            `at` is no datetime, or has no time zone.
+            `at` is no datetime, has no time zone, or is a time that Python does not have in UTC; or it is one of event
+            time, and no input of the bolt has a ``timestamp``.
         """
         if not isinstance(at, datetime):
             raise TypeError(
@@ -238,9 +245,17 @@ class Timers:
             )
         if at.tzinfo is None:
             raise ValueError(f"a timer's time needs a time zone: {at!r}.replace(tzinfo=UTC), if it is meant so")
+        time = micros(at)
+        if not _FIRST_US <= time <= _LAST_US:  # else nobody could be told of it when it fires
+            raise ValueError(
+                f"a timer's time is one that Python has in UTC, and {at!r} is not: take "
+                "datetime.max.replace(tzinfo=UTC), or set no timer for what never comes"
+            )
         self._state._require_writable("timers.set")
+        if self._refusal and not processing:
+            raise ValueError(self._refusal)
         data = b"" if value is None else with_timer_value(self._value_bytes(value, key))
-        self._index(processing).put(self._of(key, name), _time_bytes(micros(at)), data)
+        self._index(processing).put(self._of(key, name), _time_bytes(time), data)
 
     def get(self, key: Any, *, name: str = "", processing: bool = False) -> datetime | None:
         """Return when a timer fires, in UTC; None if it is not set."""
@@ -294,7 +309,7 @@ def fire(timers: Timers, clock: Clock, limit: int | None) -> Iterator[Timer]:
     for timed, data in index.due(index._head + _time_bytes(min(limit, _BIAS - 2) + 1)):
         end = timed.rindex(b"\0")
         key_bytes = head + timed[_TIME_BYTES:end].replace(b"\0\xff", b"\0")
-        at = EPOCH + timedelta(0, 0, from_bytes(timed[:_TIME_BYTES]) - _BIAS)
+        at = time_of(from_bytes(timed[:_TIME_BYTES]) - _BIAS)
         value = decoded(key_bytes, data[1:]) if data else None
         yield Timer(decode_key(key_bytes), at, value, timed[end + 1 :].decode(), processing)
 
@@ -355,4 +370,4 @@ def _number(timed: bytes) -> int:
 
 
 def _time_at(time: bytes) -> datetime:
-    return EPOCH + timedelta(microseconds=_number(time))
+    return time_of(_number(time))
