@@ -36,11 +36,11 @@ from statefx.operators.tree_blocks import Blocks, place_of
 from statefx.operators.windows import WINDOWS, Layout
 from statefx.protocol.topology_identity import StatefulIdentity, WindowLayout
 from statefx.protocol.trees import task_of, txid_of
-from statefx.protocol.watermark import time_of
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import unwrap
 from statefx.state.encoding.keys import key_decoder
+from statefx.state.view.timers import time_of
 from statefx.state.view.upgrading import Upgrade, codec_for
 
 Read = Callable[[bytes, bytes], Iterable[tuple[bytes, bytes | None]]]

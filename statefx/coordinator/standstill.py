@@ -16,7 +16,8 @@ from statefx.operators.spouts import has_partitions
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.log_state import LogState
-from statefx.protocol.watermark import BEGINNING, Timing, reached, time_of, unit_of
+from statefx.protocol.watermark import BEGINNING, Timing, reached, unit_of
+from statefx.state.view.timers import time_of
 from statefx.topology.graph import ComponentKind
 
 STILL_MS = 60_000

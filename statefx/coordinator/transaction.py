@@ -11,7 +11,8 @@ from statefx.plan.levels import name_shown
 from statefx.protocol.barrier import Ack, LeftOut, SetAside
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
-from statefx.protocol.watermark import BEGINNING, time_of
+from statefx.protocol.watermark import BEGINNING
+from statefx.state.view.timers import time_of
 from statefx.topology.graph import INTERNAL
 
 

@@ -26,8 +26,8 @@ from statefx.operators.inputs import Input, Wired
 from statefx.operators.joins import LATE_BY, Column, check_inputs, grouped, input_named, names_of, parse_select, picker
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.ticks import isTick
-from statefx.protocol.watermark import END, LAST, time_of
-from statefx.state.view.timers import micros
+from statefx.protocol.watermark import END
+from statefx.state.view.timers import LAST, micros, time_of
 
 EXPIRED_MAX = 100_000
 """Rows of an input that a task drops in one transaction: after a long pause millions may be over, and what is dropped

@@ -16,7 +16,7 @@ from statefx.errors import TopologyError
 from statefx.operators.bolts import StatefulBolt
 from statefx.operators.hook_names import WINDOWED, HookNames
 from statefx.operators.hooks import overrides
-from statefx.protocol.watermark import FIRST
+from statefx.state.view.timers import FIRST
 
 if TYPE_CHECKING:
     import pyarrow as pa

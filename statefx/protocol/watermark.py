@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 BEGINNING = -(1 << 63)
@@ -27,23 +26,6 @@ BEGINNING = -(1 << 63)
 
 
 DEFAULT_STREAM = "default"
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST = datetime.min.replace(tzinfo=UTC)
-LAST = datetime.max.replace(tzinfo=UTC)
-"""The first and the last time that Python has; the last is the watermark where event time is closed."""
-
-
-def time_of(micros: int) -> datetime:
-    """Return microseconds since 1970 as a time in UTC; of years that Python has not, the nearest time it has.
-
-    >>> time_of(-1).isoformat()
-    '1969-12-31T23:59:59.999999+00:00'
-    """
-    try:
-        return EPOCH + timedelta(microseconds=micros)
-    except OverflowError:
-        return FIRST if micros < 0 else LAST
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ from typing import Any
 
 from statefx.errors import CodecError
 from statefx.operators.windows import WINDOWS, Layout, Window, WindowedBolt, Windowing, keeps_values
-from statefx.protocol.watermark import time_of
 from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.encoding.values import zone_in
 from statefx.state.view.keyvalue import MapState
 from statefx.state.view.lent import LentState, given_back, windows_of
+from statefx.state.view.timers import time_of
 
 BEFORE_ALL = -(1 << 80)
 CHUNK_ROWS = 1000

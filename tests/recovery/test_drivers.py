@@ -19,7 +19,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
-from statefx.protocol.watermark import EPOCH
+from statefx.state.view.timers import EPOCH
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails

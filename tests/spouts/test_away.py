@@ -6,7 +6,7 @@ from statefx import FailedException, TopologyBuilder
 from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.progress import SLOW_SECS, Progress
 from statefx.errors import BoltError
-from statefx.protocol.watermark import EPOCH
+from statefx.state.view.timers import EPOCH
 from statefx.testing import TopologyTester
 from tests.spouts.numbers import ALL, Count, Planned, topology
 

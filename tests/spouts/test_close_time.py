@@ -11,8 +11,8 @@ from statefx import IntervalJoin, StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, ConfigError, InputError
 from statefx.operators import interval_join
-from statefx.protocol.watermark import LAST
 from statefx.runtime import bolt_operator
+from statefx.state.view.timers import LAST
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import every_crash
 from tests.spouts import test_time_model as model

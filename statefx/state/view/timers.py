@@ -5,15 +5,32 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
 from statefx.errors import CodecError
-from statefx.protocol.watermark import EPOCH, FIRST, LAST, time_of
 from statefx.state.contract.spaces import Space, end_of
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.state.view.pending import ABSENT
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST = datetime.min.replace(tzinfo=UTC)
+LAST = datetime.max.replace(tzinfo=UTC)
+"""The first and the last time that Python has; the last is the watermark where event time is closed."""
+
+
+def time_of(micros: int) -> datetime:
+    """Return microseconds since 1970 as a time in UTC; of years that Python has not, the nearest time it has.
+
+    >>> time_of(-1).isoformat()
+    '1969-12-31T23:59:59.999999+00:00'
+    """
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return FIRST if micros < 0 else LAST
+
 
 _MICROSECOND = timedelta(microseconds=1)
 
