@@ -2,14 +2,13 @@
 
 import logging
 import random
-import sys
-import time
 
 import pytest
 
 from statefx import BasicBolt, FailedException, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from tests.spouts.fuzzing import Life
+from tests.testing.lives import seeds
 from tests.testing.ruling import PAYMENTS, RULES, Judge, given, recounted
 
 
@@ -103,23 +102,9 @@ def play(seed, folder, living=False):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("secs", [3, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 @pytest.mark.parametrize("living", [False, True])
-@pytest.mark.parametrize("first", range(0, 60, 15))
-def test_random_lives_judge_each_row_once_by_the_rules_of_its_transaction(place, first, living):
+def test_random_lives_judge_each_row_once_by_the_rules_of_its_transaction(place, living, secs):
     logging.disable(logging.CRITICAL)
-    for seed in range(first, first + 15):
+    for seed in seeds(secs):
         play(seed, place / str(seed), living)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("living", [False, True])
-def test_many_random_lives(place, living):
-    """As many as there are in two minutes; the first seed is the time, so that each run plays others."""
-    logging.disable(logging.CRITICAL)
-    first, end = int(time.time()), time.monotonic() + 120
-    seed = first
-    while time.monotonic() < end:
-        play(seed, place / str(seed), living)
-        seed += 1
-    sys.stdout.write(f"{seed - first} random lives with rules, from seed {first}\n")
