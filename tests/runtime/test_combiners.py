@@ -127,7 +127,8 @@ def test_results_are_those_of_the_rows_one_by_one(bolt, behind, data, tasks, rea
         with TopologyTester(wired, place, {"fails": True}) as tester:
             tester.drain()
             assert tester.state("count") == expected(data)
-            assert tester.txid == max(-(-len(part) // 9) for part in data)
+            # Of an empty partition, one transaction says that it is finished.
+            assert tester.txid == max(1, *(-(-len(part) // 9) for part in data))
 
 
 def test_inputs_with_other_fields_are_added_up_to_the_same_sums(tmp_path):
