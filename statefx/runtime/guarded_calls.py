@@ -292,7 +292,7 @@ class GuardedCalls:
 
     def _take_lost(self, trees: Trees, execute: Callable[..., object]) -> Callable[..., object]:
         """Lose the tuples that the call has failed by ``collector.fail``; return what executes those that come next."""
-        if trees.is_taken_back():
+        if trees.is_taken_back() and trees.journal is not None:  # None: all tasks were given it, and all keep it
             return self._lose_tuple(FailedException(trees.lost[-1]), execute)
         self.count_lost("execute")
         return execute
