@@ -114,6 +114,17 @@ def test_entries_are_acknowledged_when_they_are_committed(server, place):
     assert server.client().xlen("jobs") == 4
 
 
+def test_text_that_is_no_utf8_is_named_with_its_entry(server, place):
+    id = server.client().xadd("jobs", {"text": b"caf\xe9"}).decode()
+    with (
+        TopologyTester(topology(spout(server)), place) as tester,
+        pytest.raises(
+            BoltError, match=f"(?s)hook nextTuple.*InputError: entry {id} of jobs: field 'text' is not UTF-8"
+        ),
+    ):
+        tester.drain()
+
+
 def test_what_fails_is_tried_again_and_then_a_dead_letter(server, place):
     _, id = add(server, "a", "bad")
     with TopologyTester(topology(spout(server, maxTries=3)), place) as tester:

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import MetaData, NullPool, Table, create_engine
 
-from statefx.connectors.sql import SqlBackend, SqlQueueSpout
+from statefx.connectors.sql import SqlBackend, SqlPartitionedSpout, SqlQueueSpout
 from statefx.connectors.sql.columns import check_columns
 from statefx.connectors.sql.types import converter
 from statefx.errors import ConfigError, SinkError, TopologyError
+from tests.connectors.round_trips import emitted
 from tests.connectors.values import AWKWARD
 from tests.sinks.database import HandDriven
 
@@ -245,6 +246,18 @@ def test_text_whose_spaces_postgresql_cuts_fails_with_validate(types):
         sink.prepare([{"v": ["abc", "ab ", None]}])
         with pytest.raises(SinkError, match=r"too long for type character varying\(3\).*{'v': 'abc '}"):
             sink.prepare([{"v": ["abc", "abc "]}])
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_column_with_a_collation_of_its_own_is_looked_at(types):
+    types.run('create table collated (id bigserial primary key, v text collate "POSIX", j jsonb)')
+    schema = pa.schema([("v", pa.string()), ("j", pa.list_(pa.int64()))])
+    with closing(HandDriven(types, "collated", schema)) as sink:
+        sink.check()
+        sink.commit([{"v": ["a"], "j": [[2**53 + 1]]}])
+    spout = SqlPartitionedSpout(types.url, "collated", "id", "v string, j array<bigint>")
+    assert emitted(spout, schema, types.place / "collated").to_pylist() == [{"v": "a", "j": [2**53 + 1]}]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from statefx.connectors.sql.source import (
     column_of,
     fields_of,
     is_of_data,
+    read_as_text,
     reuses_numbers,
     table_columns,
     unreadable,
@@ -214,6 +215,7 @@ class SqlQueueSpout(QueueSpout):
             raise TopologyError(f"{location}: {jobs.name}.{jobs.id} is {kind}; an id is a whole number or a text")
         others = {name: column for name, column in columns.items() if name not in _NOTES}
         schema = fields_of(others, f"{location}: {jobs.name}", lite=lite) if given is None else given
+        self._as_text = read_as_text(schema, columns, lite=lite)
         self._texts = frozenset(name for name, each in columns.items() if isinstance(each["type"], alchemy().String))
         return schema
 
@@ -241,8 +243,7 @@ class SqlQueueSpout(QueueSpout):
             if not self._begun:
                 self._free_own(connection)
             now = jobs.now(connection)
-            lite = connection.dialect.name == "sqlite"
-            columns = [column_of(field, self._texts, lite=lite) for field in self.schema]
+            columns = [column_of(field, self._as_text) for field in self.schema]
             free = sa.or_(table.c[OWNER].is_(None), table.c[UNTIL] < now)
             key, tries = table.c[jobs.id].label("_id"), sa.func.coalesce(table.c[TRIES], 0).label("_tries")
             asked = sa.select(key, tries, *columns).select_from(table).where(free)
@@ -268,13 +269,12 @@ class SqlQueueSpout(QueueSpout):
     def _unreadable(self, connection: sa.Connection, free: Any, limit: int) -> Exception:
         """Return the error that names the value that can't be read."""
         sa, jobs = alchemy(), self._jobs
-        lite = connection.dialect.name == "sqlite"
         connection.rollback()
         id = jobs.table.c[jobs.id]
         keys = connection.execute(sa.select(id).where(free).order_by(id).limit(limit)).scalars().all()
 
         def read(keys: Sequence[Any], fields: pa.Schema) -> None:
-            columns = [column_of(field, self._texts, lite=lite) for field in fields]
+            columns = [column_of(field, self._as_text) for field in fields]
             chosen = [self._reads[self.schema.get_field_index(field.name)] for field in fields]
             try:
                 for row in connection.execute(sa.select(*columns).select_from(jobs.table).where(id.in_(keys))):

@@ -38,6 +38,8 @@ class SourceTable:
     view: bool
     text_columns: frozenset[str]
     """Columns that the database has as text."""
+    as_text: frozenset[str]
+    """Columns that it makes a text of (see `read_as_text`)."""
 
     @property
     def space(self) -> str:
@@ -87,17 +89,33 @@ def table_columns(connection: Any, name: str, wanted: Sequence[str], database: s
     return columns
 
 
-def column_of(field: pa.Field, text_columns: Collection[str], *, lite: bool) -> Any:
+def read_as_text(fields: pa.Schema, columns: Any, *, lite: bool) -> frozenset[str]:
+    """Return the fields that the database makes a text of: strings of another type, and JSON.
+
+    Of JSON, PostgreSQL's driver would make floats of all numbers with a point.
+
+    SQLite would make a text of 15 digits of a double, and has JSON as text.
+    """
+    sqlalchemy = alchemy()
+    if lite:
+        return frozenset()
+    return frozenset(
+        field.name
+        for field in fields
+        if isinstance(kind := columns[field.name]["type"], sqlalchemy.JSON)
+        or (pa.types.is_nested(field.type) and not isinstance(kind, sqlalchemy.ARRAY))
+        or (pa.types.is_string(field.type) and not isinstance(kind, sqlalchemy.String))
+    )
+
+
+def column_of(field: pa.Field, as_text: Collection[str]) -> Any:
     """Return what a field is read by: the column as the driver gives it, or a text that the database makes of it.
 
     SQLAlchemy's types have no part in it: they round numbers, and take any value for a boolean.
     """
     sqlalchemy = alchemy()
     column = sqlalchemy.column(field.name)
-    # SQLite would make a text of 15 digits of a double.
-    if pa.types.is_string(field.type) and field.name not in text_columns and not lite:
-        return sqlalchemy.cast(column, sqlalchemy.Text).label(field.name)
-    return column
+    return sqlalchemy.cast(column, sqlalchemy.Text).label(field.name) if field.name in as_text else column
 
 
 def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
@@ -146,7 +164,8 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
         _check_zones(given, columns, f"{database}: {name}")
     text_columns = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
     ties = not unique and not _in_turn(columns[order])
-    return SourceTable(name, fields, order, numeric, unique, ties, view, text_columns)
+    as_text = read_as_text(fields, columns, lite=lite)
+    return SourceTable(name, fields, order, numeric, unique, ties, view, text_columns, as_text)
 
 
 def _in_turn(column: Any) -> bool:

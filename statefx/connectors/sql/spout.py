@@ -279,8 +279,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self, connection: sa.Connection, table: SourceTable, fields: pa.Schema, conditions: Sequence[Any]
     ) -> Iterator[pa.RecordBatch]:
         """Read fields of rows, in their order."""
-        lite = connection.dialect.name == "sqlite"
-        columns = [column_of(field, table.text_columns, lite=lite) for field in fields]
+        columns = [column_of(field, table.as_text) for field in fields]
         asked = alchemy().select(*columns).select_from(table.clause).where(*conditions)
         streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
         for rows in streamed.execute(asked.order_by(table.order_column)).partitions():

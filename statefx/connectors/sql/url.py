@@ -104,8 +104,6 @@ def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = Non
     parsed = sqlalchemy.engine.make_url(url)
     connect: dict[str, Any] = {}
     options: dict[str, Any] = {} if pooled else {"poolclass": sqlalchemy.pool.NullPool}
-    if parsed.get_backend_name() == "postgresql":
-        options["json_deserializer"] = lambda text: text  # `types.reader` reads it
     if parsed.get_backend_name() == "sqlite":
         # Calls come from any thread, one after the other; Python's SQLite module minds unless told.
         connect = {"check_same_thread": False} | ({} if lock_secs is None else {"timeout": lock_secs})
