@@ -109,7 +109,7 @@ COLLECTOR = {"emitBatch", "resetTimeout"}
 
 SPOUT = {"outputFields", "isReady", "prepareForAvailableNow", "cleanupBefore"}
 PARTITIONED = {"isFinished", "numPartitions", "initPartitions", "emitPartitionBatch"}
-PLANNED = {"partitionsToPlan", "planPartitionBatch", "emitPartitionBatchNew"}
+PLANNED = {"partitionsToPlan", "partitionsToForget", "planPartitionBatch", "emitPartitionBatchNew"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
 

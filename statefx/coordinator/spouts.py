@@ -360,6 +360,11 @@ class SpoutSource:
                 with each.calling("isFinished", committed + 1):
                     known = self._last(each.id, committed + 1).items()
                     found[each.id] = [int(name) for name, said in known if spout.isFinished(int(name), said)]
+                    if overrides(type(spout), "partitionsToForget"):
+                        left = self._last(each.id, max(self.log.state.planned_metadata, default=committed) + 1).keys()
+                        numbers = {int(name) for name in (*left, *(name for name, _ in known))}
+                        unknown = set(range(max(numbers, default=-1))) - numbers
+                        found[each.id] += [number for number in unknown if spout.isFinished(number, None)]
         return found
 
     def processed(self, txid: int, said: Mapping[str, Partitions], found: bool, due_ms: int = 0) -> None:

@@ -121,13 +121,16 @@ SPOUTS = HookNames(
         "isFinished": ("partition", "metadata"),
         "numPartitions": (),
         "partitionsToPlan": (),
+        "partitionsToForget": (),
         "planPartitionBatch": ("partition", "lastMetadata"),
         "emitPartitionBatchNew": ("attempt", "collector", "partition", "lastMetadata"),
         "emitPartitionBatch": ("attempt", "collector", "partition", "metadata"),
     },
     read=("outputFields",),
     owners=dict.fromkeys(("initializeTransaction", "emitBatch"), "TransactionalSpout")
-    | dict.fromkeys(("partitionsToPlan", "planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED)
+    | dict.fromkeys(
+        ("partitionsToPlan", "partitionsToForget", "planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED
+    )
     | dict.fromkeys(
         ("initPartitions", "committed", "isFinished", "numPartitions", "emitPartitionBatch"),
         f"{_PARTITIONED} or {_OPAQUE}",

@@ -201,6 +201,14 @@ class PartitionedTransactionalSpout(_Partitioned):
         """
         return None
 
+    def partitionsToForget(self) -> Iterable[int]:
+        """Return, on the driver, finished partitions whose metadata is to be kept no longer than this transaction.
+
+        Called when batches were planned. After a restart such a partition is not in what `initPartitions` is given, and
+        `isFinished` is called for it with None. `planPartitionBatch` must not be called for it any more.
+        """
+        return ()
+
     def planPartitionBatch(self, partition: int, lastMetadata: Metadata) -> Metadata:
         """Return, on the driver, the metadata of the next batch of a partition; None if there is nothing new in it.
 

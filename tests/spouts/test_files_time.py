@@ -1,12 +1,13 @@
 """Event time of files: what was read to its end holds no watermark."""
 
 import json
+import os
 from datetime import timedelta
 
 import pytest
 
 from statefx import TopologyBuilder
-from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import FilePartitionedSpout, known
 from statefx.state.view.timers import micros
 from statefx.testing import TopologyTester
 from tests.spouts.timed import START, Watch
@@ -27,6 +28,28 @@ def test_files_read_to_their_ends_hold_no_watermark(tasks, tmp_path):
     made(tmp_path, "d.json", times([100]))
     with TopologyTester(of_time(folder, tasks), tmp_path / "checkpoint", now=START) as tester:
         assert tester.emit().progress.watermarks["watch"] == micros(START + timedelta(seconds=100))
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_files_gone_for_long_hold_no_watermark_after_a_start(tasks, tmp_path, monkeypatch):
+    """Their names lie in a list, and their partitions have no metadata any more."""
+    monkeypatch.setattr(known, "LISTED", 2)
+    folder = made(tmp_path, "a.json", times([1]))
+    tester = TopologyTester(of_time(folder, tasks), tmp_path / "checkpoint", now=START)
+    for turn in range(5):
+        with tester:
+            for number in range(3):
+                made(tmp_path, f"{turn}{number}.json", times([10 * turn + 10]))
+            tester.drain()
+            assert len(os.listdir(folder)) == 3 + (turn == 0)
+            for each in os.scandir(folder):
+                os.unlink(each)
+            tester.drain()
+            made(tmp_path, f"{turn}.json", times([10 * turn + 11]))
+            reached = tester.emit().progress.watermarks["watch"]
+            assert reached == micros(START + timedelta(seconds=10 * turn + 11))
+            (folder / f"{turn}.json").unlink()
+        tester = tester.restart()
 
 
 def test_a_log_that_has_left_the_folder_holds_no_watermark(tmp_path):

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from statefx import PartitionedTransactionalSpout, TopologyBuilder
-from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import FilePartitionedSpout, known
 from statefx.connectors.files.known import CHECKED
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.errors import InputError
@@ -45,8 +47,8 @@ class Driver:
 
     def look(self):
         planned = self.own.plan(1, self.said)
-        self.said |= planned
-        return {each["file"] for each in planned.values()}
+        self.said = {name: each for name, each in {**self.said, **planned}.items() if each is not None}
+        return {each["file"] for each in planned.values() if each and "file" in each}
 
 
 def write(folder, names):
@@ -121,6 +123,85 @@ def test_a_read_file_that_is_gone_and_back_is_not_read_again(content, restarted,
     else:
         with pytest.raises(InputError, match=r"has grown|newer than"):
             [driver.look() for _ in range(2)]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["write", "delete", "back", "changed", "look", "look", "start"]), st.integers(0, 9)),
+        max_size=40,
+    )
+)
+def test_each_file_is_read_once_whatever_goes_and_comes_back(steps, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("in")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known, "LISTED", 3)
+        driver, read, stamps = Driver(folder), set(), {}
+        for step, number in steps:
+            path = folder / str(number)
+            if step == "delete":
+                path.unlink(missing_ok=True)
+            elif step == "start":
+                driver = Driver(folder, driver.said)
+            elif step == "look":
+                changed = [name for name in os.listdir(folder) if name in read and stamp(folder / name) != stamps[name]]
+                if changed:
+                    with pytest.raises(InputError, match=r"has grown|newer than|is shorter"):
+                        [driver.look() for _ in range(3)]
+                    return
+                new = driver.look()
+                assert new == set(os.listdir(folder)) - read
+                read |= new
+                stamps |= {name: stamp(folder / name) for name in new}
+                assert len(driver.said) <= len(os.listdir(folder)) + 10 + 6
+            elif not path.exists():
+                path.write_text("a\n" if step != "changed" else "a\nb\n")
+                os.utime(path, ns=(0, number))
+
+
+def stamp(path):
+    said = os.stat(path)
+    return said.st_size, said.st_mtime_ns
+
+
+def test_names_of_gone_files_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(known, "LISTED", 10)
+    monkeypatch.setattr(known, "NAMES_MAX", 50)
+    driver, most = Driver(tmp_path), 0
+    for turn in range(40):
+        write(tmp_path, [f"{turn}-{number}" for number in range(5)])
+        assert len(driver.look()) == 5
+        driver.look()
+        for each in os.scandir(tmp_path):
+            os.unlink(each)
+        if turn % 7 == 6:
+            driver = Driver(tmp_path, driver.said)
+        most = max(most, len(driver.said))
+    assert most <= 40, "of 200 files, of which 50 and some are kept in lists of ten"
+    write(tmp_path, ["35-0"])
+    with pytest.raises(InputError, match="35-0 is newer than the one that was read"):
+        driver.look()
+    os.unlink(tmp_path / "35-0")
+    write(tmp_path, ["0-0"])
+    assert driver.look() == {"0-0"}, "forgotten: more than so many were read since"
+
+
+@pytest.mark.slow
+def test_start_after_10_000_files_that_are_gone_takes_as_many_calls(tmp_path):
+    took = {}
+    for files in (1_000, 10_000):
+        folder = tmp_path / str(files)
+        folder.mkdir()
+        driver = Driver(folder)
+        write(folder, [f"{number:05d}" for number in range(files)])
+        assert len(driver.look()) == files
+        driver.look()
+        for each in os.scandir(folder):
+            os.unlink(each)
+        for _ in range(3):
+            driver.look()
+        took[files] = calls(lambda folder=folder, said=driver.said: Driver(folder, said).look())
+    assert took[10_000] < 1.1 * took[1_000]
 
 
 class Many(PartitionedTransactionalSpout):

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.connectors.fields import given_schema, spark_schema
-from statefx.connectors.files.known import KnownFiles
+from statefx.connectors.files.known import KnownFiles, file_hash
 from statefx.connectors.files.logs import COMPRESSED, Logs, head_of, present_path, stats
 from statefx.connectors.files.readers import (
     READERS,
@@ -121,6 +121,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._inodes: dict[str, int] = {}
         """Of logs, by their names at the last look."""
         self._planned = 0
+        self._listed = False
+        """Whether this look has planned a list of names."""
         self._bounded = False
         self._until: dict[str | int, int] | None = None
         """What a run that ends (availableNow) reads: names of files or inodes of logs, with their sizes then."""
@@ -179,17 +181,19 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         InputError
             `growing` is another than before: a log is identified in another way than a file.
         """
+        self._listed = False
         for said in metadata.values():
             if ("head" in said) != self.growing:
+                path = os.path.join(self.path, said.get("file", ""))
                 raise InputError(
-                    f"{os.path.join(self.path, said['file'])} was read with growing={not self.growing}, and now "
-                    f"growing={self.growing}: go back, or start with a new checkpointLocation",
-                    path=os.path.join(self.path, said["file"]),
+                    f"{path} was read with growing={not self.growing}, and now growing={self.growing}: go back, or "
+                    "start with a new checkpointLocation",
+                    path=path,
                 )
-        files = {number: said["file"] for number, said in metadata.items()}
         if not self.growing:
-            self._files.take(files, {number for number, said in metadata.items() if said["end"]})
+            self._files.take(metadata)
             return
+        files = {number: said["file"] for number, said in metadata.items()}
         self._names_of_logs = [files.get(number) for number in range(max(files, default=-1) + 1)]
         for number, said in metadata.items():
             self._logs.take(number, said)
@@ -203,8 +207,25 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             self._until |= {} if self.growing else dict.fromkeys(self._names(), sys.maxsize)
         if self.growing:
             return self._follow_logs()
-        self._files.look({each.name for each in self._entries()})
+        self._listed = False
+        for name, hashed in self._files.look({each.name for each in self._entries()}).items():
+            self._take_back(name, hashed)
         return len(self._files)
+
+    def _take_back(self, name: str, hashed: int) -> None:
+        """See that a file which was read, and was gone for long, is the same one; InputError if not."""
+        path = os.path.join(self.path, name)
+        try:
+            said = os.stat(path)
+        except FileNotFoundError:  # it went once more
+            return
+        if file_hash(said.st_size, self._stamp(said)) != hashed:
+            raise self._replaced(path)
+        self._files.compared(name)
+
+    def partitionsToForget(self) -> Iterable[int]:
+        """Return the files that are gone for long, when their names are in a list."""
+        return () if self.growing else self._files.to_forget(self._listed)
 
     def partitionsToPlan(self) -> Iterable[int]:
         """Return the files of which not all was read, and some of the others, in turn, to see whether they changed."""
@@ -246,10 +267,13 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of a file."""
+        if not self.growing and (listed := self._files.listing(partition, lastMetadata)) is not None:
+            self._listed = True
+            return listed
         name = self._names_of_logs[partition] if self.growing else self._files.name(partition)
-        start = 0 if lastMetadata is None else lastMetadata["stop"]
         if name is None or self._planned == self.files_max:
             return None
+        start = 0 if lastMetadata is None else lastMetadata["stop"]
         path = os.path.join(self.path, lastMetadata["file"] if name == _GONE else name)
         try:
             if name == _GONE:
@@ -264,7 +288,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 self._logs.refuse_copy(partition, path, said, gone)
             if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
                 if not self.growing:
-                    self._files.end(partition)
+                    self._files.end(partition, file_hash(size, stamp))
                 return None
             if (until := self._readable(name, said)) is None:
                 return None
@@ -296,7 +320,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 self._files.forget(partition)
         elif last["end"]:  # all of it was read: it may go
             if not self.growing:
-                self._files.end(partition)
+                self._files.end(partition, file_hash(last["size"], last["stamp"]))
             elif not last.get("gone") and self._is_gone(partition):
                 gone = {**last, "start": last["stop"], "gone": True}
                 self._logs.take(partition, gone)
@@ -315,7 +339,9 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def isFinished(self, partition: int, metadata: Any) -> bool:
         """Tell whether a file was read to its end, or a log that was read to its end has left the folder."""
-        return bool(metadata.get("gone") if self.growing else metadata["end"])
+        if metadata is None:  # it was forgotten: a list has its name
+            return not self.growing
+        return bool(metadata.get("gone") or (not self.growing and metadata["end"]))
 
     def _readable(self, name: str, said: os.stat_result) -> int | None:
         """Return up to which byte this run reads a file; None: the file came after the beginning of the run."""
@@ -385,7 +411,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Iterator[None]:
         """Emit a range of a file, batch by batch."""
-        if metadata["start"] == metadata["stop"]:
+        if metadata.get("start") == metadata.get("stop"):  # also of a list of names
             return
         path = present_path(self.path, metadata) if self.growing else os.path.join(self.path, metadata["file"])
         try:
