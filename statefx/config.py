@@ -11,19 +11,42 @@ from typing import Any
 
 from statefx.errors import ConfigError
 
-_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_UNITS = {
+    **dict.fromkeys(("microsecond", "us"), 1e-6),
+    **dict.fromkeys(("millisecond", "ms", "milli"), 1e-3),
+    **dict.fromkeys(("second", "sec", "s"), 1),
+    **dict.fromkeys(("minute", "min", "m"), 60),
+    **dict.fromkeys(("hour", "hr", "h"), 3600),
+    **dict.fromkeys(("day", "d"), 86400),
+    **dict.fromkeys(("week", "w"), 604_800),
+}
+SPELLINGS = "'10 minutes', '10 min', '10m', '1 hour 30 minutes', '500 ms'; units are us, ms, s, min, h, days and weeks"
+"""How lengths of time are written, for messages."""
+
+_TERM = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 
 
 def seconds_of(text: object, *, zero: bool = False) -> float | None:
     """Return a length of time in seconds; None if it is none. It is more than 0, unless `zero` is allowed.
 
-    >>> seconds_of("10 minutes"), seconds_of("1.5 hours"), seconds_of("10 m")
-    (600.0, 5400.0, None)
+    As PySpark writes intervals, and with short units; not months and years, of which no two are equally long.
+
+    >>> seconds_of("10 minutes"), seconds_of("1.5 hours"), seconds_of("10 m"), seconds_of("1 hour 30 MINUTES")
+    (600.0, 5400.0, 600.0, 5400.0)
+    >>> seconds_of("interval 2 weeks"), seconds_of("500ms"), seconds_of("1 month"), seconds_of("0 s")
+    (1209600.0, 0.5, None, None)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) +([a-z]+?)s?", text) if isinstance(text, str) else None
-    if found is None or found[2] not in _UNITS or not (zero or float(found[1])):
+    if not isinstance(text, str):
         return None
-    return float(found[1]) * _UNITS[found[2]]
+    rest = text.strip().lower().removeprefix("interval ").strip()
+    secs, found = 0.0, False
+    while rest:
+        term = _TERM.match(rest)
+        unit = None if term is None else _UNITS.get(term[2], _UNITS.get(term[2].removesuffix("s")))
+        if term is None or unit is None:
+            return None
+        secs, found, rest = secs + float(term[1]) * unit, True, rest[term.end() :]
+    return secs if found and (zero or secs) else None
 
 
 PREFIX = "topology."

@@ -146,6 +146,14 @@ class StatePhaseError(StateError):
     """The call has no meaning in the present phase of the transaction."""
 
 
+RESTORE_OR_REPAIR = (
+    "Restore the file from a backup of the checkpoint. Without one, stop the topology and call "
+    "statefx.repair(checkpointLocation), in a shell `python -m statefx repair`, which goes on from the newest state "
+    "that is whole"
+)
+"""What to do about a damaged file that `repair` can do without: any but those of the log."""
+
+
 class StateCorruptedError(StateError):
     """A state file or log record is damaged, missing or edited; names the file and the remedy."""
 

@@ -50,6 +50,9 @@ KEYS_NAMED = 5
 CELL_CHARS = 100
 """What is longer is cut in a table, never in JSON: what a COMMITTING record says fits, values of state may have MBs."""
 
+UNCUT = ("problem", "reason")
+"""Columns that are shown whole: people need all of an error."""
+
 _NO_TERMINAL_COLUMNS = 10_000
 """How wide a table may be that no terminal shows: as wide as what is in it."""
 
@@ -591,10 +594,18 @@ def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = Non
 def _table(listing: tables.Listing, limit: int | None) -> str:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in listing.header:
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=CELL_CHARS)
+        whole = name in UNCUT
+        table.add_column(
+            name, no_wrap=not whole, overflow="fold" if whole else "ellipsis", max_width=None if whole else CELL_CHARS
+        )
     rows = iter(listing.rows)
     for row in islice(rows, limit):
-        table.add_row(*map(_cell, listing.cells(row)))
+        table.add_row(
+            *(
+                _cell(value, cut=name not in UNCUT)
+                for name, value in zip(listing.header, listing.cells(row), strict=True)
+            )
+        )
     terminal = sys.stdout.isatty()
     console = Console(file=io.StringIO(), force_terminal=terminal, width=None if terminal else _NO_TERMINAL_COLUMNS)
     with console.capture() as printed:
@@ -603,7 +614,7 @@ def _table(listing: tables.Listing, limit: int | None) -> str:
     return "".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()) + more
 
 
-def _cell(value: object) -> Text:
+def _cell(value: object, *, cut: bool = True) -> Text:
     """One line, whatever it is, with nothing that a terminal would obey."""
-    text = "" if value is None else str(value)[: CELL_CHARS + 1]
+    text = "" if value is None else str(value)[: CELL_CHARS + 1 if cut else None]
     return Text("".join(each if each.isprintable() else repr(each)[1:-1] for each in text))

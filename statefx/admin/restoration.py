@@ -110,7 +110,7 @@ def _already_published(found: LogState, pin: Pin) -> str:
         f"{past} may have published {rows} to {targets}. What was read then "
         "would come again, and be published once more behind that. Say sinks='append' if that is right, or "
         "remove these rows there by hand and say it then; or sinks='rewind' where all these sinks can take them back; "
-        "or restore into another checkpoint with to=, whose sinks "
+        "or call restore with to=, into another checkpoint, whose sinks "
         "have other targets"
     )
 
@@ -126,8 +126,9 @@ def _to_take_back(found: LogState, folders: Folders, pin: Pin, sinks: str | None
             raise CheckpointError(
                 f"transaction {txid} was given up once, and rows of transactions {past.after + 1} to {past.until} were "
                 "taken back from the targets of sinks, or may have been: they would be lacking there, for what "
-                f"they came from is not read again. Go back to a transaction up to {past.after}; or restore into "
-                "another checkpoint with to=, whose sinks have other targets; or say sinks='append' if that is right",
+                f"they came from is not read again. Go back to a transaction up to {past.after}; or call restore "
+                "with to=, into another checkpoint, whose sinks have other targets; or say sinks='append' if that is "
+                "right",
                 path=folders.location,
                 txid=txid,
             )
@@ -150,7 +151,7 @@ def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
             f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
             "were set up or wrote elsewhere then, or since they were taken over, nobody can tell which rows are a "
             "transaction's. Nothing was changed. Remove these rows by hand and say sinks='append', or say it if they "
-            "may come once more; or restore into another checkpoint with to=, whose sinks have other targets",
+            "may come once more; or call restore with to=, into another checkpoint, whose sinks have other targets",
             path=folders.location,
             txid=txid,
             sinks=sorted(can_not),

@@ -299,7 +299,7 @@ def _damage_cells(row: Row) -> Sequence[object]:
     return (
         *(row[name] for name in ("path", "problem", "component", "task")),
         keys,
-        last and f"{first or '?'} .. {last}",
+        last and (f"{first} .. {last}" if first else f".. {last}"),
     )
 
 

@@ -63,8 +63,14 @@ class Damage:
             )
         if self.transactions is not None:
             first, last = self.transactions
-            said.append(f"transactions {first or '?'} to {last}")
+            said.append(_transactions(first, last))
         return "; ".join(said)
+
+
+def _transactions(first: int, last: int) -> str:
+    if first == last:
+        return f"transaction {last}"
+    return f"transactions {first} to {last}" if first else f"transaction {last}, and perhaps some before it"
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class Verified:
         return not self.damaged
 
     def __str__(self) -> str:
-        what = f"{self.files} files with {self.bytes} bytes, up to transaction {self.txid}"
+        files = "1 file" if self.files == 1 else f"{self.files} files"
+        what = f"{files} with {self.bytes} bytes, up to transaction {self.txid}"
         return "\n".join([f"{what}: {len(self.damaged) or 'nothing'} damaged", *map(str, self.damaged)])
 
 

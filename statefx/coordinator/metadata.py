@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import msgpack
 
-from statefx.errors import StateCorruptedError
+from statefx.errors import RESTORE_OR_REPAIR, StateCorruptedError
 from statefx.protocol.identity import FileRef
 from statefx.protocol.jsonform import Json, to_json
 from statefx.protocol.log_state import LogState
@@ -111,7 +111,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
         path = f"{storage.url}/{file.name}"
         raise StateCorruptedError(
             f"the metadata of a spout in {path} is damaged: its checksum does not match the one in the log. "
-            "Restore this file from a copy of the checkpoint",
+            f"{RESTORE_OR_REPAIR}",
             path=path,
         )
     read: Mapping[str, Json] = msgpack.unpackb(data) if file.name.endswith(".msgpack") else json.loads(data)
@@ -122,8 +122,7 @@ def lost_metadata(storage: Storage, metadata: Metadata) -> StateCorruptedError:
     """Return the error of a driver that finds the file of metadata gone, and is the newest one."""
     path = f"{storage.url}/{metadata.file.name if metadata.file else ''}"
     return StateCorruptedError(
-        f"the metadata of a spout in {path} is gone, and the log names it. Restore this file from a copy of the "
-        "checkpoint",
+        f"the metadata of a spout in {path} is gone, and the log names it. {RESTORE_OR_REPAIR}",
         path=path,
     )
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statefx.coordinator.transaction import TransactionProgress, came_to
+from statefx.coordinator.transaction import TransactionProgress, came_to, iso
 from statefx.protocol.barrier import Ack
 from statefx.protocol.history import Past, SinkVolume
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -133,7 +133,7 @@ class Progress:
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
-                since = self._failed["since"] if same and self._failed else self.now()
+                since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
 
     def recovering(self, direction: str, attempt: TransactionAttempt) -> None:
@@ -145,7 +145,7 @@ class Progress:
         """A commit or rollback fails and is tried again; None: it went through."""
         with self._lock:
             # Since the first try that failed: how long it lasts is what people ask (rule 6.11).
-            since = self._stuck["since"] if self._stuck else self.now()
+            since = self._stuck["since"] if self._stuck else iso(self.now())
             stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
             self._stuck = None if phase is None else stuck
 
@@ -158,7 +158,7 @@ class Progress:
     def away(self, txid: int, reason: str) -> None:
         """A spout can't say what there is to read for `txid`, and is asked again; no reason: all have answered."""
         with self._lock:
-            since = self._away["since"] if self._away else self.now()
+            since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
 
@@ -229,7 +229,7 @@ class Progress:
         """One that takes part has failed, and is tried again."""
         with self._lock:
             if name in self._sinks:
-                since = self._sinks[name].get("stuck", {}).get("since", self.now())
+                since = self._sinks[name].get("stuck", {}).get("since", iso(self.now()))
                 self._sinks[name] = {**self._sinks[name], "stuck": {"since": since, "reason": reason}}
 
     @property
@@ -255,7 +255,7 @@ class Progress:
             slow = self.asked(SLOW_SECS)
             if slow is not None and self._stuck is None:
                 reason = slow.reason(self.clock())
-                status["stuck"] = {"phase": "PLANNING", "txid": slow.txid, "since": slow.since, "reason": reason}
+                status["stuck"] = {"phase": "PLANNING", "txid": slow.txid, "since": iso(slow.since), "reason": reason}
             elif stuck := self._stuck or self._away:
                 status["stuck"] = dict(stuck)
             if self._failed is not None:

@@ -16,6 +16,15 @@ from statefx.state.view.timers import time_of
 from statefx.topology.graph import INTERNAL
 
 
+def iso(secs: float) -> str:
+    """Return a time in seconds since the epoch as status and progress show it.
+
+    >>> iso(0.5)
+    '1970-01-01T00:00:00.500+00:00'
+    """
+    return datetime.fromtimestamp(secs, UTC).isoformat(timespec="milliseconds")
+
+
 @dataclass(frozen=True)
 class TransactionProgress:
     """One committed transaction.
@@ -97,7 +106,7 @@ class TransactionProgress:
         return {
             "txid": self.txid,
             "attempt": self.attempt,
-            "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
+            "timestamp": iso(self.committed_at),
             "numInputRows": self.input_rows,
             "processedRowsPerSecond": round(self.rows_per_second, 1),
             "sources": dict(self.sources),

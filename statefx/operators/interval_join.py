@@ -8,6 +8,7 @@ of them costs what is in its interval. Beside them are the times of all rows, to
 from __future__ import annotations
 
 import copy
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from statefx.config import seconds_of
+from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import DEFAULT_STREAM, Collector
@@ -55,10 +56,10 @@ def interval_micros(length: Any) -> int:
         return length // timedelta(microseconds=1)
     plain = length.removeprefix("-") if isinstance(length, str) else length
     secs = seconds_of(plain, zero=True)
-    if secs is None:
+    if secs is None or (plain != length and len(re.findall(r"[\d.]+", plain)) > 1):  # a sign is of one term
         raise TopologyError(
-            "between takes two lengths of time, such as ('0 seconds', '1 hour') or ('-5 minutes', '5 minutes'); "
-            f"{length!r} is none"
+            "between takes two lengths of time, such as ('0 seconds', '1 hour') or ('-5 minutes', '5 minutes'), each a "
+            f"timedelta or written as {SPELLINGS}; {length!r} is none"
         )
     return round(secs * 1e6) * (1 if plain == length else -1)
 

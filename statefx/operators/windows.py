@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from statefx.config import seconds_of
+from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import StatefulBolt
 from statefx.operators.hook_names import WINDOWED, HookNames
@@ -341,7 +341,7 @@ class WindowedBolt(StatefulBolt):
         With `withTimestampField`, where no component before the bolt has a ``timestamp=`` with a ``lateness=``.
         """
         if seconds_of(lag) is None:
-            raise TopologyError(f"withLag takes a time, such as '30 seconds', not {lag!r}")
+            raise TopologyError(f"withLag takes a time, such as {SPELLINGS}; not {lag!r}")
         self._lag = lag
         return self
 
@@ -500,5 +500,5 @@ def _length(length: Any, call: str) -> tuple[int, bool]:
         return length.micros, False
     secs = seconds_of(length)
     if secs is None:
-        raise TopologyError(f"{call} takes a time, such as '10 minutes', a timedelta, or Count(100), not {length!r}")
+        raise TopologyError(f"{call} takes a time, such as {SPELLINGS}; a timedelta, or Count(100); not {length!r}")
     return Duration.seconds(secs).micros, False

@@ -87,16 +87,6 @@ def runs_query(session: SparkSession, query_id: str) -> bool:
     return bool(running.containsKey(_jvm(session.sparkContext).java.util.UUID.fromString(query_id)))
 
 
-def interval_ms(text: str) -> int:
-    """Return the milliseconds of an interval, as a trigger of Spark's reads it; ValueError if it is none."""
-    context = SparkContext._active_spark_context
-    assert context is not None
-    try:
-        return int(_jvm(context).org.apache.spark.sql.streaming.Trigger.ProcessingTime(text).intervalMs())
-    except (PySparkException, Py4JError) as error:
-        raise ValueError(f"{text!r} is no interval") from error
-
-
 def deny_log_lines(context: SparkContext, pattern: str) -> None:
     """Keep lines that contain what a regular expression matches out of Spark's log, as long as the JVM runs.
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from uuid import uuid4
 
-from statefx.errors import CheckpointError, StateCorruptedError
+from statefx.errors import RESTORE_OR_REPAIR, CheckpointError, StateCorruptedError
 from statefx.protocol.identity import FileRef
 from statefx.protocol.records import SourceNotes
 from statefx.spark.compaction import missing_compacted, united
@@ -160,7 +160,7 @@ class SourceFiles:
                 files: dict[str, str | None] = json.loads(data)["files"]
                 return files
             problem = "is damaged: its checksum is not the one in the log"
-        remedy = "Restore this file from a copy of the checkpoint"
+        remedy = RESTORE_OR_REPAIR
         raise StateCorruptedError(
             f"{where} {problem}. It says which input has been read: without it rows would come again. {remedy}.",
             path=where,

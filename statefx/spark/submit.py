@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.admin.starting import fit_state
+from statefx.config import SPELLINGS, seconds_of
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import Engine
@@ -26,7 +27,7 @@ from statefx.spark.engine import SparkEngine
 from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import no_rows, unite
-from statefx.spark.internals import clone, interval_ms, sources_of
+from statefx.spark.internals import clone, sources_of
 from statefx.spark.parallel import Executors
 from statefx.spark.pickling import dumps
 from statefx.spark.pipelined.choice import is_pipelined
@@ -280,20 +281,20 @@ def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict
     if kind in ("availableNow", "once") and value is True:
         return {kind: value}
     if kind == "processingTime" and isinstance(value, str) and value.strip():
-        try:  # Spark would refuse it only when its query begins
-            interval_ms(value)
-        except ValueError as error:
+        secs = seconds_of(value, zero=True)
+        if secs is None:  # Spark would refuse it only when its query begins
             raise ConfigError(
-                f"trigger: {value!r} is no interval; write it as in {{'processingTime': '5 seconds'}}", value=value
-            ) from error
-        return {kind: value}
+                f"trigger: {value!r} is no interval; write it as in {{'processingTime': '5 seconds'}}, or {SPELLINGS}",
+                value=value,
+            )
+        return {kind: f"{round(secs * 1000)} milliseconds"}
     raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
 
 
 def _spout_trigger(arguments: Mapping[str, Any]) -> SpoutTrigger:
     """Return what `_checked_trigger` has returned, for spouts."""
     if "processingTime" in arguments:
-        return SpoutTrigger(interval_ms(arguments["processingTime"]) / 1000)
+        return SpoutTrigger(int(arguments["processingTime"].split()[0]) / 1000)
     return SpoutTrigger(
         once="once" in arguments, available_now="availableNow" in arguments, close_time="closeTime" in arguments
     )

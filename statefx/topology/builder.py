@@ -199,9 +199,12 @@ class BoltDeclarer:
 
     def _keys(self, name: str, source: str, fields: tuple[str, ...]) -> tuple[str, ...]:
         if not fields or not all(isinstance(one, str) for one in fields):
+            names = [one for field in fields for one in (field if isinstance(field, list | tuple) else [field])]
+            called = all(isinstance(one, str) for one in names) and names
+            example = ", ".join(f'"{one}"' for one in called or ["word"])
             raise TopologyError(
-                f"bolt {self.id!r}: {name}({source!r}, ...) needs the names of one or more fields, as in "
-                f'{name}({source!r}, "word")',
+                f"bolt {self.id!r}: {name}({source!r}, ...) takes the names of one or more fields, each as an "
+                f'argument: write {name}("{source}", {example})',
                 component=self.id,
             )
         return fields

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.config import INT_MAX, seconds_of
+from statefx.config import INT_MAX, SPELLINGS, seconds_of
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import (
     DEFAULT_STREAM,
@@ -57,7 +57,7 @@ def check_seconds(text: Any, what: str) -> float:
     """Return a length of time in seconds; TopologyError, which names `what`, if it is none."""
     secs = seconds_of(text)
     if secs is None:
-        raise TopologyError(f"{what} is a time, such as '10 minutes', '30 seconds', '2 hours' or '1 day', not {text!r}")
+        raise TopologyError(f"{what} is a time, such as {SPELLINGS}; not {text!r}")
     return secs
 
 

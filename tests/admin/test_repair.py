@@ -18,6 +18,8 @@ from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.state.changelog import reading
+from statefx.state.changelog.artefacts import Artefact
 from statefx.storage import FolderStorage
 from statefx.testing import Limits
 from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedStorage, every_crash
@@ -48,6 +50,43 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def newest(folder: Path, task: int = 0, kind: str = "changelog") -> Path:
     return max((folder / f"state/keep/{task}").glob(f"*.{kind}"))
+
+
+def read_whole(storage: FolderStorage, name: str) -> None:
+    (head,) = reading.read_heads(storage, [name])
+    if not isinstance(head, Artefact):
+        raise head
+    for _ in reading.read_range(storage, head, None, None):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["changelog", "snapshot"])
+@pytest.mark.parametrize("how", ["head", "body", "cut", "deleted"])
+def test_texts_of_damage_name_the_file_once_and_the_remedy(place: Path, how: str, kind: str, capsys: Any) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK, limits=IMAGES)
+        path = newest(keeper.folder, 0, kind)
+        if how == "deleted":
+            path.unlink()
+        elif how == "cut":
+            path.write_bytes(path.read_bytes()[:-1])
+        else:
+            flip(path, 20 if how == "head" else path.stat().st_size - 1)
+        name = str(path.relative_to(keeper.folder))
+        (damage, *_) = verify(keeper.folder).damaged
+        assert name not in damage.problem
+        assert "backup" not in damage.problem
+        for command in ("verify", "repair"):
+            assert main([command, str(keeper.folder), "--table"]) == 1
+            shown = capsys.readouterr().out
+            assert damage.problem in shown, "nothing is cut off"
+            assert "?" not in shown
+            assert not shown.startswith("0 files")
+            assert all(line.count(name) <= 1 for line in shown.splitlines())
+        storage = FolderStorage(keeper.folder)
+        with pytest.raises(StateCorruptedError, match=r"call statefx\.repair\(checkpointLocation\)") as raised:
+            read_whole(storage, name)
+        assert str(raised.value).count(name) == 1
 
 
 def test_what_is_whole_stays_as_it_is(place: Path) -> None:

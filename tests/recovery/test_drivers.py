@@ -10,6 +10,7 @@ import pytest
 from statefx import BatchBolt, Stateful, TopologyBuilder
 from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.log import read_state
+from statefx.coordinator.transaction import iso
 from statefx.errors import (
     AttemptsExhaustedError,
     BoltError,
@@ -136,7 +137,7 @@ def test_a_transaction_that_is_committing_is_never_rolled_back(place: Path) -> N
         assert status[0]["phase"] == "COMMITTING"
         stuck = status[0]["stuck"]
         assert (stuck["phase"], stuck["txid"]) == ("commit", 1)
-        assert stuck["since"] == tester._began, "since when it first failed, not since the last try"
+        assert stuck["since"] == iso(tester._began), "since when it first failed, not since the last try"
         assert "RuntimeError: the mail server is down" in stuck["reason"]
         assert tester.steps[-1] == "after commit hooks witness/0 for 1"
         assert not [entry for entry in driver.journal if entry[0] == "preRollback"]

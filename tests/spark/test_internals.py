@@ -85,14 +85,6 @@ def test_queries_of_all_sessions_are_known_by_their_id(spark, place):
 
 
 @pytest.mark.slow
-def test_intervals(spark):
-    assert internals.interval_ms("2 seconds") == 2000
-    assert internals.interval_ms("1 minute 500 milliseconds") == 60_500
-    with pytest.raises(ValueError, match="'soon' is no interval"):
-        internals.interval_ms("soon")
-
-
-@pytest.mark.slow
 def test_lines_are_kept_out_of_sparks_log_by_one_filter_for_each_pattern(spark, context):
     """Log4j's own filters, as its appenders have them."""
     for pattern in ("secret", "hidden", "secret"):

@@ -5,6 +5,7 @@ import pytest
 from statefx import FailedException, TopologyBuilder
 from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.progress import SLOW_SECS, Progress
+from statefx.coordinator.transaction import iso
 from statefx.errors import BoltError
 from statefx.state.view.timers import EPOCH
 from statefx.testing import TopologyTester
@@ -59,7 +60,7 @@ def test_the_status_says_why_nothing_is_read_and_since_when_until_the_spout_answ
         assert "stuck" not in tester.status
         assert tester.state("count") == ALL
     reason = f"spout 'numbers', {hook}: the server is away"
-    assert seen == [{"phase": "PLANNING", "txid": 1, "since": tester._began + 5, "reason": reason}] * 3
+    assert seen == [{"phase": "PLANNING", "txid": 1, "since": iso(tester._began + 5), "reason": reason}] * 3
 
 
 def test_a_tester_whose_spout_stays_away_says_why_it_ends(tmp_path):
@@ -79,7 +80,7 @@ def test_a_hook_that_takes_long_is_shown_while_it_runs():
         assert progress.status()["stuck"] == {
             "phase": "PLANNING",
             "txid": 3,
-            "since": 1000.0,
+            "since": "1970-01-01T00:16:40.000+00:00",
             "reason": "spout 'numbers' has been in planPartitionBatch on the driver for 10 s",
         }
     assert "stuck" not in progress.status()

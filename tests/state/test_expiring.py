@@ -79,7 +79,7 @@ def test_a_ttl_is_a_text_a_timedelta_or_seconds(checkpoint, ttl):
         ({"ttl": timedelta(0)}, ValueError, "a ttl is above 0"),
         ({"ttl": float("nan")}, ValueError, "a ttl is above 0"),
         ({"ttl": float("inf")}, ValueError, "at most 1,000 years"),
-        ({"ttl": "soon"}, ValueError, "such as '30 minutes'"),
+        ({"ttl": "soon"}, ValueError, "such as '10 minutes'"),
         ({"ttl": True}, TypeError, "a text such as '30 minutes', a timedelta or seconds, not True"),
         ({"ttl": b"1"}, TypeError, "a timedelta or seconds"),
         ({"ttl": 1, "touch": "never"}, ValueError, "touch is 'write' or 'read', not 'never'"),

@@ -275,7 +275,7 @@ def test_malformed_output_fields_name_the_component(builder, fields, message):
 @pytest.mark.parametrize("fields", [(), (5,), (["word"],)])
 def test_a_keyed_grouping_without_fields(builder, name, fields):
     declarer = builder.setBolt("split", Split())
-    with pytest.raises(TopologyError, match=rf"bolt 'split': {name}\('lines', ...\) needs the names of one or more"):
+    with pytest.raises(TopologyError, match=rf"bolt 'split': {name}\('lines', ...\) takes the names of one or more"):
         getattr(declarer, name)("lines", *fields)
 
 

@@ -26,7 +26,7 @@ import msgpack
 import msgspec
 from xxhash import xxh3_64_digest, xxh3_128
 
-from statefx.errors import StateCorruptedError, StateError
+from statefx.errors import RESTORE_OR_REPAIR, StateCorruptedError, StateError
 from statefx.protocol.identity import Namespace, Version
 from statefx.state.contract.blocks import InBlocks, in_blocks, regrouped
 from statefx.state.contract.store import Write
@@ -42,11 +42,6 @@ SEAL_BYTES = 16
 _CHECKSUM_DIGITS = 2 * SEAL_BYTES
 CHUNK = struct.Struct(">I8s")
 _CHUNK_BYTES = 4 << 20
-
-_REMEDY = (
-    "Restore the file from a backup of the checkpoint, or start over on a new checkpointLocation; "
-    "never edit files below state/."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +154,19 @@ def new_token() -> str:
 
 def corrupted(path: str, found: str, expected: str, *, missing: bool = False) -> StateCorruptedError:
     """Return the error for a file that isn't what it must be."""
+    problem = f"{found}; expected {expected}"
     return StateCorruptedError(
-        f"{path}: {found}; expected {expected}. {_REMEDY}", path=path, expected=expected, missing=missing
+        f"{path}: {problem}. {RESTORE_OR_REPAIR}; never edit files below state/",
+        path=path,
+        problem=problem,
+        expected=expected,
+        missing=missing,
     )
+
+
+def problem_of(error: Exception) -> str:
+    """Return what is wrong with a file, without its path and the remedy."""
+    return str(getattr(error, "problem", error))
 
 
 def write(storage: Storage, prefix: str, identity: Identity, entries: Iterable[Write]) -> Artefact:

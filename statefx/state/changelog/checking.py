@@ -57,7 +57,7 @@ def check(
 ) -> list[Damaged]:
     """Return what is damaged of the files that the versions `kept` need, and of `snapshots`.
 
-    `read` is told the size of each file that was read.
+    `read` is told the size of each file that was read; 0 of one whose head is damaged.
     """
     found: dict[str, Damaged] = {}
     bodies: dict[str, Artefact] = {}
@@ -77,8 +77,12 @@ def check(
             bodies[head.name] = head
         except StateError as error:
             name = artefacts.snapshot_name(changelog.namespace.prefix, snapshot.version, snapshot.checksum)
-            found[name] = Damaged(name, str(error), getattr(error, "missing", False), 1, snapshot.version.txid)
+            found[name] = Damaged(
+                name, artefacts.problem_of(error), getattr(error, "missing", False), 1, snapshot.version.txid
+            )
     damaged = list(found.values())
+    for _ in (each for each in damaged if not each.missing):
+        read(0)
     for body in bodies.values():
         damaged += _of_body(changelog, body)
         read(body.size_bytes)
@@ -120,7 +124,7 @@ def _heads(changelog: Changelog, versions: Sequence[Version]) -> Iterator[tuple[
                     version,
                     changelog.namespace.id,
                 ):
-                    yield version, StateError(f"{head.name}: it is the file of {identity}")
+                    yield version, StateError(f"it is the file of {identity}")
                     continue
                 head = replace(head, whole=b"")  # a thousand of them are not held in memory
             yield version, head
@@ -128,7 +132,7 @@ def _heads(changelog: Changelog, versions: Sequence[Version]) -> Iterator[tuple[
 
 def _of_head(changelog: Changelog, version: Version, first: int, error: StateError) -> tuple[str, Damaged]:
     name = artefacts.changelog_name(changelog.namespace.prefix, version)
-    return name, Damaged(name, str(error), getattr(error, "missing", False), first, version.txid)
+    return name, Damaged(name, artefacts.problem_of(error), getattr(error, "missing", False), first, version.txid)
 
 
 def _of_body(changelog: Changelog, file: Artefact) -> list[Damaged]:

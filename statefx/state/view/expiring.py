@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from statefx.config import seconds_of
+from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import CodecError
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import Write
@@ -55,7 +55,7 @@ def milliseconds_of(ttl: Any, what: str) -> int:
     if isinstance(ttl, str):
         found = seconds_of(ttl)
         if found is None:
-            raise ValueError(f"{what}: a ttl is a time such as '30 minutes', '10 seconds' or '1 day', not {ttl!r}")
+            raise ValueError(f"{what}: a ttl is a time such as {SPELLINGS}; not {ttl!r}")
         ttl = found
     secs = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if isinstance(secs, bool) or not isinstance(secs, int | float):

@@ -1,0 +1,125 @@
+"""Lengths of time: one parser, and everywhere that one is given it takes the same spellings, or names them."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statefx import IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx.config import SPELLINGS, seconds_of
+from statefx.errors import ConfigError, TopologyError
+from statefx.operators.interval_join import interval_micros
+from statefx.state.view.expiring import milliseconds_of
+from statefx.testing import rows
+
+UNITS = {
+    1e-6: ["us", "microsecond", "microseconds"],
+    1e-3: ["ms", "millisecond", "milliseconds"],
+    1: ["s", "sec", "secs", "second", "seconds", "SECONDS"],
+    60: ["m", "min", "mins", "minute", "minutes", "Minutes"],
+    3600: ["h", "hr", "hrs", "hour", "hours"],
+    86400: ["d", "day", "days"],
+    604800: ["w", "week", "weeks"],
+}
+WRONG = [
+    "",
+    "soon",
+    "10",
+    "minutes",
+    "10 parsecs",
+    "3 months",
+    "1 year",
+    "-5 minutes",
+    "5 minutes and",
+    "1e3 s",
+    "\u0661 s",
+]
+
+
+class Messages(Spout):
+    outputFields = "at timestamp, n long"
+
+    def nextTuple(self, collector):
+        pass
+
+
+class Windows(WindowedBolt):
+    outputFields = "n long"
+
+    def execute(self, window, collector):
+        pass
+
+
+class Keep(StatefulBolt):
+    def initState(self, state):
+        pass
+
+    def execute(self, tup, collector):
+        pass
+
+
+def stream(**more):
+    TopologyBuilder("t").setStream("s", rows("at timestamp"), timestamp="at", **more)
+
+
+GIVEN = {
+    "lateness": lambda text: stream(lateness=text),
+    "maxAhead": lambda text: stream(maxAhead=text),
+    "idleAfter": lambda text: TopologyBuilder("t").setSpout("s", Messages(), timestamp="at", idleAfter=text),
+    "dedup": lambda text: TopologyBuilder("t").setSpout("s", Messages(), dedup=text),
+    "withTumblingWindow": lambda text: Windows().withTumblingWindow(text),
+    "withWindow": lambda text: Windows().withWindow(text, text),
+    "withSessionWindow": lambda text: Windows().withSessionWindow(text),
+    "withLag": lambda text: Windows().withLag(text),
+    "between": lambda text: IntervalJoin("a", "b", "k", ("0 seconds", text), "k"),
+    "ttl": lambda text: milliseconds_of(text, "state.map('recent')"),
+}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 999), st.sampled_from([(n, u) for n, us in UNITS.items() for u in us])),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_terms_add_up_with_or_without_spaces(terms):
+    wanted = sum(number * factor for number, (factor, _) in terms)
+    for gap, between in ((" ", " "), ("", " "), ("  ", "")):
+        text = between.join(f"{number}{gap}{unit}" for number, (_, unit) in terms)
+        assert seconds_of(text) == pytest.approx(wanted)
+        assert seconds_of(f" interval {text} ") == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("text", ["10 minutes", "30 min", "2m", "1 hour 30 minutes", "500 ms", "interval 5 seconds"])
+@pytest.mark.parametrize("call", GIVEN)
+def test_every_call_takes_every_spelling(call, text):
+    GIVEN[call](text)
+
+
+@pytest.mark.parametrize("text", WRONG)
+@pytest.mark.parametrize("call", GIVEN)
+def test_every_call_names_the_spellings_of_what_it_refuses(call, text):
+    if (call, text) == ("between", "-5 minutes"):
+        text = "-soon"
+    with pytest.raises((TopologyError, ConfigError, ValueError)) as raised:
+        GIVEN[call](text)
+    assert SPELLINGS in str(raised.value)
+
+
+def test_bounds_of_a_join_may_be_negative():
+    assert interval_micros("-5m") == interval_micros(timedelta(minutes=-5)) == -300_000_000
+    with pytest.raises(TopologyError, match="two lengths of time"):
+        interval_micros("-1 hour 30 minutes")
+
+
+@pytest.mark.parametrize(
+    ("fields", "write"), [((["a"],), '"a"'), ((["a", "b"],), '"a", "b"'), ((), '"word"'), ((5,), '"word"')]
+)
+@pytest.mark.parametrize("name", ["fieldsGrouping", "partialKeyGrouping"])
+def test_fields_in_a_list_are_refused_with_the_call(name, fields, write):
+    builder = TopologyBuilder("t")
+    with pytest.raises(TopologyError) as raised:
+        getattr(builder.setBolt("keep", Keep()), name)("in", *fields)
+    assert f'write {name}("in", {write})' in str(raised.value)
