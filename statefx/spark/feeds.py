@@ -39,7 +39,6 @@ logger = logging.getLogger("statefx")
 _ROLLBACK_SECS = 30.0
 _POLL_SECS = 0.1
 _CONTEXT_POLL_SECS = 1
-_STOP_SECS = 5.0
 _STOP_POLL_SECS = 0.01
 
 
@@ -269,10 +268,11 @@ class StreamFeed:
         """
         if query is None:
             return
-        threading.Thread(target=_stop, args=(query,), name="statefx-end", daemon=True).start()
-        end = time.monotonic() + _STOP_SECS
+        stopping = threading.Thread(target=_stop, args=(query,), name="statefx-end", daemon=True)
+        stopping.start()
+        # However long that takes: where the callback returns first, the stack is printed, and its end may come last.
         with contextlib.suppress(Py4JError):
-            while query.isActive and time.monotonic() < end:
+            while query.isActive and stopping.is_alive():
                 time.sleep(_STOP_POLL_SECS)
 
     def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
