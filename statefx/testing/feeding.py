@@ -269,6 +269,8 @@ class _FedAcks(PendingAcks):
 
 def feeds_of(topology: Topology, fed: str | Iterable[str]) -> dict[str, Feed]:
     """Return the feeds of spouts by id; TopologyError if one of `fed` is none."""
+    if not isinstance(topology, Topology):  # refused where all who submit refuse it
+        return {}
     spouts = {**topology.replaying_spouts, **topology.tracked_spouts}
     found = {}
     for id in [fed] if isinstance(fed, str) else fed:
@@ -281,6 +283,8 @@ def feeds_of(topology: Topology, fed: str | Iterable[str]) -> dict[str, Feed]:
 
 def with_feeds(topology: Topology, feeds: Mapping[str, Feed]) -> Topology:
     """Return the topology with spouts that read the feeds in the place of its own."""
+    if not feeds:
+        return topology
     components = [_fed(one, feeds[one.id]) if one.id in feeds else one for one in topology.components]
     return Topology(topology.name, tuple(components), topology.edges)
 
