@@ -10,10 +10,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 from sqlalchemy import MetaData, NullPool, Table, create_engine
+from sqlalchemy.dialects import mysql
 
 from statefx.connectors.sql import SqlBackend, SqlPartitionedSpout, SqlQueueSpout
-from statefx.connectors.sql.columns import check_columns
-from statefx.connectors.sql.types import converter
+from statefx.connectors.sql.columns import _generic_column, _generic_holds, check_columns
+from statefx.connectors.sql.types import converter, sql_type
 from statefx.errors import ConfigError, SinkError, TopologyError
 from tests.connectors.round_trips import emitted
 from tests.connectors.values import AWKWARD
@@ -272,3 +273,21 @@ def test_table_of_values_that_takes_two_keys_for_one_is_refused(sqlite_database)
     sqlite_database.run("create table t (key text collate nocase primary key, version text, value text, undo text)")
     with closing(SqlBackend(sqlite_database.url, "t")) as backend, pytest.raises(ConfigError, match="key 'key'"):
         backend.multiGet(["a"])
+
+
+def test_columns_that_mysql_is_given_hold_their_fields_and_narrower_ones_are_refused():
+    """By SQLAlchemy's types alone: no server of it runs here."""
+    dialect = mysql.dialect()
+    for kind in FIELDS:
+        column = _generic_column(sql_type(pa.field("v", kind), lite=False).dialect_impl(dialect), zones=False)
+        assert _generic_holds(kind, column), kind
+    assert sql_type(pa.field("v", pa.timestamp("us")), lite=False).compile(dialect=dialect) == "DATETIME(6)"
+    for kind, narrow in (
+        (pa.timestamp("us"), mysql.DATETIME()),
+        (pa.float64(), mysql.FLOAT()),
+        (pa.decimal128(10, 2), mysql.DECIMAL(10, 1)),
+        (pa.string(), mysql.CHAR(9)),
+        (pa.string(), mysql.INTEGER()),
+        (pa.int64(), mysql.TEXT()),
+    ):
+        assert not _generic_holds(kind, _generic_column(narrow, zones=False)), kind

@@ -137,7 +137,8 @@ def columns_of(connection: sa.Connection, table: sa.Table) -> dict[str, Column]:
     with warnings.catch_warnings():  # of a type that SQLAlchemy does not know, which no field has
         warnings.simplefilter("ignore", alchemy().exc.SAWarning)
         found = alchemy().inspect(connection).get_columns(table.name, schema=table.schema)
-    return {column["name"]: _generic_column(column["type"]) for column in found}
+    zones = connection.dialect.name not in ("mysql", "mariadb")
+    return {column["name"]: _generic_column(column["type"], zones=zones) for column in found}
 
 
 def _holds(database: str, kind: pa.DataType, column: Column) -> bool:
@@ -278,27 +279,32 @@ _CLASSES = (
 """The first that fits counts: classes of SQLAlchemy are each other's bases."""
 
 
-def _generic_column(kind: Any) -> Column:
-    sa = alchemy()
-    base = next((name for name in _CLASSES if isinstance(kind, getattr(sa, name))), "")
-    size = (kind.precision or 0, kind.scale or 0) if base == "Numeric" else ()
+def _generic_column(kind: Any, *, zones: bool) -> Column:
+    """Return a column by its type; without `zones`, drivers write times in UTC and leave out the zone."""
+    base = next((name for name in _CLASSES if isinstance(kind, getattr(alchemy(), name))), "")
+    size: tuple[int, ...] = ()
+    if base in ("Numeric", "Float"):
+        size = (kind.precision or getattr(kind, "binary_precision", None) or 0, kind.scale or 0)
     if base == "DateTime":
-        base += " with zone" if kind.timezone else ""
+        size = (getattr(kind, "fsp", 6) or 0,)
+        base += "" if not zones else " with zone" if kind.timezone else " without zone"
     return Column(str(kind), base, size)
 
 
 def _generic_holds(kind: pa.DataType, column: Column) -> bool:
     if pa.types.is_decimal(kind):
         return column.base == "Numeric" and column.size[1] >= kind.scale
+    if pa.types.is_floating(kind):
+        return column.base == "Double" or (column.base == "Float" and column.size[0] >= 53)
     if pa.types.is_timestamp(kind):
-        return column.base == ("DateTime" if kind.tz is None else "DateTime with zone")
+        zone = "without" if kind.tz is None else "with"
+        return column.base in ("DateTime", f"DateTime {zone} zone") and column.size == (6,)
     return next((column.base in bases for fits, bases in _GENERIC if fits(kind)), False)
 
 
 _GENERIC: Sequence[tuple[Callable[[pa.DataType], bool], tuple[str, ...]]] = (
     (pa.types.is_boolean, ("Boolean", "Integer")),
     (pa.types.is_integer, ("Integer", "Numeric")),
-    (pa.types.is_floating, ("Double",)),
     (pa.types.is_string, ("String",)),
     (pa.types.is_large_string, ("String",)),
     (pa.types.is_binary, ("LargeBinary",)),

@@ -38,9 +38,16 @@ _SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bo
     (pa.types.is_large_string, lambda sa, kind, lite: sa.Text()),
     (pa.types.is_binary, lambda sa, kind, lite: sa.LargeBinary()),
     (pa.types.is_date, lambda sa, kind, lite: sa.Date()),
-    (pa.types.is_timestamp, lambda sa, kind, lite: sa.DateTime(timezone=kind.tz is not None)),
+    (pa.types.is_timestamp, lambda sa, kind, lite: _timestamp(sa, zoned=kind.tz is not None)),
     (pa.types.is_nested, lambda sa, kind, lite: sa.JSON()),
 )
+
+
+def _timestamp(sa: Any, *, zoned: bool) -> Any:
+    """Return a type for times of microseconds, which MySQL keeps only if it is told to."""
+    from sqlalchemy.dialects.mysql import DATETIME  # noqa: PLC0415 - an extra
+
+    return sa.DateTime(timezone=zoned).with_variant(DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def contains(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
