@@ -175,7 +175,7 @@ class BoltOperator(TaskOperator):
         if self._guarded is not None and not self._broadcasting:
             batch = self._guarded.received(edge, batch)
         if self._windows is not None:
-            self._windows.feed(edge, batch)
+            self._windows.feed(edge, batch, self._guarded, roots)
             return False
         if bolt.vectorised and not self._broadcasting:
             self._execute_batch(_marked(batch, edge, source), roots)

@@ -25,6 +25,7 @@ from statefx.runtime.operator import TaskAttempt
 from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
 from statefx.runtime.trees import Roots, Trees
 from statefx.state.view.lent import LentState
+from statefx.state.view.undo import Journal
 from statefx.topology.graph import Edge, OnError
 
 LOST = "the tuple is lost, for its message has no id, or it was emitted without anchors"
@@ -71,6 +72,12 @@ class GuardedCalls:
         self._forms: dict[int, JsonRows] = {}
         self._rows = 0
         self._why = ""
+        self._batch_hook = "executeBatch"
+
+    @property
+    def journal(self) -> Journal:
+        """How to undo what the present call has done so far."""
+        return self._guard.journal
 
     @property
     def set_aside(self) -> SetAside:
@@ -212,13 +219,15 @@ class GuardedCalls:
         execute: Callable[[pa.RecordBatch], object],
         batch: pa.RecordBatch,
         roots: Sequence[Roots] | None = None,
+        hook: str = "executeBatch",
     ) -> None:
         """Give the bolt a batch; if it raises an error the halves of it, until the rows that are to blame are alone.
 
         Rows keep their order. A batch that can be dealt with in halves alone has no bad row. Rows that are replayed
         come one by one: whether one may be executed depends on what has become of the one before. `roots` are those of
-        the rows; None: FailedException fails the transaction.
+        the rows; None: FailedException fails the transaction. `hook` is what rows are given to.
         """
+        self._batch_hook = hook
         parts: list[tuple[pa.RecordBatch, int | None, Sequence[Roots] | None]] = [(batch, None, roots)]
         if self._numbers is not None:
             parts = [
@@ -282,9 +291,9 @@ class GuardedCalls:
         """Set aside the only row of a batch, or lose it."""
         if self.sets_aside:
             key = None if self._quarantine is None else self._keys_of(row)[0]
-            self._set_aside(error, "executeBatch", row, key, number)
+            self._set_aside(error, self._batch_hook, row, key, number)
         else:
-            self._lose(_reason_of(error), "executeBatch")
+            self._lose(_reason_of(error), self._batch_hook)
 
     def _lose(self, reason: str, hook: str) -> None:
         """Count a loose row."""

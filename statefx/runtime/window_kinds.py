@@ -18,9 +18,11 @@ entries go where their key does, and all tasks get the marks (`statefx.admin.lay
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -31,6 +33,7 @@ from statefx.state.encoding.values import zone_in
 from statefx.state.view.keyvalue import MapState
 from statefx.state.view.lent import LentState, given_back, windows_of
 from statefx.state.view.timers import time_of
+from statefx.state.view.undo import Journal
 
 BEFORE_ALL = -(1 << 80)
 CHUNK_ROWS = 1000
@@ -43,6 +46,8 @@ class Kept(ABC):
     def __init__(self, form: Form, opened: MapState[Any, Any], passed: int) -> None:
         self._form, self._map, self._passed = form, opened, passed
         self._changed: dict[Any, Any] = {}
+        self.journal: Journal | None = None
+        """While rows are taken that may be taken back: how."""
 
     @abstractmethod
     def take(self, keys: Sequence[Any], times: Sequence[Any], tuples: list[Any], shape: int | None) -> list[int]:
@@ -58,13 +63,23 @@ class Kept(ABC):
 
     def _load(self, places: Iterable[Any], fresh: Callable[[], Any]) -> dict[Any, Any]:
         """Return the dict of what changes, with all `places` in it."""
-        changed = self._changed
-        missing = [place for place in dict.fromkeys(places) if place not in changed]
+        changed, journal = self._changed, self.journal
+        wanted = dict.fromkeys(places)
+        missing = [place for place in wanted if place not in changed]
+        new = set()
         if missing:
             found = self._map.getAll(missing)
             for place in missing:
                 value = found.get(place, _NOTHING)
+                if value is _NOTHING:
+                    new.add(place)
                 changed[place] = fresh() if value is _NOTHING else value
+        if journal is not None:  # users change values in place, so that copies are made
+            for place in wanted:
+                if place in new:
+                    journal.append(partial(changed.pop, place, None))
+                else:
+                    journal.append(partial(changed.__setitem__, place, copy.deepcopy(changed[place])))
         return changed
 
     def _save(self) -> None:

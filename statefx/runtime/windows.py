@@ -11,6 +11,8 @@ Where it lies in state tells `statefx.runtime.window_kinds`. Times are microseco
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,14 @@ from statefx.operators.tuples import tuple_maker
 from statefx.operators.windows import WINDOW, WINDOWS, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
 from statefx.runtime.bolts import check_nothing, hook, values_of
+from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.trees import Roots
 from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
 from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
 from statefx.state.contract.spaces import Kind
 from statefx.state.view.lent import LentState, has_taken, windows_of
+from statefx.state.view.undo import Journal
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
 
@@ -49,6 +54,7 @@ class Windows:
         self._windowing = bolt._windowing
         assert self._windowing is not None  # setBolt has seen to it
         self.late = 0
+        self._journal: Journal | None = None
         self._marks = windows_of(state, "marks")
         plan = task.deployment.plan
         self._inputs = {edge.id: _Input(edge, task) for edge in plan.inputs[task.id.component]}
@@ -72,14 +78,30 @@ class Windows:
             return max(self._passed, self._task.order.clock_ms * 1000)
         return BEFORE_ALL if self._task.watermark is None else self._task.watermark
 
-    def feed(self, edge: Edge, batch: pa.RecordBatch) -> None:
-        """Put the rows of a batch into windows."""
+    def feed(
+        self,
+        edge: Edge,
+        batch: pa.RecordBatch,
+        guarded: GuardedCalls | None = None,
+        roots: Sequence[Roots] | None = None,
+    ) -> None:
+        """Put the rows of a batch into windows; `guarded` sets those aside of which an error comes."""
         one = self._inputs[edge.id]
-        if self._bolt.vectorised:
-            self._feed_batch(one, batch)
+        take = partial(self._feed_batch if self._bolt.vectorised else self._feed_rows, one)
+        if guarded is None or not guarded.sets_aside:
+            take(batch)
             return
         with self._hook(self._filling):
-            columns = values_of(batch, one.source, edge)
+            self._kept.journal = self._journal = guarded.journal
+            try:
+                guarded.run_batch(take, batch, roots, self._filling)
+            finally:
+                self._kept.journal = self._journal = None
+
+    def _feed_rows(self, one: _Input, batch: pa.RecordBatch) -> None:
+        with self._hook(self._filling):
+            one.check_keys(batch)
+            columns = values_of(batch, one.source, one.edge)
         times = self._times(one, batch)
         tuples = list(map(one.tuple, zip(*columns, strict=True)))
         with self._hook(self._filling):
@@ -89,6 +111,8 @@ class Windows:
     def _feed_batch(self, one: _Input, batch: pa.RecordBatch) -> None:
         """Have the bolt make values of a batch, and put them into windows."""
         assert isinstance(self._kept, Tumbling | Sliding)  # the builder refuses others
+        with self._hook(self._filling):
+            one.check_keys(batch)
         times = self._time_column(one, batch)
         known = times.is_valid()
         panes = np.asarray(times.fill_null(0))
@@ -97,7 +121,7 @@ class Windows:
         if not pc.all(in_time).as_py():
             late = batch.filter(pc.invert(in_time))
             if self._bolt._late_stream is None:
-                self.late += late.num_rows
+                self._count_late(late.num_rows)
             else:
                 with self._hook(self._filling):
                     tuples = list(map(one.tuple, zip(*values_of(late, one.source, one.edge), strict=True)))
@@ -114,8 +138,13 @@ class Windows:
             with self._hook("mergeWindows"):
                 self._kept.merge(*values)
 
+    def _count_late(self, rows: int) -> None:
+        if self._journal is not None:
+            self._journal.append(partial(setattr, self, "late", self.late))
+        self.late += rows
+
     def _tell_late(self, one: _Input, tuples: Sequence[Any], times: Sequence[Any]) -> None:
-        self.late += len(tuples)
+        self._count_late(len(tuples))
         stream = self._bolt._late_stream
         if stream is None or not tuples:
             return
@@ -149,6 +178,8 @@ class Windows:
         return 0 if first is None else max(1, -(-first // 1000))
 
     def _hook(self, name: str) -> Any:
+        if self._journal is not None:  # what is raised is looked at first: whether it is a row's alone
+            return nullcontext()
         return hook(self._task.id, name, self._task.txid)
 
     def _give(self, window: Window, value: Any) -> None:
@@ -219,6 +250,19 @@ class _Input:
         self._key_fields = edge.grouping.fields if edge.grouping.promise is Promise.KEY else ()
         self._key_types = {name: schema.field(name).type for name in self._key_fields}
         self._places = [schema.get_field_index(name) for name in self._key_fields]
+
+    def check_keys(self, batch: pa.RecordBatch) -> None:
+        """Refuse a key that no state can hold, by the name of its field: ValueError."""
+        for name, kind in self._key_types.items():
+            if (
+                pa.types.is_floating(kind)
+                and pc.any(pc.is_nan(batch.column(batch.schema.get_field_index(name)))).as_py()
+            ):
+                raise ValueError(
+                    f"field {name!r} of a row of {self.source!r} is NaN, and it is a key: NaN is equal to nothing, so "
+                    "no window can be found by it. Clean it up before, or have such rows set aside: "
+                    'onError="deadLetter"'
+                )
 
     def keys(self, columns: list[list[Any]]) -> Sequence[Any]:
         """Return the key of each row."""

@@ -28,10 +28,10 @@ def mode_of(id: str, bolt: Bolt, given: Any) -> OnError:
     if mode is OnError.FAIL:
         return mode
     name = type(bolt).__name__
-    if isinstance(bolt, WindowedBolt):
+    if isinstance(bolt, WindowedBolt) and mode is OnError.QUARANTINE_KEY:
         why = (
-            f"{name} has windows, and what goes wrong with a window comes of no single row: let a bolt before it look "
-            "at the rows, and have the onError"
+            f"{name} has windows, and rows that are held back would come late for them: say "
+            f'onError="{OnError.DEAD_LETTER}", which holds back no later rows'
         )
     elif isinstance(bolt, Wired):
         why = f"{name} is ready-made, and runs no code of yours: leave out onError"
