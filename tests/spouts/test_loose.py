@@ -98,12 +98,12 @@ class Count(StatefulBolt):
         self.counts.put(tup.number, self.counts.get(tup.number, 0) + 1)
 
 
-def topology(spout, first, second, tasks=1):
+def topology(spout, first, second, tasks=1, mode="skip"):
     builder = TopologyBuilder("loose")
     builder.setSpout("messages", spout)
     source = "messages"
     for field, bolt in (("first", first), ("second", second)):
-        on_error = "skip" if issubclass(bolt, BasicBolt) else "fail"
+        on_error = mode if issubclass(bolt, BasicBolt) else "fail"
         builder.setBolt(field, bolt(field), tasks, onError=on_error).fieldsGrouping(source, "number")
         source = field
     builder.setBolt("count", Count()).fieldsGrouping(source, "number")
@@ -142,9 +142,10 @@ def recount(messages, first, second, acker):
     return {name: +counter for name, counter in counts.items()}, told, +aside
 
 
-def acts(bolt):
-    """What a bolt may do: only those by hand and the basic ones call fail, and by hand none may skip errors."""
-    return {Basic: [PASS, RAISE, FAIL, ERROR], Batches: [PASS, RAISE, ERROR]}.get(bolt, [PASS, RAISE, FAIL])
+def acts(bolt, mode):
+    """What a bolt may do: those that take batches have no tuple to fail, and by hand none may skip errors."""
+    error = [ERROR] if mode == "skip" else []
+    return {Basic: [PASS, RAISE, FAIL, *error], Batches: [PASS, RAISE, *error]}.get(bolt, [PASS, RAISE, FAIL])
 
 
 @st.composite
@@ -153,24 +154,26 @@ def mixes(draw):
         draw(st.sampled_from([Basic, Batches, Anchored, Unanchored])),
         draw(st.sampled_from([Basic, Batches, Anchored, Unanchored])),
     )
-    acker = draw(st.booleans())
+    acker, mode = draw(st.booleans()), draw(st.sampled_from(["skip", "fail"]))
     # What comes of many messages of which some have ids fails the transaction, as it did: no row of it may fail.
     ids = st.booleans() if first is not Batches or draw(st.booleans()) else st.just(False)
-    messages = draw(st.lists(st.tuples(ids, st.sampled_from(acts(first)), st.sampled_from(acts(second))), max_size=12))
+    messages = draw(
+        st.lists(st.tuples(ids, st.sampled_from(acts(first, mode)), st.sampled_from(acts(second, mode))), max_size=12)
+    )
     if first is Batches and acker and any(has_id for has_id, _, _ in messages):
         messages = [(has_id, one, other if other == ERROR else PASS) for has_id, one, other in messages]
-    return messages, first, second, acker
+    return messages, first, second, acker, mode
 
 
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(mix=mixes(), tasks=st.integers(1, 2))
 def test_mixes_of_trees_and_loose_tuples_equal_the_recount(tmp_path_factory, mix, tasks):
-    messages, first, second, acker = mix
+    messages, first, second, acker, mode = mix
     TOLD.clear()
     config = {} if acker else {"topology.acker.executors": 0}
     folder = tmp_path_factory.mktemp("loose")
-    with TopologyTester(topology(Messages(messages), first, second, tasks), folder, config) as tester:
+    with TopologyTester(topology(Messages(messages), first, second, tasks, mode), folder, config) as tester:
         progress = transactions(tester)
         counts = {name: Counter(tester.state(name)) for name in ("first", "second", "count")}
     assert (counts, TOLD, lost(progress)) == recount(messages, first, second, acker)
