@@ -112,7 +112,7 @@ class Session:
         try:
             self.coordinator.recover()
         except StoppedError as error:
-            self.coordinator.ended()
+            self.coordinator.end()
             stuck = self.coordinator.progress.status()["stuck"]
             raise SinkError(
                 f"a former client has left transaction {stuck['txid']}, and its {stuck['phase']} fails: "
@@ -120,7 +120,7 @@ class Session:
                 txid=stuck["txid"],
             ) from error
         except BaseException:
-            self.coordinator.ended()
+            self.coordinator.end()
             raise
 
     def _take_generation(self, launch: Launch) -> TransactionLog:
@@ -463,7 +463,7 @@ class Session:
             for receiver in self.queues.values():
                 receiver.close()
             self._engine.close()
-            self.coordinator.ended()
+            self.coordinator.end()
 
     def _overdue(self, buffer: TransactionBuffer) -> TransactionTimeoutError | None:
         """Return why a transaction was open for too long.

@@ -24,7 +24,7 @@ from statefx.coordinator.engine import Engine, Finished, Job, RenewInputError, S
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
-from statefx.coordinator.progress import Progress
+from statefx.coordinator.progress import Progress, Summary
 from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs, exhausted, may_be_tried_again
 from statefx.coordinator.running_attempts import RunningAttempts
@@ -108,11 +108,17 @@ class Coordinator:
             self.name, self.log, self.participants, self.judge, self.policy, self.progress, self.ticks
         )
         self._waits = Waits(self.progress.clock)
+        self.summary = Summary(self.name, self.progress.clock)
         self._told_ahead: set[str] = set()
         self._set_aside: dict[str, int] = {}
         """By bolt, how many rows it has set aside so far."""
 
     # ---- what is called from outside
+
+    def end(self) -> None:
+        """Say what is not said yet, and that the query has ended."""
+        self.summary.flush()
+        self.ended()
 
     def recover(self) -> None:
         """Roll the transactions that a former driver left under way forward or back."""
@@ -351,7 +357,7 @@ class Coordinator:
         if not self.progress.knows(txid):  # found committed at start: what it came to, its own driver knew alone
             return
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
-        logger.info("%s: %s", self.name, self.last)
+        self.summary.add(self.last)
         for spout, said in self.last.left_out.items():
             logger.warning("transaction %d leaves out of spout %r: %s", txid, spout, said)
         for name, rows in self.last.ahead.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -17,10 +18,50 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.protocol.trees import NOTHING
 
+logger = logging.getLogger("statefx")
+
 RECENT = 100
 
 SLOW_SECS = 10.0
 """A hook of a spout's copy on the driver that takes longer is shown as stuck: no commit goes on while it runs."""
+
+
+SUMMARY_SECS = 10.0
+"""At level INFO there is a line so often, whatever many transactions: 100 ms each would make 864,000 lines a day."""
+
+
+class Summary:
+    """Logs what committed transactions came to: at DEBUG each of them, at INFO those of some seconds together."""
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self._name, self._clock = name, clock
+        self._logged: float | None = None
+        self._first = self._count = self._rows = 0
+        self._last: TransactionProgress | None = None
+
+    def add(self, done: TransactionProgress) -> None:
+        """Count one more transaction; log them if the last line is long enough ago."""
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s: %s", self._name, done)
+            return
+        if not self._count:
+            self._first = done.txid
+        self._count, self._rows, self._last = self._count + 1, self._rows + done.input_rows, done
+        if self._logged is None or self._clock() - self._logged >= SUMMARY_SECS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Log what is not logged yet; called when the driver ends."""
+        now, done = self._clock(), self._last
+        if done is not None and self._count == 1:
+            logger.info("%s: %s", self._name, done)
+        elif done is not None and self._logged is not None:
+            secs = max(now - self._logged, 1e-9)
+            logger.info(
+                "%s: transactions %d to %d in %.1f s: %s rows, %.0f rows/s; the last: %s",
+                self._name, self._first, done.txid, secs, f"{self._rows:,}", self._rows / secs, done,
+            )  # fmt: skip
+        self._logged, self._count, self._rows, self._last = now, 0, 0, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ class Query:
         finally:
             if self._bar is not None:
                 self._bar.ended()
-            self._coordinator.ended()  # before `stop` returns: who has stopped a query may delete its folder
+            self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
             self._ended.set()
             self._started.set()
 

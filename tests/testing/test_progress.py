@@ -2,10 +2,13 @@
 
 import logging
 import os
+import re
 import time
 from pathlib import Path
 
 from statefx import Stateful, StatefulBolt, TopologyBuilder
+from statefx.coordinator.progress import SUMMARY_SECS, Summary
+from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators import BatchBolt
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
@@ -16,6 +19,10 @@ from tests.testing.topologies import Driver, lines, totals, word_count
 
 STEPS = {"restore": 30, "open": 10, "execute": 40, "finish": 20}
 """Milliseconds that `Slow` and the store below it spend, at least."""
+
+
+def progress_of(txid, rows):
+    return TransactionProgress(txid, 0, rows, {}, {}, {}, {}, {}, {}, {}, 0.0)
 
 
 def spend(step):
@@ -124,8 +131,8 @@ def test_the_time_of_the_driver_by_phase(place: Path) -> None:
     assert told.rows_per_second == 1 / 31
 
 
-def test_one_line_for_each_committed_transaction(place: Path, caplog) -> None:
-    with caplog.at_level(logging.INFO, "statefx"), Driver(place) as driver:
+def test_at_debug_each_committed_transaction_is_a_line(place: Path, caplog) -> None:
+    with caplog.at_level(logging.DEBUG, "statefx"), Driver(place) as driver:
         tester = driver.start(word_count())
         tester.when("before COMMITTING(2, 0)", lambda: tester.advance(1.5))
         for line in ("a b", "a c"):
@@ -142,3 +149,33 @@ def test_what_a_task_measured_decides_nothing() -> None:
     one, other = (Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics={"execute": ms}) for ms in (1.0, 2.0))
     assert one == other
     assert Ack.unpack(one.pack()).metrics == {"execute": 1.0}
+
+
+def test_at_info_transactions_of_ten_seconds_are_one_line(caplog):
+    """However quick they are: what is logged grows with time alone, and all rows are told."""
+    caplog.set_level(logging.INFO, "statefx")
+    now = [0.0]
+    summary = Summary("t", lambda: now[0])
+    for txid in range(1, 1001):
+        now[0] += 0.125
+        summary.add(progress_of(txid, rows=txid))
+    summary.flush()
+    summary.flush()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1 + 12 + 1, "the first one at once, then each ten seconds; the rest at the end"
+    assert lines[1].startswith("t: transactions 2 to 81 in 10.0 s: 3,320 rows, 332 rows/s; the last: transaction 81")
+    spans = [re.search(r"transactions (\d+) to (\d+) .*?: ([\d,]+) rows", line).groups() for line in lines[1:]]
+    assert [int(first) for first, _, _ in spans] == [2, *(int(last) + 1 for _, last, _ in spans[:-1])]
+    assert 1 + sum(int(count.replace(",", "")) for _, _, count in spans) == sum(range(1, 1001))
+
+
+def test_at_info_each_slow_transaction_is_a_line(caplog):
+    caplog.set_level(logging.INFO, "statefx")
+    now = [0.0]
+    summary = Summary("t", lambda: now[0])
+    for txid in range(1, 4):
+        now[0] += SUMMARY_SECS
+        summary.add(progress_of(txid, rows=1))
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        f"t: transaction {n}" for n in (1, 2, 3)
+    ]
