@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -27,8 +27,9 @@ from statefx.runtime.operator import TaskAttempt
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.spout_operator import SpoutOperator
 from statefx.testing.contract import Contract
+from statefx.testing.crashes import crashes
 from statefx.testing.processes import WatchingCollector
-from statefx.testing.steps import Crash
+from statefx.testing.steps import DurableSteps
 from statefx.testing.tester import TopologyTester
 from statefx.topology import TopologyBuilder
 
@@ -389,18 +390,20 @@ class SpoutContract(Contract):
                         assert driver.again(each, driver.tasks, committed=txid - 1)[1] == each.rows
 
     def test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once(self, tmp_path: Path) -> None:
-        spout = self.make(tmp_path)
-        topology = _topology(spout, self.parallelism)
-        with TopologyTester(topology, tmp_path / "rehearsal", self.config) as tester:
-            tester.drain()
-            moments = len(tester.steps)
-        for at in range(1, moments + 1, max(1, moments // 12)):
-            checkpoint = tmp_path / f"crash-{at}"
-            with suppress(Crash), TopologyTester(topology, checkpoint, self.config, crash_at=at) as tester:
+        topology, root = _topology(self.make(tmp_path), self.parallelism), tmp_path / "crashes"
+        root.mkdir()
+        expected = self._all(self.rows(tmp_path))
+
+        def life(steps: DurableSteps | None = None) -> dict[Any, int]:
+            with TopologyTester(topology, root / "checkpoint", self.config, steps=steps) as tester:
                 tester.drain()
-            with TopologyTester(topology, checkpoint, self.config) as tester:
-                tester.drain()
-                assert tester.state("count") == self._all(self.rows(tmp_path)), f"crash at {at}"
+                return tester.state("count")
+
+        for point in crashes(root, life):
+            with TopologyTester(topology, root / "checkpoint", self.config) as recovered:
+                assert Counter(recovered.state("count")) <= expected, point
+            if point.is_new(recovered.txid):
+                assert life() == expected, point
 
 
 def run_process() -> None:
