@@ -177,7 +177,7 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
         (TopologyBuilder, BUILDER),
         (
             OpenTransaction,
-            {"send", "get", "put", "delete", "state", "txid", "commit", "abort", "receive", "ack", "nack"},
+            {"send", "get", "put", "delete", "state", "txid", "number", "commit", "abort", "receive", "ack", "nack"},
         ),
         (
             TransactionalClient,
