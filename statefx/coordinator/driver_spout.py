@@ -147,7 +147,7 @@ class DriverSpout:
         """Yield what each task is told."""
         parts: list[dict[str, Json]] = [{} for _ in range(self.parallelism)]
         for name, said in metadata.items():
-            if said is None:  # it is forgotten
+            if said is None and emission is Emission.AGAIN:  # it is forgotten; to others None says: from the beginning
                 continue
             for part in parts if name == WHOLE else [parts[int(name) % self.parallelism]]:
                 part[name] = said
