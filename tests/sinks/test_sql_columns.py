@@ -275,7 +275,7 @@ def test_table_of_values_that_takes_two_keys_for_one_is_refused(sqlite_database)
         backend.multiGet(["a"])
 
 
-def test_columns_that_mysql_is_given_hold_their_fields_and_narrower_ones_are_refused():
+def test_mysql_column_holds_its_field_or_is_refused():
     """By SQLAlchemy's types alone: no server of it runs here."""
     dialect = mysql.dialect()
     for kind in FIELDS:

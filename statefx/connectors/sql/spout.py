@@ -220,18 +220,18 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             return None
         seen = self._read.get(partition)
         # Rows of other parts are looked at once: up to here this part has none, and none with a lower value can come.
-        behind = seen if seen is not None and seen < bound and (after is None or after < seen) else after
+        lower = seen if seen is not None and seen < bound and (after is None or after < seen) else after
         with self._connected() as connection:
             sqlalchemy = alchemy()
             order = table.order_column
-            conditions = self._conditions(table, part, behind, bound)
+            conditions = self._conditions(table, part, lower, bound)
             some = sqlalchemy.select(order).select_from(table.clause).where(*conditions)
             some = some.order_by(order).limit(self.take).subquery()
             to, rows = connection.execute(
                 sqlalchemy.select(sqlalchemy.func.max(some.c[table.order]), sqlalchemy.func.count())
             ).one()
             if to is not None and not table.unique:  # with all rows that have the last one's value
-                conditions = self._conditions(table, part, behind, to)
+                conditions = self._conditions(table, part, lower, to)
                 rows = connection.execute(
                     sqlalchemy.select(sqlalchemy.func.count()).select_from(table.clause).where(*conditions)
                 ).scalar()
