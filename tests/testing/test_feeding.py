@@ -16,10 +16,12 @@ from statefx import (
     WindowedBolt,
 )
 from statefx.connectors import QueueSpout
+from statefx.connectors.kafka import KafkaSpout
 from statefx.connectors.queue import PendingAcks
 from statefx.errors import ConfigError, TopologyError
 from statefx.testing import TopologyTester, rows
 from statefx.testing.steps import Crash
+from statefx_redis import RedisStreamSpout
 from tests.testing.places import place
 
 __all__ = ["place"]
@@ -283,3 +285,17 @@ def test_rows_of_streams_are_sent_as_before(place):
     with TopologyTester(builder.createTopology(), place) as tester:
         tester.send({"lines": [("a",)]})
         assert tester.state("count") == {"a": 1}
+
+
+def test_spouts_of_kafka_and_redis_are_fed_without_a_server(place):
+    builder = TopologyBuilder("servers")
+    builder.setSpout("kafka", KafkaSpout("localhost:1", "jobs", "json", "text string"))
+    builder.setSpout("redis", RedisStreamSpout("redis://localhost:1/0", "jobs", "text string", "workers"))
+    builder.setBolt("texts", Texts()).globalGrouping("kafka").globalGrouping("redis")
+    made = builder.createTopology()
+    with TopologyTester(made, place, fed=("kafka", "redis")) as tester:
+        fields = made.component("kafka").outputs["default"].names
+        record = tuple("a" if name == "text" else None for name in fields)
+        tester.send({"kafka": [record], "redis": [("b",)]})
+        assert tester.state("texts") == {"a": 1, "b": 1}
+        assert tester.acked("redis") == [0]
