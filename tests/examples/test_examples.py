@@ -2,13 +2,16 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from statefx.testing import TopologyTester
 from tests.programs import Programs
 from tests.sinks.postgres_server import PostgresServer
 
@@ -121,6 +124,15 @@ def test_words_are_ranked_in_windows_whoever_is_killed(tmp_path: Path) -> None:
     assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
     assert "{'txid': 12, 'rolled': 'back'}" in next(line for line in lines if line.startswith("interrupted before: [{"))
     assert lines[-2:] == ["until 12:39: question 188, to 166, the 75", "exact: 40 windows"]
+
+
+def test_words_are_ranked_in_windows(programs: Programs, tmp_path: Path) -> None:
+    """By the second start: the first one would kill its driver."""
+    example: Any = runpy.run_path(str(EXAMPLES / "top_words.py"))
+    with TopologyTester(example["topology"](tmp_path), tmp_path / "checkpoint"):
+        pass
+    assert told(programs, "top_words.py", tmp_path) == ["interrupted before: []"]
+    assert example["ranked"](tmp_path) == example["recount"]()
 
 
 @pytest.mark.soak
