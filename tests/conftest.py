@@ -101,7 +101,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             _running.clear()
 
 
+SEEDS = 3
+"""How many of a test's random lives `make check` takes: those with other values of `seed` are marked slow."""
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
+    seed = item.callspec.params.get("seed") if hasattr(item, "callspec") else None
+    if isinstance(seed, int) and seed >= SEEDS:
+        item.add_marker("slow")
     for marker, fixtures in NEEDED_BY_FIXTURE.items():
         if not set(fixtures).isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(marker)

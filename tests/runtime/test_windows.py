@@ -120,7 +120,7 @@ def shown(row):
     return (key, secs_of(start), secs_of(end), *parts)
 
 
-EACH_ONCE = [(True, "pipelined"), (False, "jobs")]
+EACH_ONCE = [(True, "pipelined"), pytest.param(False, "jobs", marks=pytest.mark.slow)]
 """What a window holds does not depend on who drives it."""
 
 

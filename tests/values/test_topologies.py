@@ -214,6 +214,7 @@ class Decided(Stateful, BatchBolt):
         self.counts.multiUpdate(self.state.get("new"), operator.add, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spout", "bolt"), [(Planned, Plain), (Emitted, Plain), (Opaque, Decided)])
 def test_a_transactional_map_is_exact_in_a_committer_and_behind_the_decision(spout, bolt, name, tmp_path):
     """Behind it also with an opaque spout: of all attempts of a transaction, one comes so far."""
