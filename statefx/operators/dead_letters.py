@@ -91,6 +91,8 @@ class ReplayDeadLetters(BasicBolt):
         """Emit the rows of a batch of dead letters."""
         for name, value in self._wanted.items():
             batch = batch.filter(pc.equal(batch.column(batch.schema.get_field_index(name)), value))
+        # A letter of a timer has no row.
+        batch = batch.filter(pc.is_valid(batch.column(batch.schema.get_field_index("row"))))
         texts = batch.column(batch.schema.get_field_index("row")).to_pylist()
         if not texts:
             return

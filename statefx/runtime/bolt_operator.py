@@ -301,6 +301,8 @@ class BoltOperator(TaskOperator):
             Clock.PROCESSING: self._task.order.clock_ms * 1000,
         }
         on_timer, fired, left = bolt.onTimer, True, FIRED_MAX
+        if self._guarded is not None and self._guarded.sets_timers_aside:
+            on_timer = self._guarded.guarding_timers(on_timer)
         again: Counter[tuple[Any, str]] | None = Counter() if self._task.watermark == END else None
         with self._hook("onTimer"):
             while fired and left:  # one of the clock's may set one of event time for a time that has passed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from itertools import compress
 from typing import Any
 
@@ -266,6 +267,44 @@ class GuardedCalls:
                 self._guard.keep()
         finally:
             self._end(self._task.trees)
+
+    @property
+    def sets_timers_aside(self) -> bool:
+        """Whether a timer of which the bolt raises an error is set aside: one has no key that a quarantine knows."""
+        return self.sets_aside and self._quarantine is None
+
+    def guarding_timers(self, on_timer: Callable[..., object]) -> Callable[..., object]:
+        """Return what calls ``onTimer`` so that a call that raises is undone; the timer has fired all the same."""
+
+        def guarded(key: Any, at: datetime, value: Any, collector: Any) -> object:
+            guard = self._guard
+            # Begun for each call: what comes between two, such as the deletion of the timer, is not to be undone.
+            guard.begin(self._state)
+            try:
+                given = on_timer(key, at, value, collector)
+                guard.keep()
+                return given
+            except Exception as error:
+                if not is_of_row(error):
+                    raise
+                guard.undo()
+                self._set_timer_aside(error, key, at)
+                guard.keep()
+                return None
+            finally:
+                guard.end()
+
+        return guarded
+
+    def _set_timer_aside(self, error: Exception, key: Any, at: datetime) -> None:
+        """Count a timer, and emit a letter without a row, if the bolt has letters."""
+        cause = f"the timer of key {key!r} at {at.isoformat()}: {cause_of(error)}"
+        position = self._count(f"onTimer: {cause}")
+        if self._writes_letters:
+            task = self._task
+            where = (task.id.component, task.id.task, "onTimer", task.txid, position, None)
+            letter = (None, None, None, type(error).__name__, cause, *where)
+            task.collector.emit(letter, stream=DEAD_LETTER)
 
     # ---- rows that fail
 
