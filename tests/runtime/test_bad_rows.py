@@ -381,7 +381,7 @@ def _unread():
 
 
 def _windows():
-    picky(bolt=Windowed().withTumblingWindow("1 minute"))
+    picky(bolt=Windowed().withTumblingWindow("1 minute"), mode="quarantineKey")
 
 
 def _combines():
@@ -422,7 +422,7 @@ def _no_letters():
     [
         (_unknown, "onError is one of 'fail', 'skip', 'deadLetter', 'quarantineKey', not 'ignore'"),
         (_unread, "nobody reads its dead letters"),
-        (_windows, "comes of no single row"),
+        (_windows, "rows that are held back would come late"),
         (_combines, "one of a sum of many rows"),
         (_by_hand, "acks its tuples itself"),
         (_own_stream, "is in outputFields too"),
