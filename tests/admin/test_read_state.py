@@ -10,7 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from statefx import StatefulBolt, TopologyBuilder, openState, readState, submit
 from statefx.errors import CheckpointError, ConfigError
+from statefx.testing import TopologyTester
 from tests.admin.checkpoints import Keeper, keeper, put, server
+from tests.admin.test_own_spaces import Values, at, clicks
 from tests.testing.places import place
 
 __all__ = ["keeper", "place", "server"]
@@ -88,3 +90,13 @@ def test_beside_a_topology_that_runs(spark: Any, tmp_path: Path) -> None:
         query.stop()
     with openState(tmp_path / "checkpoint", "count") as view:
         assert dict(view.items()) == {"a": 5, "b": 5}
+
+
+def test_open_windows_are_read_with_their_bounds(spark: Any, place: Path) -> None:
+    bolt = Values().withTumblingWindow("10 minutes")
+    with TopologyTester(clicks(bolt), place / "ck", now=at(100)) as tester:
+        tester.send({"clicks": [("ann", 1, at(1)), ("bob", 2, at(2))]})
+    frame = readState(spark, place / "ck", "windows", map="windows")
+    assert frame.columns == ["key", "start", "end", "value", "task", "space"]
+    assert [(row.key, row.value) for row in frame.where("key = '\"ann\"'").collect()] == [('"ann"', "1001")]
+    assert frame.selectExpr("end - start = interval 10 minutes as whole").where("whole").count() == 2
