@@ -199,8 +199,7 @@ class SpoutSource:
         if self.clock() < max(self._due, self._began + empty_secs):
             return False
         state = self.log.state
-        if state.next_attempt(txid) or txid in state.planned_metadata:
-            # It was begun before, and what it reads may be durable. A former driver may have had several in flight.
+        if self._was_begun(txid):
             return not (self.trigger.once and self._is_read(txid))
         if self._is_read(txid):
             return False
@@ -321,11 +320,18 @@ class SpoutSource:
 
     def _is_read(self, txid: int) -> bool:
         """Tell whether there is nothing more to read, as far as the trigger goes."""
-        if 0 <= self._closing < txid:  # rows that have come since are for the next start
-            return True
+        closed_in_part = self.trigger.close_time and self.log.state.closed and self.log.state.closes
+        if 0 <= self._closing < txid or (closed_in_part and not self._was_begun(txid)):
+            return True  # rows that have come since are for the next start, which refuses them
         if self.trigger.once:
             return self._nothing or 0 < self._first < txid
+        if self._was_begun(txid):  # the one before may have found nothing in its second attempt
+            return False
         return self.trigger.available_now and (self._nothing or self._found_nothing(txid))
+
+    def _was_begun(self, txid: int) -> bool:
+        """Tell whether a transaction was begun before, here or by a former driver: what it reads may be durable."""
+        return bool(self.log.state.next_attempt(txid)) or txid in self.log.state.planned_metadata
 
     def _found_nothing(self, txid: int) -> bool:
         """Tell whether spouts whose tasks find out what there is have found nothing in the transaction before."""

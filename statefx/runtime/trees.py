@@ -195,13 +195,15 @@ class Trees:
                 self._ended.add(number)
                 self._undoable(partial(self._ended.discard, number))
         elif number is not None:
+            known = number in self._acked  # an earlier call may have looked into state too, and got another object
             self._acked[number] = tup._roots
             tup._held = None
-            self._undoable(partial(self._hold_again, tup, number))
+            self._undoable(partial(self._hold_again, tup, number, known))
 
-    def _hold_again(self, tup: Any, number: int) -> None:
+    def _hold_again(self, tup: Any, number: int, known: bool) -> None:
         tup._held = number
-        del self._acked[number]
+        if not known:
+            del self._acked[number]
 
     def fail(self, tup: Any, reason: object) -> bool:
         """Fail the trees of a tuple, or lose it if it is loose; False if the transaction has to fail."""

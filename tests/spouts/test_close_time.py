@@ -9,7 +9,7 @@ import pytest
 import statefx
 from statefx import IntervalJoin, StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError, ConfigError, InputError
+from statefx.errors import BoltError, ConfigError, FailedException, InputError
 from statefx.operators import interval_join
 from statefx.runtime import bolt_operator
 from statefx.state.view.timers import LAST
@@ -208,6 +208,65 @@ def test_what_takes_several_transactions_is_ended_in_them(tmp_path, monkeypatch)
         with begun(topology(Planned(SCRIPT)), tmp_path / str(crash)) as driver:
             driver.closeTime()
             assert driver.state("keep") == WANTED
+
+
+def test_rows_that_come_amid_the_close_do_not_stop_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(bolt_operator, "FIRED_MAX", 1)
+    with begun(topology(Planned(SCRIPT)), tmp_path / "whole") as whole:
+        last = whole.closeTime()
+        crash_at = whole.steps.index(f"before PREPARING({last}, 0)") + 1
+    place = tmp_path / "crash"
+    with begun(topology(Planned(SCRIPT)), place, crash_at=crash_at) as driver, pytest.raises(Crash):
+        driver.closeTime()
+    with begun(topology(Planned([*SCRIPT, [[1000], []]])), place) as driver:
+        driver.closeTime()
+        assert driver.state("keep") == WANTED
+        with pytest.raises(InputError, match="closed by transaction"):
+            driver.drain()
+
+
+class Late(Planned):
+    """Has its rows from the second look on."""
+
+    def open(self, context):
+        super().open(context)
+        self.looks = 0
+
+    def planPartitionBatch(self, partition, lastMetadata):
+        self.looks += 1
+        return super().planPartitionBatch(partition, lastMetadata) if self.looks > 1 else None
+
+
+class Once(Opaque):
+    """Has rows in the first attempt of all, and none in any other: their server is away then."""
+
+    def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+        first = (attempt.txid, attempt.attempt) == (1, 0)
+        return super().emitPartitionBatch(attempt, collector, partition, lastMetadata) if first else None
+
+
+class FailsFirst(Keep):
+    def execute(self, tup, collector):
+        if FIRST:
+            raise FailedException(FIRST.pop())
+        super().execute(tup, collector)
+
+
+FIRST = []
+
+
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+@pytest.mark.parametrize("end", ["closeTime", "drain"])
+def test_what_was_planned_is_read_if_nothing_came_before(end, engine, tmp_path):
+    FIRST[:] = ["once"]
+    builder = TopologyBuilder("begun")
+    builder.setSpout("planned", Late([[[5]]]), timestamp="at")
+    builder.setSpout("opaque", Once([[[5]]]), timestamp="at")
+    builder.setBolt("keep", FailsFirst()).globalGrouping("planned").globalGrouping("opaque")
+    with begun(builder.createTopology(), tmp_path, engine, config={"topology.max.spout.pending": 2}) as driver:
+        getattr(driver, end)()
+        assert "after ROLLED_BACK(2, 0)" in driver.steps, "it was planned when the one before failed"
+        assert driver.state("keep") == {("planned", "default", 0, at(5)): 1}
 
 
 def test_a_timer_that_sets_itself_for_ever_is_refused(tmp_path):

@@ -282,6 +282,27 @@ def test_fail_keeps_what_the_call_did_for_other_tuples(place):
     assert TOLD == {("ack", "A"): 1, ("ack", "B"): 1}
 
 
+def test_a_raise_takes_no_ack_of_another_call_back(place):
+    class Holds(Stateful, Bolt):
+        """Looks into state at each small letter, and gets another object each time."""
+
+        outputFields = "word string"
+
+        def initState(self, state):
+            self.state = state
+
+        def execute(self, tup, collector):
+            if tup.word.isupper():
+                self.state["held"] = tup
+            else:
+                collector.ack(self.state["held"])
+            if tup.word == "raise":
+                raise FailedException("raised")
+
+    assert play(place, ["A", "pass", "raise"], Holds(), transactions=3) == ({}, {"bolt-0": 1})
+    assert TOLD == {("ack", "A"): 1}
+
+
 def test_without_an_acker_a_held_tuple_needs_nobody(place):
     """As in Storm: a message is acked whatever becomes of it."""
     config = {"topology.acker.executors": 0}
