@@ -43,6 +43,7 @@ def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 def test_as_a_process_beside_a_driver_at_work(place: Path) -> None:
     found = []
     with Driver(place) as driver:

@@ -64,6 +64,7 @@ def keeps(given: list[Comparison], row: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("kind", PARTS)
 @QUICK
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_key_of_one_column(tables: Any, kind: str, data: st.DataObject) -> None:
     comparisons = data.draw(compared({"k": kind}))
     table = narrowed(tables({"key": f"k {kind}"}), comparisons)
@@ -78,6 +79,7 @@ def test_a_key_of_one_column(tables: Any, kind: str, data: st.DataObject) -> Non
 @pytest.mark.parametrize(("first", "second"), [("string", "long"), ("long", "string"), ("double", "date")])
 @QUICK
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_tuple_by_its_columns(tables: Any, first: str, second: str, data: st.DataObject) -> None:
     comparisons = data.draw(compared({"a": first, "b": second}))
     table = narrowed(tables({"key": f"a {first}, b {second}"}), comparisons)

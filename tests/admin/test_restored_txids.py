@@ -84,6 +84,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_a_life_with_restores_shows_the_transactions_of_its_state(seed, place, capsys):
     chance = random.Random(seed)
     with Driver(place) as driver:

@@ -178,6 +178,7 @@ def test_to_a_version_between(place, provider):
             assert dict(mine.items()) == dict(theirs.items())
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_has_written_all_or_nothing(place, provider):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         send(driver, range(2), One())

@@ -145,6 +145,7 @@ def fired(driver, tasks):
 
 @pytest.mark.parametrize("bolt", [Second, Sized])
 @pytest.mark.parametrize(("was", "now"), [(2, 2), (2, 3), (1, 1), (3, 1)])
+@pytest.mark.slow
 def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provider, monkeypatch, bolt, was, now):
     monkeypatch.setattr(sorting, "_SORTED_BYTES", 4000)  # several runs of each task
     first, second = First(was == now), bolt(was == now)
@@ -161,6 +162,7 @@ def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provi
 
 
 @pytest.mark.parametrize(("provider", "rename"), [("memory", {"count": "tally"}), ("rocksdb", None)])
+@pytest.mark.slow
 def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, rename):
     name = "tally" if rename else "count"
     second = topology(3, Second(for_task=False), name=name)
@@ -259,6 +261,7 @@ def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(pl
     )
 
 
+@pytest.mark.slow
 def test_where_no_key_belongs_to_a_task_all_stay_where_they_are(place, provider):
     for number, grouping in enumerate(["globalGrouping", "allGrouping", "shuffleGrouping"]):
         with Driver(place, provider, f"driver{number}") as driver, Driver(place, provider, f"same{number}") as same:

@@ -96,6 +96,7 @@ def topology(parallelism, bolt=Everything, grouping="fieldsGrouping"):
 
 
 @pytest.mark.parametrize(("was", "now"), [(2, 4), (4, 2), (3, 1), (2, 3)])
+@pytest.mark.slow
 def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, provider, was, now):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         send(driver, range(6), topology(was), limits=SMALL)
@@ -153,6 +154,7 @@ def test_files_of_the_tasks_of_before_are_swept(place, provider):
             assert not [each for each in Path(driver.folder, "state/count", str(task)).glob("*") if each.is_file()]
 
 
+@pytest.mark.slow
 def test_a_rescaling_that_was_killed_has_changed_all_or_nothing(place, provider):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         send(driver, range(6), topology(2))

@@ -143,6 +143,7 @@ def test_the_disk_of_temporary_files_is_full():
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.slow
 def test_of_two_at_once_one_is_done_and_the_other_says_so(place, moment):
     with Driver(place, "rocksdb") as driver, Driver(place, "rocksdb", "same") as same:
         send(driver, range(6), topology(2), limits=SMALL)

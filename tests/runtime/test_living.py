@@ -120,6 +120,7 @@ def test_a_connection_is_lost_after_each_of_its_frames(place, pending, stride):
 
 
 @pytest.mark.parametrize("moment", ["before COMMITTING(1, 0)", "before COMMITTING(2, 0)", "after COMMITTING(2, 0)"])
+@pytest.mark.slow
 def test_a_slot_is_lost_while_the_driver_appends(place, moment):
     """What has emitted is done, and what reads it is not ordered yet: it is of a run that is over.
 

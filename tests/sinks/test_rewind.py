@@ -102,6 +102,7 @@ def begin(two, before=5, after=12):
 
 
 @pytest.mark.parametrize(("before", "after"), [(5, 12), (1, 1), (9, 1), (3, 5)])
+@pytest.mark.slow
 def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, after):
     begin(two, before, after)
     done = restore(two.driver.folder, "then", sinks="rewind")
@@ -264,6 +265,7 @@ def test_a_sink_that_has_another_id_since_takes_back_by_its_target(place, now):
 
 
 @pytest.mark.parametrize("other", ["lacks", "elsewhere", "can't"])
+@pytest.mark.slow
 def test_a_start_that_can_not_take_back_is_refused_before_it_changes_anything(two, other):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")

@@ -210,6 +210,7 @@ def check(seed, place, crashes):
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.slow
 def test_all_of_time_is_as_the_reference_says(seed, tmp_path):
     assert check(seed, tmp_path, crashes=False)
 

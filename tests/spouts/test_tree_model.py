@@ -222,6 +222,7 @@ def play(seed, place, restarts=0.1):
     return outcomes
 
 
+@pytest.mark.slow
 def test_open_trees_go_with_their_block_when_the_acker_gets_other_tasks(place):
     """They end when they would have ended, and time out when they would have."""
     outcomes = Counter()
