@@ -92,6 +92,7 @@ def test_a_tuple_by_its_columns(tables: Any, first: str, second: str, data: st.D
 
 @QUICK
 @given(data=st.data())
+@pytest.mark.slow
 def test_json_by_its_text(tables: Any, data: st.DataObject) -> None:
     keys = data.draw(st.lists(st.recursive(ANY, lambda each: st.lists(each, max_size=3).map(tuple)), max_size=9))
     texts = (

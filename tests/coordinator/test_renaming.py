@@ -136,6 +136,7 @@ def test_a_spout_that_is_renamed_goes_on_where_it_was(place, kind):
         assert committed(driver, "count") == dict.fromkeys(ALL, 2)
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_has_renamed_or_not(place):
     """At whatever moment it ends, the next start, with the same arguments, goes on exactly."""
     seen = set()

@@ -302,6 +302,7 @@ class SamePages(Pages):
     other = "word"
 
 
+@pytest.mark.slow
 def test_each_map_is_proved_by_itself(place):
     """Its keys may be keys of the state and stand for another thing: then they are where they are by chance."""
     for pages in (Pages, SamePages):

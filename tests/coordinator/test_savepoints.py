@@ -71,6 +71,7 @@ def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place, prov
         assert committed(driver, "total")["total"] == sum(words(WORK).values())
 
 
+@pytest.mark.slow
 def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
     """Each transaction sweeps and every fifth folds; without the pin the version of five has no file left."""
     with Driver(place, provider) as driver:
@@ -85,6 +86,7 @@ def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
         assert committed(driver) == words(WORK)
 
 
+@pytest.mark.slow
 def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:5])
@@ -104,6 +106,7 @@ def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
         assert committed(driver) == words(WORK)
 
 
+@pytest.mark.slow
 def test_one_can_go_forward_again(place, provider):
     with Driver(place, provider) as driver:
         begin(driver)
@@ -180,6 +183,7 @@ def test_a_driver_that_runs_is_fenced(place):
 # ---- a checkpoint of its own
 
 
+@pytest.mark.slow
 def test_a_copy_stands_alone(place, provider):
     with Driver(place, provider) as driver:
         begin(driver, limits=SMALL)
@@ -224,6 +228,7 @@ def test_what_an_export_that_was_killed_has_left_is_never_started(place, provide
         assert committed(driver) == words(WORK[:5] + GIVEN_UP)
 
 
+@pytest.mark.slow
 def test_a_restore_that_was_killed_has_changed_all_or_nothing(place, provider):
     with Driver(place, provider) as driver:
         begin(driver)

@@ -40,6 +40,7 @@ def moments(place: Path) -> list[str]:
         return tester.steps[before:]
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(place: Path) -> None:
     for n, moment in enumerate(moments(place)):
         with Driver(place, name=f"checkpoint-{n}") as driver:

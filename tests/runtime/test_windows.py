@@ -126,7 +126,7 @@ EACH_ONCE = [(True, "pipelined"), pytest.param(False, "jobs", marks=pytest.mark.
 
 @pytest.mark.parametrize(("per_key", "engine"), EACH_ONCE)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", [Values, Tuples])
+@pytest.mark.parametrize("form", [Values, pytest.param(Tuples, marks=pytest.mark.slow)])
 def test_windows_are_those_of_a_recount(form, kind, per_key, engine, tmp_path):
     """With attempts that fail in the hooks, and restarts between transactions."""
     chance = random.Random(f"{form}, {kind}, {per_key}, {engine}")

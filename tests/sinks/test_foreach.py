@@ -71,6 +71,7 @@ def topology(fn):
     return builder.createTopology()
 
 
+@pytest.mark.slow
 def test_a_crash_at_every_durable_step_calls_each_transaction_in_order_and_at_least_once(tmp_path, monkeypatch):
     monkeypatch.setattr(tester, "_dataframe", as_words)
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
