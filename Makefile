@@ -28,7 +28,7 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 	@tools/venv.sh rocksdb
 	@$(WITH_JAVA) $(PY) examples/word_count.py $(ARGS)
 
-check: ## lint, types and the quick tests that need neither Spark nor servers: about a minute
+check: ## lint, types and the quick tests that need neither Spark nor servers, for each change
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
 
