@@ -11,7 +11,7 @@ from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
-from statefx.protocol.watermark import BEGINNING, FINISHED, Heard, TimeOrder, then
+from statefx.protocol.watermark import BEGINNING, FINISHED, Heard, TimeOrder, then, unit_of
 
 
 @dataclass
@@ -80,8 +80,22 @@ class EventTimes:
             heard = then(heard, ack.time.heard)
             if ack.time.finished:
                 self.finished[ack.component].update(ack.time.finished)
+                heard = then(self._finished_before(state, ack.component, ack.time.finished), heard)
         new = {name: unit for name, unit in heard.items() if unit != state.heard.get(name)}
         return {"watermarks": watermarks, "heard": new}
+
+    def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, Heard]:
+        """Return what was known of partitions that are finished now, as what is known of the finished ones.
+
+        Their task may not have known it: it may have begun before the transaction was decided in which it was heard.
+        """
+        found: dict[str, Heard] = {}
+        for stream in self.plan.components[spout].timings:
+            units = [state.heard.get(unit_of(spout, number, stream)) for number in finished]
+            known = [unit for unit in units if unit is not None]
+            if known:
+                found[unit_of(spout, FINISHED, stream)] = max(known)
+        return found
 
 
 class Numbers:

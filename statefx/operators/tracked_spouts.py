@@ -52,8 +52,7 @@ class Spout(ABC):
     - Both come to the very object that emitted the tuple. If its task is lost before, neither comes, and the source has
       to deliver the message again; except for trees of which bolts keep tuples in their state: those go on, and their
       end is told to the object that has taken the place (``context.pending``).
-    - A tuple without an id is not tracked: nobody hears what becomes of it, and if a bolt fails it, the transaction
-      fails.
+    - A tuple without an id is not tracked: nobody hears what becomes of it, and if a bolt fails it, it is lost.
     - A subclass that defines a near-miss of a method's name, or a method with other arguments, gets a TypeError when
       the class is created.
 

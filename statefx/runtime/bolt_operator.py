@@ -252,6 +252,8 @@ class BoltOperator(TaskOperator):
         bolt, task = self._bolt, self._task
         assert bolt is not None
         self._broadcast(on=False)
+        if task.trees is not None and isinstance(bolt, Stateful):
+            task.trees.end_input()
         task.collector.anchoring = task.collector.anchoring or isinstance(bolt, BatchBolt)
         if task.id.component in task.order.ticks and self._windows is None:
             self._tick()

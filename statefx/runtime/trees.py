@@ -17,6 +17,7 @@ All other tuples of a tree cancel out within their transaction, since none is in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -79,7 +80,8 @@ class Trees:
     by_hand, tracing, kept, loose
         As given.
     of_many : int, list or None
-        The roots of rows that come of no single tuple: loose, if the task has been given nothing but loose tuples.
+        The roots of rows that come of no single tuple: loose, if the task has been given nothing but loose tuples, and
+        they don't come of state.
     journal : list or None
         While calls are guarded: how to undo what the present one has said of tuples.
     lost : list of str
@@ -143,6 +145,22 @@ class Trees:
         """Take note of the roots of a batch; None: its rows have none."""
         self._has_others = self._has_others or roots is None or any(roots) or None in roots
         self.anchor.root = self.of_many = None if self._has_others else self.loose
+
+    def end_input(self) -> None:
+        """Take note that what a bolt emits from here on comes of its state.
+
+        So it may come of tuples of earlier transactions, whose messages were acked: if it fails, it must not be lost.
+        """
+        self.anchor.root = self.of_many = None
+
+    @contextmanager
+    def of_state(self) -> Iterator[None]:
+        """As `end_input`, for what is emitted in the block."""
+        before, self.anchor.root = self.anchor.root, None
+        try:
+            yield
+        finally:
+            self.anchor.root = before
 
     # ---- what a bolt says
 

@@ -182,15 +182,19 @@ class Windows:
             return nullcontext()
         return hook(self._task.id, name, self._task.txid)
 
+    def _of_state(self) -> Any:
+        """Return in what a window is given to the bolt: also tuples of earlier transactions are in it."""
+        return nullcontext() if self._task.trees is None else self._task.trees.of_state()
+
     def _give(self, window: Window, value: Any) -> None:
-        with self._hook("emitWindow"):
+        with self._hook("emitWindow"), self._of_state():
             given: object = self._bolt.emitWindow(window, value, self._task.collector)  # type: ignore[func-returns-value]
             check_nothing("emitWindow", given)
 
     def _give_rows(self, span: Window, rows: Sequence[list[Item]]) -> None:
         makers = {shape: self._maker(shape) for shape in {shape for items in rows for _, shape, _ in items}}
         tuples = [[makers[shape](row) for _, shape, row in items] for items in rows]
-        with self._hook("execute"):
+        with self._hook("execute"), self._of_state():
             window = Window(span.key, span.start, span.end, *tuples)
             given: object = self._bolt.execute(window, self._task.collector)  # type: ignore[func-returns-value]
             check_nothing("execute", given)

@@ -9,7 +9,21 @@ from statefx.coordinator.log import read_state
 from statefx.errors import TopologyError
 from statefx.storage import FolderStorage
 from tests.spouts import timed
-from tests.spouts.timed import START, Emitted, Living, Opaque, Planned, Relay, Watch, Whole, secs, seen, watermarks
+from tests.spouts.timed import (
+    START,
+    Emitted,
+    Living,
+    Opaque,
+    Planned,
+    PlannedEnds,
+    Relay,
+    Watch,
+    Whole,
+    begun,
+    secs,
+    seen,
+    watermarks,
+)
 
 KINDS = [Whole, Planned, Emitted, Opaque]
 ENGINES = ["jobs", "pipelined"]
@@ -373,3 +387,17 @@ class Typed(Planned):
 def test_what_does_not_fit_is_refused_with_the_remedy(options, message):
     with pytest.raises(TopologyError, match=message):
         TopologyBuilder("wrong").setSpout("spout", Typed([]), **options)
+
+
+@pytest.mark.parametrize("pending", [1, 2])
+def test_what_finished_partitions_had_in_flight_counts(pending, tmp_path):
+    """The task that finishes them does not know yet what the transaction before has had."""
+    builder = TopologyBuilder("finished")
+    builder.setSpout("spout", PlannedEnds([[[100], []], [[5], [6]]], [1, 1]), timestamp="at")
+    builder.setBolt("watch", Watch()).globalGrouping("spout").setTicks(60)
+    config = {"topology.max.spout.pending": pending}
+    with begun(builder.createTopology(), tmp_path, config=config) as driver:
+        driver.drain()
+        driver.advance(61)
+        driver.emit()
+        assert watermarks(driver)[-1] == 100

@@ -1,12 +1,25 @@
 """Tuples that belong to no tree: their failure loses them alone; every mix is compared with a plain recount."""
 
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+import statefx
+from statefx import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    FailedException,
+    Spout,
+    Stateful,
+    StatefulBolt,
+    TopologyBuilder,
+    WindowedBolt,
+    isTick,
+)
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AttemptsExhaustedError, BoltError
 from statefx.testing import TopologyTester
@@ -14,6 +27,7 @@ from statefx.testing import TopologyTester
 FIELDS = "number long, first string, second string"
 PASS, RAISE, FAIL, ERROR = "pass", "raise", "fail", "error"
 TOLD = Counter()
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -397,6 +411,97 @@ def test_rows_anchored_at_the_end_are_of_those_trees(place, words, wanted):
 
 def test_rows_at_the_end_of_loose_tuples_are_loose(place):
     assert play(place, ["refused", "good"], AtEnd(anchored=False), Refuses()) == ({"good": 1}, {"bolt-1": 1})
+
+
+class Later(StatefulBolt):
+    """Keeps capitals, and emits them by a timer when a small letter comes."""
+
+    outputFields = "word string"
+
+    def initState(self, state):
+        self.state, self.ended = state, False
+
+    def execute(self, tup, collector):
+        if tup.word[0].isupper():
+            self.state.put(tup.word, 1)
+        else:
+            self.timers.set(0, START, processing=True)
+
+    def onTimer(self, key, at, value, collector):
+        for word in [word for word, _ in self.state.items()]:
+            self.state.delete(word)
+            collector.emit((word,))
+
+
+class LaterAtEnd(Later, BatchBolt):
+    def execute(self, tup, collector):
+        if tup.word[0].isupper():
+            self.state.put(tup.word, 1)
+        else:
+            self.ended = True
+
+    def finishBatch(self, collector):
+        if self.ended:
+            self.onTimer(None, None, None, collector)
+
+
+class LaterAtTick(Later):
+    def execute(self, tup, collector):
+        if isTick(tup):
+            self.onTimer(None, None, None, collector)
+        elif tup.word[0].isupper():
+            self.state.put(tup.word, 1)
+
+
+class LaterInWindow(WindowedBolt):
+    outputFields = "word string"
+
+    def initWindow(self):
+        return []
+
+    def addToWindow(self, value, tup):
+        return [*value, tup.word]
+
+    def emitWindow(self, window, value, collector):
+        for word in value:
+            if word[0].isupper():
+                collector.emit((word,))
+
+
+@pytest.mark.parametrize("kind", [Later, LaterAtEnd, LaterAtTick, LaterInWindow])
+def test_rows_of_state_are_not_lost_with_loose_tuples(kind, place):
+    """Their messages were acked when they came: nobody would give them again."""
+    fed = [["Kept"]]
+
+    class Fed(Words):
+        def nextTuple(self, collector):
+            self.left = fed.pop() if fed else []
+            super().nextTuple(collector)
+
+    class Away(BasicBolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            if not collector.attempt.attempt:
+                raise FailedException("away")
+            collector.emit((tup.word,))
+
+    later = kind().withTumblingWindow(statefx.Count(2)) if kind is LaterInWindow else kind()
+    builder = TopologyBuilder("later")
+    builder.setSpout("words", Fed())
+    bolt = builder.setBolt("later", later).globalGrouping("words")
+    if kind is LaterAtTick:
+        bolt.setTicks(60)
+    builder.setBolt("away", Away()).globalGrouping("later")
+    builder.setBolt("tally", Tally()).globalGrouping("away")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        transactions(tester)
+        tester.emit()
+        assert TOLD == {("ack", "Kept"): 1}
+        fed.append(["loose"])
+        tester.advance(61)
+        tester.emit()
+        assert tester.state("tally") == {"Kept": 1}
 
 
 def test_fail_at_the_end_of_replayable_input_tells_the_reason(place):
