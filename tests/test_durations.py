@@ -108,6 +108,16 @@ def test_every_call_names_the_spellings_of_what_it_refuses(call, text):
     assert SPELLINGS in str(raised.value)
 
 
+@pytest.mark.parametrize("call", GIVEN)
+def test_a_length_of_zero_is_taken_or_refused_by_its_reason(call):
+    if call in ("lateness", "withLag", "between"):
+        for text in ("0 seconds", "0s", "0 min"):
+            GIVEN[call](text)
+    else:
+        with pytest.raises((TopologyError, ValueError), match="above 0, and not '0 min'"):
+            GIVEN[call]("0 min")
+
+
 def test_bounds_of_a_join_may_be_negative():
     assert interval_micros("-5m") == interval_micros(timedelta(minutes=-5)) == -300_000_000
     with pytest.raises(TopologyError, match="two lengths of time"):

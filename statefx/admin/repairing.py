@@ -93,7 +93,7 @@ class Repair:
         if self.savepoints:
             lost = ", ".join(self.savepoints)
             lines.append(
-                f"savepoints that can't be restored any more: {lost}; their tasks are not swept before these go"
+                f"savepoints that can't be restored any more: {lost}. Delete them: until then files of their tasks stay"
             )
         lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say --yes, or yes=True")
         return "\n".join(lines)

@@ -57,10 +57,8 @@ class Damage:
     def __str__(self) -> str:
         said = [f"{self.path}: {self.problem}"]
         if self.component:
-            low, high = self.keys
-            said.append(
-                f"it has keys of {self.component}/{self.task} after {low or 'the first'} and before {high or 'the end'}"
-            )
+            bounds = [f"{word} {key}" for word, key in zip(("after", "before"), self.keys, strict=True) if key]
+            said.append(" ".join([f"it has keys of {self.component}/{self.task}", " and ".join(bounds)]).rstrip())
         if self.transactions is not None:
             first, last = self.transactions
             said.append(_transactions(first, last))

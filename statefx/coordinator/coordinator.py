@@ -373,9 +373,9 @@ class Coordinator:
             self._set_aside[bolt] = so_far = before + aside.rows
             if so_far.bit_length() > before.bit_length():
                 logger.warning(
-                    "%s: bolt %r has set aside %d rows since the start. In transaction %d %d, the first: %s. This is "
-                    "told at 1, 2, 4, 8, ... rows; lastProgress counts on",
-                    self.name, bolt, so_far, txid, aside.rows, aside.why,
+                    "%s: bolt %r has set aside %d rows since the start, %d of them in transaction %d. The first of "
+                    "these: %s. This is told at 1, 2, 4, 8, ... rows; lastProgress counts on",
+                    self.name, bolt, so_far, aside.rows, txid, aside.why,
                 )  # fmt: skip
         self.last = replace(self.last, trees=self.traces.explained(txid, self.last.trees))
         if warning := self.traces.warning(txid, self.last.trees):

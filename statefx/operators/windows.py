@@ -340,7 +340,7 @@ class WindowedBolt(StatefulBolt):
 
         With `withTimestampField`, where no component before the bolt has a ``timestamp=`` with a ``lateness=``.
         """
-        if seconds_of(lag) is None:
+        if seconds_of(lag, zero=True) is None:
             raise TopologyError(f"withLag takes a time, such as {SPELLINGS}; not {lag!r}")
         self._lag = lag
         return self
@@ -500,5 +500,7 @@ def _length(length: Any, call: str) -> tuple[int, bool]:
         return length.micros, False
     secs = seconds_of(length)
     if secs is None:
-        raise TopologyError(f"{call} takes a time, such as {SPELLINGS}; a timedelta, or Count(100); not {length!r}")
+        raise TopologyError(
+            f"{call} takes a time, such as {SPELLINGS}; a timedelta, or Count(100); above 0, and not {length!r}"
+        )
     return Duration.seconds(secs).micros, False

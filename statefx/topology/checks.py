@@ -53,11 +53,11 @@ def check_name(name: Any) -> None:
         raise TopologyError(f"the name of a topology is a text that is not empty, not {name!r}")
 
 
-def check_seconds(text: Any, what: str) -> float:
+def check_seconds(text: Any, what: str, *, zero: bool = False) -> float:
     """Return a length of time in seconds; TopologyError, which names `what`, if it is none."""
-    secs = seconds_of(text)
+    secs = seconds_of(text, zero=zero)
     if secs is None:
-        raise TopologyError(f"{what} is a time, such as {SPELLINGS}; not {text!r}")
+        raise TopologyError(f"{what} is a time, such as {SPELLINGS}; {'' if zero else 'above 0, and '}not {text!r}")
     return secs
 
 

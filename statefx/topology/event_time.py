@@ -53,7 +53,7 @@ def timings(
         raise TopologyError(
             f'{who}: timestamp names no field: timestamp="at", or {{"stream": "at"}}, or leave it out', component=id
         )
-    late_secs = 0.0 if lateness == LATENESS else check_seconds(lateness, f"{who}: lateness")
+    late_secs = check_seconds(lateness, f"{who}: lateness", zero=True)
     ahead_secs = check_seconds(max_ahead, f"{who}: maxAhead")
     idle_secs = None if idle_after is None else check_seconds(idle_after, f"{who}: idleAfter")
     for stream, field in fields.items():

@@ -97,6 +97,7 @@ def test_it_says_which_keys_and_transactions(place: Path) -> None:
         (damage,) = verify(keeper.folder).damaged
         assert damage.keys == (None, None)
         assert damage.transactions == (0, 1)
+        assert "it has keys of keep/0; transaction 1, and" in str(damage)
 
 
 def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None:

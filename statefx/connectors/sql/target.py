@@ -535,8 +535,11 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
         unique += [each["column_names"] for each in inspector.get_unique_constraints(table, schema=schema)]
         unique += [each["column_names"] for each in inspector.get_indexes(table, schema=schema) if each["unique"]]
         if not any(set(each) == set(key) for each in unique):
+            preparer = connection.dialect.identifier_preparer
+            name, *columns = map(preparer.quote, (f"{table}_key", *key))
             raise SinkError(
                 f"{target} has no primary key or unique constraint on ({', '.join(key)}), "
-                "the sink's key: without one, rows can't be replaced",
+                "the sink's key: without one, rows can't be replaced. Make one: CREATE UNIQUE INDEX "
+                f"{name} ON {preparer.format_table(described)} ({', '.join(columns)})",
                 target=target,
             )

@@ -55,7 +55,7 @@ def milliseconds_of(ttl: Any, what: str) -> int:
     if isinstance(ttl, str):
         found = seconds_of(ttl)
         if found is None:
-            raise ValueError(f"{what}: a ttl is a time such as {SPELLINGS}; not {ttl!r}")
+            raise ValueError(f"{what}: a ttl is a time such as {SPELLINGS}; above 0, and not {ttl!r}")
         ttl = found
     secs = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if isinstance(secs, bool) or not isinstance(secs, int | float):
