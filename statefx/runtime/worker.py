@@ -115,8 +115,8 @@ class Worker:
     def raise_late(self, deployment: Deployment, task: TaskId) -> None:
         """Raise what was kept of a task: rows of a transaction that is committed are lost."""
         run = self._runs.get(deployment.run)
-        if run is not None and (late := run.late.pop(task, None)) is not None:
-            raise late
+        if run is not None and task in run.late:  # and it stays: Spark gives a task that fails another try
+            raise run.late[task]
 
     def settle(self) -> None:
         """Take what the first tasks have loaded out of the garbage collector's sight; call it after each task.

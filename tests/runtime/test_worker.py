@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, Topology, TopologyBuilder
+from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import Order
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import RUNS_KEPT, Worker
@@ -64,6 +65,17 @@ def test_a_bolt_is_kept_for_the_next_attempt_of_its_task_and_for_no_other(place:
     assert journal == [("open", 0), ("open", 1)]
     worker.close()
     assert still_open() == set()
+
+
+def test_a_row_emitted_too_late_fails_each_try_of_its_task(place: Path) -> None:
+    """Else Spark's second try would go on without the row, which is lost."""
+    worker, found, task = Worker(), deployment(place, topology()), TaskId("numbered", 0)
+    run(worker, found)
+    worker.keep_late(found, task, BoltError("the row is lost"))
+    for _ in range(2):
+        with pytest.raises(BoltError, match="the row is lost"):
+            run(worker, found, Order(TransactionAttempt(2, 0), 1))
+    worker.close()
 
 
 def test_what_one_worker_keeps_no_other_has(place: Path) -> None:
