@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from statefx.spark.internals import take_own_python
 from statefx.spark.session import LOADED_WORKERS, PIPELINED_PYTHON, RECOMMENDED
 
 SLOTS = 32
@@ -35,7 +36,8 @@ def session(
         With rows between the JVM and Python on Unix sockets, Python workers that take and give rows at the same time
         (two levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
         file operation; without Spark's bar of stages, which a job that lives would show for ever; in local mode with
-        Python workers that have everything loaded when they are forked. If a session runs already, those of its
+        Python workers that run the driver's own Python, unless PYSPARK_PYTHON says otherwise, and have everything
+        loaded when they are forked. If a session runs already, those of its
         settings stay that can't be changed while it does.
 
     Examples
@@ -58,4 +60,7 @@ def session(
             settings |= LOADED_WORKERS
     for key, value in {**settings, **(config or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    # The workers of LOADED_WORKERS need statefx, which the `python3` on the path may not have.
+    take_own_python(spark.sparkContext)
+    return spark

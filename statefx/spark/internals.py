@@ -129,12 +129,20 @@ _wrapping = threading.RLock()
 """Of what `worker_program` sets: the thread that warms the JVM up wraps functions too, while `submit` goes on."""
 
 
+def take_own_python(context: SparkContext) -> None:
+    """Have the workers run the driver's own Python in local mode, whatever ``python3`` is on the path.
+
+    Unless PYSPARK_PYTHON says otherwise.
+    """
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+
+
 @contextlib.contextmanager
 def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
     """Let the functions that are wrapped in the block run as statefx's run; the context is as before afterwards.
 
-    In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
-    says otherwise. Yields the program that they run.
+    In local mode the workers run the driver's own Python (see `take_own_python`). Yields the program that they run.
 
     Spark starts workers through one program for each environment that functions bring along. Another `number` gives
     them another environment, and so a program of their own.
@@ -142,14 +150,20 @@ def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
     with _wrapping:
         chosen = context.pythonExec
         try:
-            if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-                context.pythonExec = sys.executable
+            take_own_python(context)
             if number:
                 context.environment[_WORKERS] = str(number)
             yield context.pythonExec
         finally:
             context.pythonExec = chosen
             context.environment.pop(_WORKERS, None)
+
+
+def wrapped(rdd: Any) -> Any:
+    """Return an RDD of Python whose functions are wrapped now, and not only by the job that needs them."""
+    with worker_program(rdd.context):
+        rdd._jrdd  # noqa: B018 - wraps, and is kept
+    return rdd
 
 
 def mapping(

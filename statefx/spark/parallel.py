@@ -67,12 +67,13 @@ class Executors:
     def _outcomes(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> list[R | StatefxError]:
         context, tag = self._context, f"statefx-{uuid.uuid4().hex}"
         done = context.accumulator(0)
-        job = context.parallelize(pieces, len(pieces)).map(partial(_outcome, work, done))
+        job = internals.wrapped(context.parallelize(pieces, len(pieces)).map(partial(_outcome, work, done)))
         try:
             with internals.own_properties(context) as own, _Telling(done, told):
                 context.addJobTag(tag)
                 own.setProperty(DESCRIPTION, self._what)
-                return job.collect()
+                found: list[R | StatefxError] = job.collect()
+                return found
         finally:  # after an interrupt it would go on
             if not internals.stopped_here(context):
                 context.cancelJobsWithTag(tag)

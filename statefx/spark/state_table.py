@@ -21,7 +21,7 @@ from statefx.admin.state_table import At, StateTable, state_table
 from statefx.errors import CheckpointError
 from statefx.operators.schema import to_ddl
 from statefx.spark.conditions import comparisons
-from statefx.spark.internals import WatchedFrame, condition_upon_map, mapped_otherwise
+from statefx.spark.internals import WatchedFrame, condition_upon_map, mapped_otherwise, worker_program
 from statefx.spark.preflight import unseen
 from statefx.spark.session import check_session
 from statefx.state import Codec
@@ -99,7 +99,8 @@ def readState(
 
 def _frame(session: SparkSession, table: StateTable) -> DataFrame:
     width = len(table.tasks)
-    return session.range(0, width, 1, max(width, 1)).mapInArrow(_reader(table), to_ddl(table.schema))
+    with worker_program(session.sparkContext):
+        return session.range(0, width, 1, max(width, 1)).mapInArrow(_reader(table), to_ddl(table.schema))
 
 
 def _watched(frame: DataFrame, table: StateTable) -> DataFrame:

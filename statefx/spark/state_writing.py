@@ -16,6 +16,7 @@ from statefx.admin.routing import GroupingKey
 from statefx.admin.state_writing import Encoded, Encoder, StateWriter, Written, state_writer
 from statefx.errors import ConfigError
 from statefx.spark.failures import last_line
+from statefx.spark.internals import worker_program
 from statefx.spark.parallel import with_open_workers
 from statefx.state import Codec
 
@@ -95,10 +96,12 @@ def _written(df: DataFrame, writer: StateWriter, progress: Progress | None) -> W
 
     def written() -> Written:
         # A DataFrame that has failed goes on to fail with the same error, so each try has its own.
-        encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
-        # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
-        parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
-        return writer.write(_entries(parts.mapInArrow(_frame, "data binary")), progress)
+        with worker_program(df.sparkSession.sparkContext):
+            encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
+            # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver.
+            parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
+            frames = parts.mapInArrow(_frame, "data binary")
+        return writer.write(_entries(frames), progress)
 
     try:
         return with_open_workers(written)

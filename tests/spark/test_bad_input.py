@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import BasicBolt, TopologyBuilder, submit
+import statefx
+from statefx import BasicBolt, TopologyBuilder, readState, rescale, submit, writeState
 from statefx.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -236,6 +237,21 @@ def test_workers_of_another_python_are_found_before_anything_is_begun(spark, bat
         ConfigError, match=r"first job on the executors failed: .*Cannot run program.*They run PYSPARK_PYTHON"
     ):
         submit(word_count(batch), spark, place / "ck")
+
+
+def test_local_workers_run_the_drivers_python_in_every_call(spark, batch, place, monkeypatch):
+    """A program that was started as ``.venv/bin/python program.py`` has another ``python3`` on its path."""
+    run(word_count(batch), spark, place / "ck")
+    nothing = str(place / "nothing")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", nothing)
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    counts = readState(spark, place / "ck", "count")
+    assert spark.sparkContext.pythonExec == nothing
+    assert counts.count() == len(state(place / "ck", "count"))
+    writeState(counts, place / "ck", "count", groupingKey=lambda word: word)
+    rescale(place / "ck", {"count": 3}, groupingKey={"count": lambda word: word}, spark=spark)
+    assert spark.sparkContext.pythonExec == nothing
+    assert statefx.session().range(3).rdd.map(lambda row: row.id).sum() == 3
 
 
 def refused(spark, topology, checkpoint, kind, words, **arguments):
