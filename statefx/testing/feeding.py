@@ -273,6 +273,10 @@ def feeds_of(topology: Topology, fed: str | Iterable[str]) -> dict[str, Feed]:
         return {}
     spouts = {**topology.replaying_spouts, **topology.tracked_spouts}
     found = {}
+    if not isinstance(fed, Iterable):
+        raise TopologyError(
+            f"fed names spouts, as in fed={next(iter(spouts), 'jobs')!r}, or a list of them; not {fed!r}"
+        )
     for id in [fed] if isinstance(fed, str) else fed:
         if id not in spouts:
             raise TopologyError(f"fed names {id!r}, which is no spout; the spouts are {', '.join(spouts) or 'none'}")

@@ -257,11 +257,15 @@ def test_another_tester_reads_on_behind_what_is_committed(place, kind):
 def test_mistakes_name_the_call(place):
     with pytest.raises(TopologyError, match="fed names 'job', which is no spout; the spouts are jobs"):
         TopologyTester(topology(Planned), place / "a", fed="job")
+    with pytest.raises(TopologyError, match="fed names spouts, as in fed='jobs', or a list of them; not True"):
+        TopologyTester(topology(Planned), place / "a", fed=True)
     with TopologyTester(topology(Planned), place / "b", fed="jobs") as tester:
         with pytest.raises(ConfigError, match="no row was sent, and nothing else is due"):
             tester.send({})
         with pytest.raises(ConfigError, match=r"a row of stream .* is a tuple \(word, at\), not \('a',\)"):
             tester.send({"jobs": [("a",)]})
+        with pytest.raises(ConfigError, match="spout 'jobs' is told of no rows: only a Spout hears ack and fail"):
+            tester.acked("jobs")
     builder = TopologyBuilder("unfed")
     builder.setSpout("jobs", MemorySpout())
     builder.setBolt("count", Count()).fieldsGrouping("jobs", "word")
