@@ -63,8 +63,8 @@ class Standstill:
         held = self._holder(state, clock_ms, since_ms, partitions, finished)
         if held:
             self._warned_ms = clock_ms
-            at = "before the first time" if lowest == BEGINNING else f"at {time_of(lowest).isoformat()}"
-            return f"event time has stood still {at} for {still_ms // 1000} s, while rows come: {held}"
+            still = "not begun" if lowest == BEGINNING else f"stood still at {time_of(lowest).isoformat()}"
+            return f"event time has {still} for {still_ms // 1000} s, while rows come: {held}"
         return ""
 
     def _holder(
@@ -90,9 +90,14 @@ class Standstill:
             remedy = f'give it an idleAfter, as {unit.call}("{unit.component}", ..., idleAfter="5 minutes")'
         else:
             remedy = f"wait until its idleAfter of {unit.timing.idle_ms / 1000:g} s has passed, or make that shorter"
+        ended = (
+            ". If none comes any more, have isFinished of the spout say so"
+            if unit.what.startswith("partition ")
+            else ""
+        )
         return (
             f"{unit.what} holds it, which {came}. Windows and timers wait for that. If no rows may come for long, "
-            f"{remedy}: what has no row for so long is not waited for"
+            f"{remedy}: what has no row for so long is not waited for{ended}"
         )
 
     def _units(self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]) -> Iterator[_Unit]:
