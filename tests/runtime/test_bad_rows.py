@@ -246,7 +246,7 @@ def test_a_bolt_without_state_skips_rows_and_a_warning_tells_of_them_ever_more_r
     told = [record.getMessage() for record in caplog.records if "set aside" in record.getMessage()]
     assert [int(text.split("set aside ")[1].split()[0]) for text in told] == [1, 2, 4, 8]
     assert "divided: bolt 'divide'" in told[1]
-    assert "In transaction 2 1, the first: task 0, execute: ZeroDivisionError" in told[1]
+    assert "1 of them in transaction 2. The first of these: task 0, execute: ZeroDivisionError" in told[1]
 
 
 def test_dead_letters_are_replayed_as_the_rows_that_they_were(tmp_path):

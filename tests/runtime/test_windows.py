@@ -185,16 +185,13 @@ class ValuesToState(Values):
 def test_a_crash_at_any_step_loses_no_window_and_gives_none_twice(form, kind, seed, tmp_path):
     chance = random.Random(f"{form}, {kind}, {seed}")
     batches = batches_of(chance)
-    of = topology(batches, windowed(form(), kind))
+    of, provider = topology(batches, windowed(form(), kind)), chance.choice(PROVIDERS)
     tester, done = None, False
     while not done:
         try:
             if tester is None:
                 options = {"crash_at": chance.choice([None, chance.randint(5, 80)]), "seed": chance.randint(0, 99)}
-                config = {
-                    "topology.engine": chance.choice(ENGINES),
-                    "topology.state.provider": chance.choice(PROVIDERS),
-                }
+                config = {"topology.engine": chance.choice(ENGINES), "topology.state.provider": provider}
                 tester = TopologyTester(of, tmp_path / "ck", config, now=at(10_000), **options)
             done = tester.emit() is None
             if chance.random() < 0.1:
