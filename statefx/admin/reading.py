@@ -568,7 +568,8 @@ def check_map(
     if map not in there:
         raise CheckpointError(
             f"{component!r} keeps nothing in a map {map!r} in {folders.location}; its maps are "
-            f"{sorted(there) or 'none'}. One that nothing is kept in is known if the bolt's stateSchema has it",
+            f"{sorted(there) or 'none'}. One that nothing is kept in yet is known if the bolt names it: "
+            f"stateSchema = {{'maps': {{{map!r}: {{}}}}}}",
             path=folders.location,
             component=component,
         )

@@ -92,6 +92,6 @@ def declared_schemas(declared: Any) -> dict[str, dict[str, str]]:
         if not isinstance(each, Mapping) or not all(isinstance(fields, str) for fields in each.values()):
             raise ConfigError(f"stateSchema: the types of key and value are texts of DDL, got {each!r}")
         Form.parse(each)
-        if each:
+        if each or name:  # a map without types is known by its name, though nothing is kept in it
             found[name] = dict(each)
     return found

@@ -126,6 +126,8 @@ def recounted(inputs):
 class Alarms(StatefulBolt):
     """Timers of event time by user and of the clock by row; what is seen, for long and for short."""
 
+    stateSchema = {"maps": {"fired": {}, "rung": {}, "firsts": {}}}  # read before anything is in them
+
     def __init__(self, work):
         self.places = Places(work)
 
