@@ -407,7 +407,9 @@ def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place, capsys):
             restore(driver.folder, "c")
         assert main(["restore", str(driver.folder), "c", "--yes"]) == 1
         error = capsys.readouterr().err
-        assert all(each in error for each in ("Say --sinks append if", "or --sinks rewind where", "with --to, whose"))
+        assert all(
+            each in error for each in ("Say --sinks append if", "or --sinks rewind where", "with --to, into another")
+        )
         assert committed(driver) == words(WORK[:2])
 
 

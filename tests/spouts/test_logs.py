@@ -84,6 +84,20 @@ def test_a_log_may_be_moved_out_of_the_folder_when_all_of_it_was_read(folder, tm
             tester.emit()
 
 
+def test_a_log_that_begins_as_a_short_one_that_is_gone_is_refused(folder, tmp_path):
+    """With the number of the one that is gone, which a file system gives to the next new file."""
+    log = folder / "app.log"
+    log.write_text(lines("start"))
+    with logs(folder, tmp_path) as tester:
+        assert read(tester) == {"start": 1}
+        log.rename(tmp_path / "app.log")
+        assert read(tester) == {"start": 1}
+        (tmp_path / "app.log").write_text(lines("start", "two"))
+        (tmp_path / "app.log").rename(log)
+        with pytest.raises(InputError, match=r"app.log begins as app.log does"):
+            tester.emit()
+
+
 LONG = [f"{number} " + "x" * 30 for number in range(100)]
 
 

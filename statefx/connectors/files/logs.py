@@ -94,6 +94,10 @@ class Logs:
         log, state = self._known[partition], (said.st_size, said.st_mtime_ns)
         if said.st_size < log["stop"]:
             return False
+        if log.get("gone") and log["stop"] < HEAD_BYTES:
+            # The number is free, and so few bytes tell no log from the next: taken for the log, a new file that begins
+            # alike would lose them. `refuse_copy` refuses it.
+            return False
         if self._looked_at.get(partition) != state:
             try:
                 if head_of(os.path.join(self._folder, name), log["stop"]) != log["head"]:
