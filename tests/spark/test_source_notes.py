@@ -166,7 +166,7 @@ def test_a_damaged_file_beside_the_log_is_named(ck: Checkpoint, damage: str) -> 
         file.unlink()
     else:
         file.write_bytes(b"" if damage == "empty" else data[:-9] + b"x" + data[-8:])
-    with pytest.raises(StateCorruptedError, match=f"{file.name} is .*Restore this file from a copy") as caught:
+    with pytest.raises(StateCorruptedError, match=f"{file.name} is .*Restore the file from a backup") as caught:
         ck.start()
     assert caught.value.path == str(file)
     file.write_bytes(data)

@@ -126,6 +126,13 @@ def looks(checkpoint, fill, look, last=None):
 SETTINGS = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.parametrize("key", [-0.0, (-0.0, "a")])
+def test_a_key_of_zero_is_one_before_and_after_a_commit(key, checkpoint_at, tmp_path):
+    found = looks(checkpoint_at(tmp_path), lambda state: state.put(key, 1), seen)
+    assert found == [found[-1]] * 5
+    assert found[0]["items"] == [(shown(0.0 if key == 0 else (0.0, "a")), shown(1))]
+
+
 @pytest.mark.parametrize("name", ["state", "map", "map with ttl"])
 @SETTINGS
 @given(data=st.data())

@@ -31,10 +31,10 @@ class Packed:
     """The kind of keys that are looked up by their bytes: those of no other kind."""
 
 
-# Looked up as they are, each type in a dict of its own, so that 1, 1.0 and True do not meet. Not among them are
-# datetimes, whose == between zones isn't by instant in the hour of a clock change, and Decimals, of which some
-# have no hash.
-PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes, date})
+# Looked up as they are, each type in a dict of its own, so that 1 and True do not meet. Not among them are datetimes,
+# whose == between zones isn't by instant in the hour of a clock change, Decimals, of which some have no hash, and
+# floats: -0.0 would be shown as it was put before a commit, and as 0.0 after it.
+PLAIN: frozenset[type] = frozenset({type(None), bool, int, str, bytes, date})
 
 Kind = type | tuple[type, ...]
 """A type in `PLAIN`; for a tuple of such elements their types; else `Packed`."""
