@@ -48,7 +48,7 @@ def _scope(item: pytest.Item) -> str:
 
 
 NEEDED_BY_FIXTURE = {
-    "spark": ("spark", "player", "programs", "drivers"),
+    "spark": ("spark", "player", "own_player", "programs", "drivers"),
     "server": ("kafka", "postgres"),
 }
 """Markers, and the fixtures that bring them: a test that uses one is marked without being told."""

@@ -18,6 +18,14 @@ def player(tmp_path_factory):
 
 
 @pytest.fixture
+def own_player(tmp_path):
+    """A process of a test's own: what others killed in theirs can cost the first run of the next play."""
+    playing = Player(tmp_path)
+    yield playing
+    playing.close()
+
+
+@pytest.fixture
 def drivers():
     """Ends whatever a failed test has left behind."""
     started = []

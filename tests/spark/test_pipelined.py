@@ -224,12 +224,12 @@ def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, 
         assert sum(count for _, count in counts.items()) == Numbers.transactions * Numbers.rows
 
 
-def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(told):
-    found = told("unreachable")
+def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(own_player, place):
+    found = own_player.ask("tests.spark.living", work=str(place), case="unreachable")
     error = found["error"]
     assert re.match(r"TransactionError: the driver at 127\.0\.0\.1:\d+ can't be reached \(Connection refused\)", error)
     assert "topology.control.port; open that port in the firewall" in error
-    assert found["runs"] == 1
+    assert found["runs"] == 1, found
     assert found["right_when_started_again"]
 
 
