@@ -1,6 +1,7 @@
 """A crash of a plain program at every durable step, and clients that wake up: the end is that of a run without one."""
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,13 +36,22 @@ def quick() -> Iterator[None]:
 
 
 class At:
-    """Does something at the n-th step; or crashes there, and at each one from there on, as who is dead."""
+    """Does something at the n-th step; or crashes there, and at each one from there on, as who is dead.
+
+    Steps are counted of the thread that the program runs in. Those that renew the claims of clients take theirs when
+    the clock says so: of a program that is dead they end, without a word.
+    """
 
     def __init__(self, at, do=None):
         self.left, self.do = at, do
         self.hit = False
+        self._thread = threading.current_thread()
 
     def __call__(self):
+        if threading.current_thread() is not self._thread:
+            if self.hit and self.do is None:
+                raise SystemExit
+            return
         self.left -= 1
         if self.left > 0 or (self.do and self.hit):
             return

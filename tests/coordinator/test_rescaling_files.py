@@ -1,7 +1,9 @@
 """State that is given to many tasks, where a process may have few files open."""
 
+import os
 import resource
 from contextlib import contextmanager
+from itertools import count, islice
 
 from statefx import rescale
 from tests.coordinator.changing import held
@@ -14,11 +16,18 @@ __all__ = ["place"]
 FILES_MAX = 256
 """What macOS lets a process have open; Linux mostly 1024, and a bolt may have 32768 tasks."""
 
+OWN = 32
+"""Of those a process has had so many all along, such as its libraries and its log."""
+
 
 @contextmanager
 def few_files():
+    """Let the process open a few files more than it has now: other tests, of the same process, have theirs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, before[1]))
+    taken = {int(each) for each in os.listdir("/dev/fd")}
+    free = (number for number in count() if number not in taken)
+    limit = next(islice(free, FILES_MAX - OWN, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
         yield
     finally:
