@@ -101,13 +101,36 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             _running.clear()
 
 
+SLOW_OF_CONTRACTS = {
+    "runTest",
+    "test_a_crash_at_any_step_leaves_each_transaction_once",
+    "test_a_crash_in_snapshot_or_sweep_harms_no_version",
+    "test_a_driver_that_stops_anywhere_while_the_next_one_works_changes_nothing",
+    "test_a_hundred_thousand_keys_in_one_transaction",
+    "test_a_scan_costs_what_is_read_of_it",
+    "test_a_scan_in_a_large_transaction_costs_what_is_read_of_it",
+    "test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once",
+    "test_a_version_can_be_read_when_caches_are_ahead",
+    "test_an_entry_is_never_seen_when_its_time_has_passed",
+    "test_caches_catch_up_from_any_version",
+    "test_many_are_read_at_once_each_with_its_own_outcome",
+    "test_more_names_than_one_answer_holds",
+    "test_of_many_that_race_for_a_name_one_wins_and_knows_it",
+    "test_rows_come_back_as_they_were_or_are_refused_before_the_decision",
+    "test_what_a_driver_has_planned_and_not_written_down_is_planned_again",
+    "test_what_is_kept_under_names_goes_with_the_state",
+    "test_what_is_over_is_removed_a_few_entries_at_a_time",
+    "test_what_is_taken_back_is_gone_after_any_crash_and_rows_of_others_stay",
+}
+"""Tests of `statefx.testing`'s contracts, where a mark would be one that users' own pytest does not know; and machines."""
+
 SEEDS = 3
 """How many of a test's random lives `make check` takes: those with other values of `seed` are marked slow."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     seed = item.callspec.params.get("seed") if hasattr(item, "callspec") else None
-    if isinstance(seed, int) and seed >= SEEDS:
+    if (isinstance(seed, int) and seed >= SEEDS) or item.name.partition("[")[0] in SLOW_OF_CONTRACTS:
         item.add_marker("slow")
     for marker, fixtures in NEEDED_BY_FIXTURE.items():
         if not set(fixtures).isdisjoint(getattr(item, "fixturenames", ())):
@@ -186,11 +209,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     yield
     if terminalreporter.config.option.durations:
         _tell_slowest_files(terminalreporter)
+    if "not slow" in terminalreporter.config.option.markexpr:
+        _tell_slow_tests(terminalreporter)
     reasons = [each.longrepr[2] for each in terminalreporter.stats.get("skipped", ()) if NO_KAFKA in each.longrepr[2]]
     if reasons:
         terminalreporter.write_line(
             f"{len(reasons)} tests of Kafka were skipped; {reasons[0].removeprefix('Skipped: ')}"
         )
+
+
+SLOW_SECS = 0.5
+"""A test of `make check` that takes longer is told of: thousands of them are to take a minute."""
+
+
+def _tell_slow_tests(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [each for each in terminalreporter.stats.get("passed", ()) if each.duration > SLOW_SECS]
+    for report in sorted(reports, key=lambda each: -each.duration):
+        terminalreporter.write_line(f"{report.duration:4.1f} s  {report.nodeid}: to be quicker, or marked slow")
 
 
 def _tell_slowest_files(terminalreporter: pytest.TerminalReporter) -> None:

@@ -77,6 +77,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(1, 999), st.sampled_from([(n, u) for n, us in UNITS.items() for u in us])),

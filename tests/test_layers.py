@@ -36,6 +36,7 @@ def test_a_module_is_at_most_1200_lines() -> None:
     assert [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lines.items() if n > MODULE_LINES] == []
 
 
+@pytest.mark.slow
 def test_a_function_with_its_docstring_is_at_most_70_lines() -> None:
     assert [found for path in _modules() for found in _long_functions(path)] == []
 
@@ -44,6 +45,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [str(path.relative_to(ROOT)) for path in _modules() if path.stem.strip("_") in EMPTY_NAMES] == []
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Also not for types alone: who reads one of them has to read all."""
     graph = grimp.build_graph("statefx")
@@ -55,6 +57,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
+@pytest.mark.slow
 def test_statefx_testing_is_imported_without_the_test_libraries() -> None:
     """A user's job that imports TopologyTester must not need the extra ``testing``."""
     hidden = "import sys; sys.modules.update(pytest=None, hypothesis=None); import statefx.testing"
@@ -84,6 +87,7 @@ def _private_of_spark(path: Path) -> Iterator[str]:
         yield f"{path.relative_to(ROOT)}:{node.lineno} {name}"
 
 
+@pytest.mark.slow
 def test_one_module_alone_knows_what_spark_keeps_private() -> None:
     """So a next version of Spark tells in one place what has changed: `tests/spark/test_internals.py`."""
     found = [each for path in _modules() for each in _private_of_spark(path)]
@@ -146,6 +150,7 @@ def _opens_files(path: Path) -> Iterator[str]:
         yield f"{path.relative_to(ROOT)}:{node.lineno} {found}"
 
 
+@pytest.mark.slow
 def test_only_storage_opens_files_of_a_checkpoint() -> None:
     """Where it is not a folder, nothing else can."""
     found = [each for path in _modules() for each in _opens_files(path)]

@@ -150,6 +150,7 @@ def test_a_bolt_without_keys_of_its_own_names_its_maps(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_process_exits_with_the_code(checkpoint):
     done = subprocess.run(
         [sys.executable, "-m", "statefx", "explain", checkpoint / "ck", "count", "z"], capture_output=True, check=False

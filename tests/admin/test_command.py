@@ -102,6 +102,7 @@ def test_odd_keys_and_values(place: Path, capsys: pytest.CaptureFixture[str]) ->
     assert [each["value"] for each in told if each["key"] == ["a", 1]] == ["datetime.datetime(2026, 1, 2, 0, 0)"]
 
 
+@pytest.mark.slow
 def test_a_table_of_state_ends_and_json_does_not(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Driver(place) as driver:
         driver.start().send(lines(*(f"word-{number}" for number in range(SHOWN + 5))))
@@ -182,12 +183,14 @@ def test_a_table_on_a_terminal_and_json_elsewhere(place: Path) -> None:
     assert b"\x1b[31m" not in shown
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_use_the_command_loads_no_library_of_it() -> None:
     loaded = "import sys, statefx.admin.tables; print([each for each in ('click', 'rich') if each in sys.modules])"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
     with Driver(place) as driver:
         driver.start().send(lines(*(f"word-{number}-{'x' * 40}" for number in range(3000))))

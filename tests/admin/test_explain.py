@@ -55,6 +55,7 @@ def test_what_was_rolled_back_is_not_shown(place: Path) -> None:
         assert kept.transactions == ((2, 2), (1, 1))
 
 
+@pytest.mark.slow
 def test_merged_files_and_snapshots(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(
@@ -91,6 +92,7 @@ def test_keys_of_every_type_and_maps(place: Path) -> None:
         assert [each.value for each in explain(keeper.folder, "keep", "limit", map="rules").tasks] == [5]
 
 
+@pytest.mark.slow
 def test_of_a_large_file_few_blocks_are_read(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run({"rows": [(f"k{n:06d}", n, "own") for n in range(60_000)]}, topology=keeping(1))

@@ -104,6 +104,7 @@ def test_json_by_its_text(tables: Any, data: st.DataObject) -> None:
             assert reads(table, key)
 
 
+@pytest.mark.slow
 def test_what_a_filter_leaves_out(tables: Any) -> None:
     """So that the tests above would not be content with a range of everything."""
     typed, pair = {"key": "k string"}, {"key": "a string, b long"}

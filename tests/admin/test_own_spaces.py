@@ -120,6 +120,7 @@ def simple(value):
     return value if isinstance(value, int) else sorted(row["minute"] for row in value["clicks"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bolt", [Values, Tuples])
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("seed", [0, 1, 3])
@@ -256,6 +257,7 @@ def test_ids_of_dedup_are_shown_as_the_spout_gave_them(place, capsys):
     assert '"now"' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_open_trees_are_shown_with_spout_and_id(place):
     builder = TopologyBuilder("trees")
     builder.setSpout("fed", Fed())

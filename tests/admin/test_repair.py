@@ -234,6 +234,7 @@ def test_nothing_whole_is_left(place: Path) -> None:
         assert files(keeper.folder) == before
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_killed_has_changed_all_or_nothing(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK).close()

@@ -95,6 +95,7 @@ def test_a_life_with_restores_shows_the_transactions_of_its_state(seed, place, c
             life.check(capsys)
 
 
+@pytest.mark.slow
 def test_the_restore_is_a_line_between_transactions(place, capsys):
     with Driver(place) as driver:
         with driver.start(totals()) as tester:

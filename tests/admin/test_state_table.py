@@ -130,6 +130,7 @@ def check(diff: pa.Table, before: dict[str, int], after: dict[str, int]) -> None
     assert found == expected
 
 
+@pytest.mark.slow
 def test_merged_files_tell_each_transaction_they_took_in(place: Path) -> None:
     limits = SMALL.__class__(files_max=2, sweep_every=1, min_age_secs=0.0, versions_kept=6)
     with Keeper(place) as keeper:
@@ -152,6 +153,7 @@ def test_a_savepoint_shows_what_was(place: Path) -> None:
             state_table(keeper.folder, "keep", at="after")
 
 
+@pytest.mark.slow
 def test_a_version_whose_files_are_deleted_says_so(place: Path) -> None:
     limits = SMALL.__class__(files_max=2, sweep_every=1, min_age_secs=0.0, versions_kept=2)
     with Keeper(place) as keeper:
@@ -178,6 +180,7 @@ def test_a_damaged_file_is_told(place: Path) -> None:
             state_table(keeper.folder, "keep", task=0).table()
 
 
+@pytest.mark.slow
 def test_a_damaged_key_never_hides_a_block_of_a_range(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run({"rows": [(f"k{n:06d}", n, "own") for n in range(30_000)]}, topology=keeping(1))
@@ -301,6 +304,7 @@ ENTRIES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(work=st.lists(ENTRIES, min_size=1, max_size=6), bounds=st.tuples(st.text(max_size=2), st.text(max_size=2)))
 def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
@@ -340,6 +344,7 @@ THINGS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(keys=THINGS, value=THINGS, surrogates=st.booleans())
 def test_json_does_not_depend_on_what_else_is_in_the_block(keys, value, surrogates) -> None:
     codec, head = StandardCodec(), shown_of(None, "", StandardCodec()).head

@@ -111,6 +111,7 @@ def once_full(folder: Path, passing: int, monkeypatch: pytest.MonkeyPatch, call:
     return None
 
 
+@pytest.mark.slow
 def test_an_export_to_a_full_disk_leaves_the_original_and_no_checkpoint(
     keeper: Keeper, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_of_two_exports_to_one_folder_one_is_told(keeper: Keeper, place: Path) -
     assert state(place / "copy") == state(keeper.folder)
 
 
+@pytest.mark.slow
 def test_a_repair_on_a_full_disk_can_be_done_again(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper.run(put(a=6), topology=keeping(2, Oldest())).close()
     flip(newest_of(keeper.folder), 70)

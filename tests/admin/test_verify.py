@@ -49,6 +49,7 @@ def test_whole_ones_are_ok_and_unchanged(keeper: Keeper) -> None:
     assert {path: path.read_bytes() for path in keeper.folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [None, SMALL, MERGING], ids=["plain", "snapshots", "merging"])
 def test_each_file_that_a_version_needs(place: Path, limits) -> None:
     """What opening a version raises, `verify` has told; and it names nothing that is whole."""
@@ -80,6 +81,7 @@ def test_each_file_that_a_version_needs(place: Path, limits) -> None:
         assert needed >= 6
 
 
+@pytest.mark.slow
 def test_it_says_which_keys_and_transactions(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run({"rows": [(f"k{n:06d}", n, "own") for n in range(30_000)]}, put(z=1), topology=keeping(1))
@@ -112,6 +114,7 @@ def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None
         assert [each.transactions for each in found.damaged] == [(1, 1), (3, 3), (6, 6)]
 
 
+@pytest.mark.slow
 def test_a_savepoint_that_is_damaged(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3], topology=keeping(1), limits=SMALL).close()
@@ -146,6 +149,7 @@ def test_a_server_that_has_lost_state(place: Path, server: Any) -> None:
         assert {(each.component, each.task) for each in found.damaged} == {("keep", 0), ("keep", 1)}
 
 
+@pytest.mark.slow
 def test_beside_a_topology_whose_files_come_and_go(place: Path) -> None:
     with Keeper(place) as keeper:
         tester = keeper.run(*WORK, limits=MERGING)

@@ -76,6 +76,7 @@ def wait_until(condition):
         threading.Event().wait(0.005)
 
 
+@pytest.mark.slow
 def test_a_commit_waits_for_a_target_that_is_out_of_reach(place):
     with shelving(place) as found:
         Shelf.raises = [ConnectionError("nobody answers")]

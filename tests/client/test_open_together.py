@@ -184,6 +184,7 @@ def test_what_was_only_read_and_what_was_aborted_is_no_conflict(place):
     assert committed(place) == {"k": 1, "other": 1}
 
 
+@pytest.mark.slow
 def test_a_transaction_sees_state_as_it_was_when_it_began(place, config):
     found, _ = seen(place, config)
     with found:
@@ -262,6 +263,7 @@ def test_any_order_of_calls_does_what_a_model_of_snapshots_does(place, seed):
     assert committed(place) == state
 
 
+@pytest.mark.slow
 def test_one_that_is_forgotten_is_rolled_back_and_nothing_is_kept_for_it(place):
     found, sink = seen(place)
     with found:
@@ -276,6 +278,7 @@ def test_one_that_is_forgotten_is_rolled_back_and_nothing_is_kept_for_it(place):
     assert (committed(place), words(sink)) == ({"b": 1}, [])
 
 
+@pytest.mark.slow
 def test_threads_have_transactions_of_their_own_and_do_again_what_has_a_conflict(place):
     found, _ = seen(place)
     conflicts = []

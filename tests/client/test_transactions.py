@@ -82,6 +82,7 @@ def test_one_transaction_needs_no_client(place):
         assert dict(seen.items()) == {"a": 1, "b": 2}
 
 
+@pytest.mark.slow
 def test_spark_is_not_needed(place):
     program = (
         "import sys; sys.modules.update(pyspark=None, py4j=None)\n"

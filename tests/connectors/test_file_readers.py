@@ -75,6 +75,7 @@ def test_spark_reads_every_value_that_is_a_folder(spark, tmp_path):
     assert differences(from_spark(readCommitted(spark, tmp_path / "out"), given.schema), one_zero) == {}
 
 
+@pytest.mark.slow
 def test_pyarrow_and_pandas_read_every_value_of_parquet(tmp_path):
     given = everything("parquet")
     publish(FileSink(tmp_path / "out"), tmp_path, given)

@@ -21,6 +21,7 @@ def refuse_constant(name):
     raise AssertionError(f"{name} is not JSON")
 
 
+@pytest.mark.slow
 @given(tables())
 def test_every_value_is_valid_json_and_comes_back(rows):
     try:

@@ -140,6 +140,7 @@ def held(driver):
     return changing.held(driver, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newer", [[Two], [Two, Three], [Tuples]], ids=["values", "two versions", "keys"])
 def test_the_older_code_goes_on_as_if_it_had_run_all_the_time(place, provider, newer):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
@@ -160,6 +161,7 @@ def test_the_older_code_goes_on_as_if_it_had_run_all_the_time(place, provider, n
         assert log_of(driver).topology.stateful["count"].state_version == newer[-1].stateVersion
 
 
+@pytest.mark.slow
 def test_to_a_version_between(place, provider):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         for number, (bolt, other) in enumerate([(One, One), (Two, Two), (Three, Two)]):
@@ -212,6 +214,7 @@ def crashing(driver, provider, at):
     Rewriter(folders, kept, "given the form of version 1", "downgrade", opened).run(found, {"count": form})
 
 
+@pytest.mark.slow
 def test_savepoints_of_before_keep_their_version(place):
     with Driver(place) as driver:
         send(driver, range(2), One())
@@ -271,6 +274,7 @@ class HasMigrateKeyOnly(HasNoDowngrade):
     downgradeState = Two.downgradeState
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bolt", "version", "error", "says"),
     [

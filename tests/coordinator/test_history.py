@@ -98,6 +98,7 @@ def test_folding_and_opening_again_keep_the_last_ones_and_no_more(storage):
     assert [past.txid for past in TransactionLog(storage).state.past()] == list(range(1, 60))
 
 
+@pytest.mark.slow
 def test_there_are_never_more_than_a_batch_above_what_is_kept():
     history = History()
     for txid in range(1, 3 * KEPT):

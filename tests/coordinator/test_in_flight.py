@@ -66,6 +66,7 @@ def records(tester: InFlight) -> list[str]:
     return [step.removeprefix("after ") for step in tester.steps if step.startswith("after ") and step[6].isupper()]
 
 
+@pytest.mark.slow
 def test_transactions_begin_before_those_before_them_are_decided(here: Place) -> None:
     tester = here.start()
     tester.drive(WORKS)
@@ -83,6 +84,7 @@ def test_what_they_came_to_is_told_once_each_and_in_order(here: Place) -> None:
     assert [done["numInputRows"] for done in told] == [1, 1, 0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_jobs_end_in_any_order(here: Place, seed: int) -> None:
     tester = here.start(seed=seed, processes=2)
@@ -90,6 +92,7 @@ def test_jobs_end_in_any_order(here: Place, seed: int) -> None:
     here.check(tester)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize(
     "fault",
@@ -117,6 +120,7 @@ def fail(tester: InFlight) -> None:
     tester.inject(JobFails(2))
 
 
+@pytest.mark.slow
 def test_one_that_fails_too_often_ends_the_run_and_all_behind_it_is_rolled_back(here: Place) -> None:
     tester = here.start()
     tester.inject(*[JobFails(0)] * 30)

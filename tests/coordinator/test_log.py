@@ -80,6 +80,7 @@ def test_what_json_can_not_hold_is_refused_before_anything_is_written(folder):
     assert log.append(BEGINNING[1]) == 2
 
 
+@pytest.mark.slow
 def test_a_record_that_everybody_would_have_to_read_is_refused_and_names_what_is_large_in_it(folder):
     log = filled(folder, [*BEGINNING, preparing(1)])
     before = log.state

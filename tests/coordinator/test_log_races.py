@@ -45,6 +45,7 @@ def check_starts(folder, starts):
     assert read_state(folder).generation >= len(every)
 
 
+@pytest.mark.slow
 def test_threads_that_start_at_once_each_get_their_own_generation(tmp_path):
     TransactionLog(FolderStorage(tmp_path)).append(Lineage("l"))
     with ThreadPoolExecutor(4) as pool:
@@ -59,6 +60,7 @@ def test_processes_that_start_at_once_each_get_their_own_generation(tmp_path):
         check_starts(*started(pool, tmp_path))
 
 
+@pytest.mark.slow
 def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_path):
     for turn in range(30):
         folder = FolderStorage(tmp_path / f"{turn}")

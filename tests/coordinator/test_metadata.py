@@ -130,6 +130,7 @@ def test_crash_after_committing_with_later_ones_in_processing(storage):
 # Files
 
 
+@pytest.mark.slow
 def test_what_is_large_is_beside_the_log_and_is_swept_when_no_record_names_it(storage):
     log = opened(storage)
     stray = storage.path("metadata/stray.json")
@@ -150,6 +151,7 @@ def test_what_is_large_is_beside_the_log_and_is_swept_when_no_record_names_it(st
     assert len(written_files(storage)) == 1
 
 
+@pytest.mark.slow
 def test_a_fold_in_an_append_does_not_sweep_the_file_of_that_append(storage):
     log = opened(storage, *BEGINNING, limit=3)
     for txid in range(1, 6):
@@ -178,6 +180,7 @@ def test_a_file_that_was_damaged_is_named(storage):
         planned_metadata(storage, log.state, "queue", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewritten", [100, 10_000])
 def test_10000_partitions_cost_a_transaction_less_than_writing_them_as_json_twice(storage, rewritten):
     """5 to 8 ms of processor on a quiet machine; a ratio, because milliseconds are the machine's."""

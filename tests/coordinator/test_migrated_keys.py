@@ -190,6 +190,7 @@ def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, 
         assert seen == sorted(seen)
 
 
+@pytest.mark.slow
 def test_savepoints_of_before_keep_their_keys_and_their_version(place, provider):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(2, First()), limits=SMALL)
@@ -245,6 +246,7 @@ class Third(Second):
         return found.removesuffix("!")
 
 
+@pytest.mark.slow
 def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(place, provider):
     shown = []
     for name, versions in (("skipped", [First]), ("both", [First, Second])):
@@ -294,6 +296,7 @@ class Parts(Words):
         return key, "whole"
 
 
+@pytest.mark.slow
 def test_keys_that_belong_where_they_lie_need_no_groupingkey(place):
     with Driver(place) as driver:
         send(driver, range(6), topology(2, Words()))
@@ -336,6 +339,7 @@ class RuledCapitals(Ruled):
         return key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("now", [2, 3])
 def test_what_is_broadcast_has_other_keys_in_all_tasks(place, provider, now):
     def ruled(parallelism, bolt):
@@ -382,6 +386,7 @@ class Backwards(Codec):
         return json.loads(data)
 
 
+@pytest.mark.slow
 def test_keys_of_a_codec_of_the_users_own(place, provider):
     config = {"topology.state.provider.config": {"components": {"count": {"codec": f"{__name__}:Backwards"}}}}
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
@@ -417,6 +422,7 @@ class TimedCapitals(Timed):
     groupingKey = RuledCapitals.groupingKey
 
 
+@pytest.mark.slow
 def test_a_fork_has_new_keys_and_its_original_has_the_old_ones(place):
     with Driver(place) as driver, Driver(place, name="copy") as copy:
         send(driver, range(6), topology(2, First()))
@@ -480,6 +486,7 @@ class NoKey(Raising):
         return [key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bolt", "error", "says"),
     [
@@ -509,6 +516,7 @@ class BySize(Parts):
     fields = ("word", "size")
 
 
+@pytest.mark.slow
 def test_a_key_must_be_told_where_nothing_shows_it(place):
     with Driver(place) as driver:
         send(driver, range(6), topology(2, Words()))
@@ -547,12 +555,14 @@ class SameName(Second):
         return key.upper() if type(key) is str else key[1]
 
 
+@pytest.mark.slow
 def test_of_a_map_the_name_must_come_back(place):
     with Driver(place) as driver:
         send(driver, range(2), topology(2, First()))
         refused(driver, SameName(), BoltError, r"it must return \('last', the new key\)")
 
 
+@pytest.mark.slow
 def test_a_transaction_that_the_former_version_has_begun_is_ended_by_it(place):
     with Driver(place) as driver:
         send(driver, range(2), topology(2, Words()))
@@ -565,6 +575,7 @@ def test_a_transaction_that_the_former_version_has_begun_is_ended_by_it(place):
         send(driver, [2], topology(2, Told()))
 
 
+@pytest.mark.slow
 def test_a_driver_that_has_gone_on_meanwhile_is_not_fenced(place):
     with Driver(place) as driver:
         send(driver, range(2), topology(2, Words()))
@@ -581,6 +592,7 @@ def test_a_driver_that_has_gone_on_meanwhile_is_not_fenced(place):
         running.send(WORK[3])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_restored_in_this_moment_is_not_gone_on_with(place):
     """Else its keys would be of version 1, in a checkpoint of version 2."""
     with Driver(place) as driver:

@@ -129,6 +129,7 @@ def test_openstate_reads_what_was_moved(place: Path, server: RedisServer) -> Non
             assert (view.txid, dict(view.items())) == (BEFORE, words(TRANSACTIONS[:BEFORE]))
 
 
+@pytest.mark.slow
 def test_after_the_switch_only_the_new_provider_is_accepted(place: Path) -> None:
     with Mover(place) as mover:
         mover.begin("memory")
@@ -157,6 +158,7 @@ def test_a_reader_of_the_old_state_keeps_it(place: Path) -> None:
             assert dict(before.items()) == words(TRANSACTIONS[:BEFORE])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("rocksdb", "memory")])
 def test_files_of_the_old_provider_are_swept_once_the_new_one_runs(place: Path, source: str, target: str) -> None:
     with Mover(place) as mover:
@@ -331,6 +333,7 @@ def test_wrong_arguments(place: Path, arguments: dict[str, Any], error: type[Sta
         assert everything(mover.folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "says"),
     [
@@ -358,6 +361,7 @@ def test_a_transaction_under_way_has_to_be_recovered_first(place: Path, moment: 
         mover.finish("rocksdb")
 
 
+@pytest.mark.slow
 def test_a_transaction_that_begins_after_the_first_look(place: Path) -> None:
     with Mover(place) as mover:
         mover.begin("memory")
@@ -381,6 +385,7 @@ def test_a_transaction_that_begins_after_the_first_look(place: Path) -> None:
         mover.finish("rocksdb")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_moved_or_copied_has_to_be_run_first(place: Path) -> None:
     with Mover(place) as mover:
         mover.begin("memory")
@@ -463,6 +468,7 @@ def test_a_target_that_holds_state_of_others_is_refused(place: Path) -> None:
         mover.finish("rocksdb")
 
 
+@pytest.mark.slow
 def test_a_target_that_can_not_write_leaves_the_state_where_it_was(place: Path) -> None:
     with Mover(place) as mover:
         mover.begin("rocksdb")
@@ -472,6 +478,7 @@ def test_a_target_that_can_not_write_leaves_the_state_where_it_was(place: Path) 
         mover.finish("memory")
 
 
+@pytest.mark.slow
 def test_what_a_migration_left_that_did_not_switch_is_swept(place: Path) -> None:
     with Mover(place) as mover:
         mover.begin("rocksdb")
@@ -492,6 +499,7 @@ def test_what_a_migration_left_that_did_not_switch_is_swept(place: Path) -> None
         mover.finish("rocksdb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_a_source_that_is_damaged_is_not_switched_from(place: Path, damage: str) -> None:
     with Mover(place) as mover:
@@ -686,6 +694,7 @@ def test_a_zombie_of_the_source_changes_nothing(place: Path, server: RedisServer
         mover.finish("memory")
 
 
+@pytest.mark.slow
 def test_attempts_and_folds_go_on_where_they_were(place: Path) -> None:
     with Mover(place) as mover:
         limits = replace(SMALL, fold_after=1)

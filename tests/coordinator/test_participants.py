@@ -155,6 +155,7 @@ def successor(place: Path, target: Target) -> None:
     start(place, target, 1).close()
 
 
+@pytest.mark.slow
 def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: Path) -> None:
     target = Target()
     crash_at = next(
@@ -172,6 +173,7 @@ def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: 
         assert [txid for txid, _ in target.applied] == [1]
 
 
+@pytest.mark.slow
 def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place: Path) -> None:
     """A driver has looked at the checkpoint and not taken it yet when the one at work decides for its sink."""
     target, moments = Target(), count(1)

@@ -60,6 +60,7 @@ def shown(driver, component):
         return dict(state.items()), dict(last.items()), state.list("log"), state.value("newest")
 
 
+@pytest.mark.slow
 def test_all_that_a_bolt_has_goes_with_it(place, provider):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         send(driver, WORK[:5], counted("count"), limits=SMALL)
@@ -70,6 +71,7 @@ def test_all_that_a_bolt_has_goes_with_it(place, provider):
         assert not Path(driver.folder, "state", "tally").exists(), "nothing was copied"
 
 
+@pytest.mark.slow
 def test_a_name_that_is_free_again_begins_with_nothing(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:4], counted("count"), limits=SMALL)
@@ -83,6 +85,7 @@ def test_a_name_that_is_free_again_begins_with_nothing(place, provider):
         assert committed(driver, "sum") == words(WORK[:1])
 
 
+@pytest.mark.slow
 def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:4], counted("count", "gone"), limits=SMALL)
@@ -92,6 +95,7 @@ def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place, provider)
         assert (committed(driver, "count"), committed(driver, "gone")) == (words(WORK), words(WORK[6:]))
 
 
+@pytest.mark.slow
 def test_savepoints_know_the_names_of_their_time(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:3], counted("count", "gone"), limits=SMALL)
@@ -220,6 +224,7 @@ def test_a_name_that_is_both_old_and_new_is_refused(place):
             driver.start(counted("tally"), rename={"count": "tally"})
 
 
+@pytest.mark.slow
 def test_names_that_were_given_before_are_not_given_again_in_a_copy(place, provider):
     """A copy begins with generation 1 again, and brings the names under which state is kept."""
     with Driver(place, provider) as driver:

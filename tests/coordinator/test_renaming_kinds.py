@@ -149,6 +149,7 @@ def by_tool(life, names, drop):
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [by_start, by_tool])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_renamed_component_goes_on_as_if_it_had_its_name(kind, how, tmp_path):
@@ -166,6 +167,7 @@ def test_a_renamed_component_goes_on_as_if_it_had_its_name(kind, how, tmp_path):
         assert set(found.values()) == {1}, "nothing was counted twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [by_start, by_tool])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_dropped_component_begins_with_nothing(kind, how, tmp_path):
@@ -180,6 +182,7 @@ def test_a_dropped_component_begins_with_nothing(kind, how, tmp_path):
     assert life.run("new", 0) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [False, True])
 def test_a_living_spouts_ids_are_given_up_by_their_own_name(held, tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "without", redelivering(held, dedup=False))

@@ -114,6 +114,7 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, prov
         assert sum(fired) > 3, "timers of before have fired in their new tasks"
 
 
+@pytest.mark.slow
 def test_one_task_needs_to_be_told(place, provider):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         send(driver, range(4), topology(1, Upside))
@@ -129,6 +130,7 @@ def test_one_task_needs_to_be_told(place, provider):
         assert held(driver, 3) == held(same, 3)
 
 
+@pytest.mark.slow
 def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(2), limits=SMALL)
@@ -145,6 +147,7 @@ def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
         assert held(driver, 4) == after
 
 
+@pytest.mark.slow
 def test_files_of_the_tasks_of_before_are_swept(place, provider):
     with Driver(place, provider) as driver:
         send(driver, range(4), topology(4), limits=SMALL)
@@ -193,6 +196,7 @@ def test_a_few_keys_prove_nothing(place):
         assert rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key}).keys == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bolt", "says"),
     [
@@ -231,6 +235,7 @@ class Unlisted(Listing):
         self.words.put(tup.word, self.words.get(tup.word, 0) + 1)
 
 
+@pytest.mark.slow
 def test_what_belonged_to_a_task_is_moved_by_the_bolt_as_the_refusal_says(place):
     with Driver(place) as driver, Driver(place, name="same") as same:
         send(driver, range(4), topology(2, Listing))
@@ -332,6 +337,7 @@ class Reminding(Plain):
         self.state.put(key, -self.state.get(key))
 
 
+@pytest.mark.slow
 def test_a_timer_goes_with_the_state_of_its_key(place):
     with Driver(place) as driver, Driver(place, name="same") as same:
         for each, tasks in ((driver, 2), (same, 4)):
@@ -343,6 +349,7 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
         assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [("v2",), ("v2", "v3"), ("be", "v2")])
 def test_a_few_timers_without_state_of_their_keys_prove_nothing(place, provider, few):
     """Nothing shows that such a key is the grouping's field: it may lie in this task by chance."""
@@ -371,6 +378,7 @@ def test_a_bolt_that_has_kept_nothing_needs_no_proof(place):
         send(driver, range(2), topology(4, Plain))
 
 
+@pytest.mark.slow
 def test_a_new_bolt_with_the_name_of_a_renamed_one_is_not_taken_for_it(place):
     def named(**tasks):
         builder = TopologyBuilder("rescaled")

@@ -67,6 +67,7 @@ def routed(router, entries, task, was, now, size=None):
     return [taker.entries for taker in takers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [(2, 4), (3, 2), (2, 1)])
 @pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.int32()], ids=str)
 def test_blocks_go_where_their_keys_go_one_by_one(kind, was, now):
@@ -114,6 +115,7 @@ def test_keys_of_a_map_in_blocks_need_the_same_proof():
 # ---- disks that are full
 
 
+@pytest.mark.slow
 def test_the_disk_of_the_checkpoint_is_full(place, monkeypatch):
     with Driver(place, "rocksdb") as driver:
         send(driver, range(6), topology(2), limits=SMALL)
@@ -177,6 +179,7 @@ def stepped(driver, steps):
 # ---- how far it is
 
 
+@pytest.mark.slow
 def test_progress_ends_with_all_of_it(place):
     with Driver(place, "rocksdb") as driver:
         send(driver, range(6), topology(2), limits=SMALL)

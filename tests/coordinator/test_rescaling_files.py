@@ -5,6 +5,8 @@ import resource
 from contextlib import contextmanager
 from itertools import count, islice
 
+import pytest
+
 from statefx import rescale
 from tests.coordinator.changing import held
 from tests.coordinator.test_rescaling import Plain, topology
@@ -34,6 +36,7 @@ def few_files():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_there_may_be_more_tasks_than_open_files(place):
     many = FILES_MAX + 44
     with Driver(place, "rocksdb") as driver:

@@ -43,6 +43,7 @@ def test_what_belongs_to_a_task_is_read_for_all_of_the_new_ones():
         assert list(piece.was) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [(2, 4), (6, 4), (2, 3), (3, 1)])
 def test_pieces_are_together_what_one_would_have_done(place, provider, was, now):
     with Driver(place, provider) as driver:

@@ -59,6 +59,7 @@ def artefacts(driver):
     return {path for path in Path(driver.folder, "state").rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place, provider):
     with Driver(place, provider) as driver:
         taken = begin(driver)
@@ -122,6 +123,7 @@ def test_one_can_go_forward_again(place, provider):
         assert committed(driver) == words(WORK)
 
 
+@pytest.mark.slow
 def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:9])
@@ -133,6 +135,7 @@ def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider)
         assert committed(driver) == words(WORK)
 
 
+@pytest.mark.slow
 def test_what_was_folded_away_or_restored_is_not_a_transaction_to_go_back_to(place):
     with Driver(place) as driver:
         send(driver, WORK[:8], limits=SMALL)
@@ -150,6 +153,7 @@ def test_what_was_folded_away_or_restored_is_not_a_transaction_to_go_back_to(pla
 # ---- numbers, sinks
 
 
+@pytest.mark.slow
 def test_rows_that_were_published_are_told_and_come_again_behind(place):
     with Driver(place) as driver:
         out = place / "out"
@@ -200,6 +204,7 @@ def test_a_copy_stands_alone(place, provider):
                 assert committed(other) == words(before + WORK[5:])
 
 
+@pytest.mark.slow
 def test_what_an_export_that_was_killed_has_left_is_never_started(place, provider):
     """The log comes last, in one piece: there is no moment at which a start would begin with empty state."""
     with Driver(place, provider) as driver:
@@ -271,6 +276,7 @@ def test_what_can_not_name_a_savepoint(place, name):
         assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2", "20260501"])
 def test_a_name_that_reads_as_a_number_is_refused_by_every_call(place, name, capsys):
     with Driver(place) as driver:
@@ -291,6 +297,7 @@ def test_a_name_that_reads_as_a_number_is_refused_by_every_call(place, name, cap
         assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_told_with_what_is(place):
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):
         savepoints(place / "nowhere")
@@ -322,6 +329,7 @@ def test_what_is_not_there_is_told_with_what_is(place):
         assert read_state(FolderStorage(driver.folder)).generation == generation, "nobody was fenced"
 
 
+@pytest.mark.slow
 def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:2])
@@ -344,6 +352,7 @@ class Large(Whole):
         return {**super().upcoming(last), "padding": "x" * 100_000}
 
 
+@pytest.mark.slow
 def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place):
     builder = TopologyBuilder("numbers")
     builder.setSpout("numbers", Large(place), 2)
@@ -391,6 +400,7 @@ def test_a_transaction_that_is_under_way_is_ended_by_a_start_first(place):
             restore(driver.folder, txid=state.committed)
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place, capsys):
     """After going back, numbers are counted on: two states then have the same number, and differ."""
     with Driver(place) as driver:
@@ -413,6 +423,7 @@ def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place, capsys):
         assert committed(driver) == words(WORK[:2])
 
 
+@pytest.mark.slow
 def test_transactions_of_before_a_migration_are_not_gone_back_to(place):
     with Driver(place) as driver:
         send(driver, WORK[:2])

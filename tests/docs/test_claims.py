@@ -137,6 +137,7 @@ def own_names(page: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_names_in_code_font_are_names_of_the_source() -> None:
     known = identifiers() | {name for names in OF_OTHERS.values() for name in names.split()}
     unknown = [

@@ -59,6 +59,7 @@ def test_each_command_is_shown() -> None:
     assert changing == set(_cli.commands) - {"log", "transactions"}
 
 
+@pytest.mark.slow
 def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, capsys, monkeypatch) -> None:
     block, _ = CHANGING
     with TopologyTester(word_count(), place / "checkpoints" / "word-count") as tester:

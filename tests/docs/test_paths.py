@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ROOMS = {folder.name for folder in (ROOT / "statefx").iterdir() if folder.is_dir()}
 
@@ -15,6 +17,7 @@ def test_every_room_stands_on_its_page() -> None:
 RULES = r"[Rr]ules? (\d+(?:\.\d+)?(?:(?:, | and | to |, and )\d+(?:\.\d+)?)*)"
 
 
+@pytest.mark.slow
 def test_rules_that_are_cited_exist_and_all_are_cited() -> None:
     """A number is all that leads from a line to the reason why it is there."""
     page = (ROOT / "docs/internals/protocol.md").read_text()

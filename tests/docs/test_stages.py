@@ -83,6 +83,7 @@ def steps(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_the_drawn_stages_are_those_of_the_pipeline(steps):
     for shape in SHAPES:
         left = [TransactionState(phase, 1) for phase in (Phase.PREPARING, Phase.COMMITTING)]  # by a former driver

@@ -70,6 +70,7 @@ class TestSqlite(StateProviderContract):
         assert [connection for connection in opened if not connection.closed] == [], "the contract left stores open"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine_of", [state_machine, keyvalue_machine])
 def test_any_order_of_events(place: Path, machine_of: Any) -> None:
     machine = machine_of(lambda: made(place))
@@ -106,6 +107,7 @@ def drive(driver: Driver, place: Path, **arguments: Any) -> Any:
     return driver.start(totals(), config=config, **arguments)
 
 
+@pytest.mark.slow
 def test_a_topology_that_crashes_anywhere_goes_on(place: Path) -> None:
     loaded()
     for at in range(1, 400, 3):
@@ -122,6 +124,7 @@ def test_a_topology_that_crashes_anywhere_goes_on(place: Path) -> None:
     assert at > 50
 
 
+@pytest.mark.slow
 def test_state_is_moved_into_it_and_out_of_it(place: Path) -> None:
     loaded()
     path = {"path": str(place / "state.db")}

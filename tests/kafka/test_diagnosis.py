@@ -42,12 +42,14 @@ def diagnosed(servers):
     return diagnosis.diagnose(servers, {"bootstrap.servers": servers, "log_level": 2}, 0.4)
 
 
+@pytest.mark.slow
 def test_a_port_where_nothing_listens():
     servers = f"127.0.0.1:{free_port()}"
     assert f"no broker answers at {servers} (tried for " in diagnosed(servers)
     assert "refused (CONNECT); nothing listens there" in diagnosed(servers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
@@ -60,10 +62,12 @@ def test_what_listens_is_no_broker_or_wants_something_else(reply, told):
         assert told in diagnosed(servers)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_known():
     assert "is the name right, and does this machine know it?" in diagnosed("no-such-host.invalid:9092")
 
 
+@pytest.mark.slow
 def test_several_addresses_are_told_one_by_one():
     servers = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]
     said = diagnosed(",".join(servers))
@@ -80,6 +84,7 @@ def test_addresses_that_brokers_give_for_themselves():
         assert diagnosis._unreachable([away, there]) is None
 
 
+@pytest.mark.slow
 def test_a_client_whose_call_has_failed_is_freed_once_nobody_uses_it(monkeypatch):
     """The reason is looked for while the error is handled: calls that fail then must not keep the error's frames."""
     monkeypatch.setattr(clients, "FAILURE_SECS", 0.2)

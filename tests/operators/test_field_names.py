@@ -20,6 +20,7 @@ def quoted(name):
     return "`" + name.replace("`", "``") + "`"
 
 
+@pytest.mark.slow
 @given(name=NAMES)
 @example(name=MICRO)
 @example(name="e\u0301")
@@ -38,6 +39,7 @@ def test_field_of_any_name_is_attribute_keyword_and_index(name):
         assert found(tup) == 7
 
 
+@pytest.mark.slow
 @given(names=st.lists(NAMES, min_size=2, max_size=4, unique=True))
 @example(names=["e\u0301", "\u00e9"])
 def test_names_that_python_takes_for_one_are_refused(names):

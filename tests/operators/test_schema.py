@@ -135,6 +135,7 @@ TYPES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(structs(TYPES))
 def test_what_is_written_is_read_back(kind):
     schema = pa.schema(list(kind))

@@ -61,6 +61,7 @@ def test_names_that_can_not_be_attributes_are_read_by_name():
     assert repr(tup) == "Tuple(class=1, a b=2, _hidden=3, 0=4, fine=5)"
 
 
+@pytest.mark.slow
 @given(st.lists(st.text() | st.sampled_from(keyword.kwlist), unique=True, max_size=5))
 def test_any_names_will_do(names):
     tup = tuple_class(names)._make(range(len(names)))

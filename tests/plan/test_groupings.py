@@ -75,6 +75,7 @@ def test_a_grouping_that_may_stay_promises_no_task() -> None:
     assert free == {kind for kind, promise in PROMISES.items() if promise is Promise.ANY}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [True, False], ids=["values", "batch"])
 @pytest.mark.parametrize("kind", ["fields", "global", "all"])
 @given(rows=ROWS, width=st.integers(1, 5))
@@ -88,6 +89,7 @@ def test_python_sends_a_row_where_spark_sends_it(
     assert sent(kind, rows, width, values=values) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [True, False], ids=["values", "batch"])
 @given(rows=ROWS, width=st.integers(2, 5))
 def test_a_partial_key_has_the_same_two_tasks_in_python_and_in_spark(
@@ -100,6 +102,7 @@ def test_a_partial_key_has_the_same_two_tasks_in_python_and_in_spark(
             assert task in pair
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind, promise in PROMISES.items() if promise is Promise.ANY])
 @given(rows=ROWS, width=st.integers(1, 5))
 def test_rows_that_may_go_anywhere_all_arrive_and_spark_sends_each_to_one_task(

@@ -176,6 +176,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [2, 7, MANY])
 @pytest.mark.parametrize("repeats", [False, True])
 @given(st.data())

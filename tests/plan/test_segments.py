@@ -85,6 +85,7 @@ def downstream(topology: Topology, starts: Iterable[str]) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @given(topologies())
 def test_what_is_behind_the_cut_is_the_committers_and_what_reads_from_them(topology: Topology) -> None:
     plan = compile_plan(topology, segments=2)
@@ -95,6 +96,7 @@ def test_what_is_behind_the_cut_is_the_committers_and_what_reads_from_them(topol
         assert {component in behind for chain in chains for component, _ in chain} == {level >= plan.cut}
 
 
+@pytest.mark.slow
 @given(topologies(), st.sampled_from([1, 2]))
 def test_every_task_stands_once_and_reads_from_earlier_levels_or_its_own_chain(topology: Topology, cut: int) -> None:
     plan = compile_plan(topology, segments=cut)
@@ -109,6 +111,7 @@ def test_every_task_stands_once_and_reads_from_earlier_levels_or_its_own_chain(t
             assert plan.place[edge.source, 0][0] < plan.place[edge.target, 0][0]
 
 
+@pytest.mark.slow
 @given(topologies())
 def test_the_segments_together_are_the_whole(topology: Topology) -> None:
     plan = compile_plan(topology, segments=2)
@@ -121,6 +124,7 @@ def test_the_segments_together_are_the_whole(topology: Topology) -> None:
     assert second.judged_edges == plan.edges
 
 
+@pytest.mark.slow
 @given(topologies())
 def test_a_plan_of_one_segment_is_not_cut(topology: Topology) -> None:
     plan = compile_plan(topology)
@@ -141,6 +145,7 @@ def path(plan: Plan, place: tuple[int, int], target: tuple[int, int]) -> list[tu
     return found
 
 
+@pytest.mark.slow
 @given(topologies(), st.sampled_from([1, 2]))
 def test_every_address_is_reached_through_tasks_that_there_are(topology: Topology, cut: int) -> None:
     plan = compile_plan(topology, segments=cut)
@@ -155,6 +160,7 @@ def test_every_address_is_reached_through_tasks_that_there_are(topology: Topolog
                 assert all(partition < plan.widths[level] for level, partition in way)
 
 
+@pytest.mark.slow
 @given(topologies(), st.sampled_from([1, 2]))
 def test_acks_reach_the_driver_at_the_end_of_their_job_and_no_task_behind_it(topology: Topology, cut: int) -> None:
     plan = compile_plan(topology, segments=cut)

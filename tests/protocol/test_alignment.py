@@ -37,6 +37,7 @@ sizes = st.lists(st.integers(1, 1000), max_size=4)
 inputs = st.lists(st.tuples(sizes, sizes), min_size=3, max_size=3)
 
 
+@pytest.mark.slow
 @given(inputs, st.randoms(use_true_random=False))
 def test_a_whole_input_is_aligned_in_any_order(rows, shuffler):
     events = whole_input(rows)
@@ -47,6 +48,7 @@ def test_a_whole_input_is_aligned_in_any_order(rows, shuffler):
     assert result.received == {edge: sum(sum(edges[edge]) for edges in rows) for edge in (0, 1)}
 
 
+@pytest.mark.slow
 @given(inputs, st.data())
 def test_an_input_that_lacks_anything_is_not_aligned(rows, data):
     events = whole_input(rows)
@@ -54,6 +56,7 @@ def test_an_input_that_lacks_anything_is_not_aligned(rows, data):
     assert not played(events).aligned
 
 
+@pytest.mark.slow
 @given(inputs, st.data())
 def test_rows_that_come_twice_are_seen(rows, data):
     events = whole_input(rows)
@@ -62,6 +65,7 @@ def test_rows_that_come_twice_are_seen(rows, data):
         assert not played([*events, data.draw(st.sampled_from(chunks))]).aligned
 
 
+@pytest.mark.slow
 @given(inputs, st.data())
 def test_rows_of_another_attempt_are_seen_even_if_the_numbers_agree(rows, data):
     events = whole_input(rows)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def judged(acks):
     return ledger.judge()
 
 
+@pytest.mark.slow
 @given(st.permutations(run_of(FIRST)), st.data())
 def test_a_clean_run_is_complete_in_any_order_and_however_often_its_acks_come(acks, data):
     again = data.draw(st.lists(st.sampled_from(acks)))
@@ -51,6 +53,7 @@ def test_a_missing_ack_is_named(task):
     assert (verdict.failure.kind, verdict.failure.component, verdict.failure.task) == ("missing", *task)
 
 
+@pytest.mark.slow
 @given(st.sets(st.sampled_from(TASKS), min_size=1), st.permutations(range(2 * len(TASKS))))
 def test_of_two_whole_runs_with_some_tasks_in_common_one_consistent_run_is_chosen(again, order):
     second = {task: f"{FIRST[task]}-again" if task in again else FIRST[task] for task in TASKS}

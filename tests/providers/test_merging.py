@@ -60,6 +60,7 @@ def chain(changelog: Changelog, head: Version) -> list[Artefact]:
 
 
 class TestNumber:
+    @pytest.mark.slow
     def test_it_grows_with_the_logarithm_and_so_does_what_is_written(
         self, changelog: Changelog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -76,6 +77,7 @@ class TestNumber:
         steps = chain(changelog, versions[-1])
         assert len({key for step in steps for keys, _ in reading.read(changelog.storage, step) for key in keys}) == 501
 
+    @pytest.mark.slow
     def test_of_the_same_keys_few_are_ever_left(self, changelog: Changelog) -> None:
         versions = [EMPTY]
         for txid in range(1, 200):
@@ -108,6 +110,7 @@ class TestNumber:
             grown += extended(changelog, versions, b"v" * 50)
             assert grown == sum(step.size_bytes for step in chain(changelog, versions[-1]))
 
+    @pytest.mark.slow
     @given(
         st.lists(
             st.dictionaries(st.binary(min_size=1, max_size=2), st.none() | st.just(b"v"), max_size=12), max_size=5
@@ -201,6 +204,7 @@ class TestCovering:
 
 
 class TestStores:
+    @pytest.mark.slow
     def test_every_version_is_right_from_every_cache(self, site: Site) -> None:
         """Caches of two machines at versions far apart, deletes among what is merged, and late tasks."""
         version, history = EMPTY, [(EMPTY, dict[bytes, bytes]())]
@@ -233,6 +237,7 @@ class TestStores:
         for machine in (site, site.elsewhere()):
             assert image(machine.open(later)) == expected
 
+    @pytest.mark.slow
     def test_a_sweep_leaves_the_chain_and_what_is_still_to_be_readable(self, site: Site, tmp_path: Path) -> None:
         version, history, snapshot = EMPTY, [(EMPTY, dict[bytes, bytes]())], None
         files = []
@@ -254,6 +259,7 @@ class TestStores:
                     readable.close()
         assert max(files) <= 25, "not one for each transaction, nor garbage"
 
+    @pytest.mark.slow
     def test_a_pinned_version_outlives_merges_and_sweeps(self, site: Site, tmp_path: Path) -> None:
         version, expected, snapshot = EMPTY, dict[bytes, bytes](), None
         pinned: list[tuple[Version, SnapshotRef | None]] = []
@@ -278,6 +284,7 @@ class TestStores:
         site.sweep(Retention(1, version, newest, 0, since=73))
         assert len(site.files()) < files, "what is pinned no longer goes"
 
+    @pytest.mark.slow
     def test_a_snapshot_and_merges_go_together(self, site: Site) -> None:
         version, snapshot, expected = EMPTY, None, dict[bytes, bytes]()
         for number in range(1, 40):

@@ -79,6 +79,7 @@ def counted(site: Site) -> Counted:
     return site.storage
 
 
+@pytest.mark.slow
 def test_a_warm_worker_reads_few_files_once_and_lists_nothing(site: Site) -> None:
     version, expected = EMPTY, {}
     for number in range(1, 60):
@@ -98,6 +99,7 @@ def test_a_warm_worker_reads_few_files_once_and_lists_nothing(site: Site) -> Non
     assert storage.listed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [1, 2, 17, 60, 100, 300])
 def test_restoring_many_small_files_takes_few_requests_one_after_the_other(site: Site, files: int) -> None:
     """At 30 ms a request, one after the other: 100 files took 6 s, two requests each."""
@@ -114,6 +116,7 @@ def test_restoring_many_small_files_takes_few_requests_one_after_the_other(site:
     assert storage.listed == 0
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_in_two_requests_and_the_middling_ones_together(tmp_path: Path) -> None:
     storage = Counted(tmp_path)
     changelog = Changelog(Namespace("lineage", "count", 0), storage)

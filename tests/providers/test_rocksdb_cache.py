@@ -154,6 +154,7 @@ def test_several_files_at_once_leave_the_last_entry_of_each_key(site: Site) -> N
 
 
 class TestProcesses:
+    @pytest.mark.slow
     @pytest.mark.parametrize("lines", [1, 2, 5])
     def test_a_kill_while_catching_up_leaves_one_whole_version(self, site: Site, lines: int) -> None:
         versions = history(site, 8)
@@ -186,6 +187,7 @@ class TestProcesses:
         assert read(site, versions[-1]) == {b"10"}
         assert not list(place(site).glob("private-*/db"))
 
+    @pytest.mark.slow
     def test_a_stopped_holder_of_the_lock_blocks_nobody(self, site: Site) -> None:
         versions = history(site, 4)
         assert read(site, versions[0]) == {b"1"}
@@ -204,6 +206,7 @@ class TestProcesses:
         assert head(site) == versions[3]
         assert list(place(site).glob("private-*")) == []
 
+    @pytest.mark.slow
     def test_without_a_copy_to_read_past_the_holder_a_private_one_is_built(self, site: Site) -> None:
         versions = history(site, 2)
         place(site).mkdir(parents=True)
@@ -220,6 +223,7 @@ class TestProcesses:
         finally:
             end(holder)
 
+    @pytest.mark.slow
     def test_threads_of_one_process(self, site: Site) -> None:
         versions = history(site, 6, keys=50)
         wrong: list[object] = []
@@ -272,6 +276,7 @@ class TestLock:
 
 
 class TestDamage:
+    @pytest.mark.slow
     @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*", "CURRENT"])
     def test_a_damaged_copy_is_replaced(self, site: Site, pattern: str) -> None:
         versions = history(site, 3)
@@ -287,6 +292,7 @@ class TestDamage:
         assert head(site) == versions[2]
         assert {path.name for path in place(site).iterdir()} == {"db", "lock"}
 
+    @pytest.mark.slow
     def test_damage_found_while_reading_is_healed_in_place(self, site: Site) -> None:
         [version] = history(site, 1, keys=5000)
         read(site, version)
@@ -356,6 +362,7 @@ def restored(site: Site, *, kept: bool) -> tuple[list[Version], list[Version]]:
 class TestRestored:
     """A checkpoint that was restored from a backup, on a machine whose copy has gone on from there."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kept", [True, False])
     def test_the_copy_is_replaced_once(self, site: Site, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         _, versions = restored(site, kept=kept)
@@ -387,6 +394,7 @@ class TestRestored:
                 store.close()
             assert found[0] is found[1], "what was read is remembered for the next store"
 
+    @pytest.mark.slow
     def test_a_late_task_of_the_history_that_is_over_reads_its_own(self, site: Site) -> None:
         first, second = restored(site, kept=True)
         for _ in range(2):
@@ -442,6 +450,7 @@ class TestHandles:
             assert read(site, version) == {b"%d" % version.txid}
         assert opened == []
 
+    @pytest.mark.slow
     def test_one_that_another_process_has_advanced_still_leads_on(self, site: Site) -> None:
         """The kept database shows an older version; what is read is the version that was asked for."""
         versions = history(site, 4)
@@ -494,6 +503,7 @@ class TestHotCache:
             if txid % 2:
                 store.close()
 
+    @pytest.mark.slow
     def test_what_it_has_forgotten_is_read_again(self, site: Site) -> None:
         site.provider = RocksDbStateProvider({"hot_cache_mb": 1})
         expected = {b"%08d" % number: b"v" * 100 for number in range(12_000)}
@@ -535,6 +545,7 @@ class TestDatabase:
                 newest = max(Path(path).glob("OPTIONS-*"))
                 assert ("filter_policy=nullptr" in newest.read_text()) == (bits == 0)
 
+    @pytest.mark.slow
     def test_keys_that_are_not_there_are_found_by_the_filters(self, tmp_path: Path) -> None:
         """Of a directory that is written to again and again."""
         sizes = []
@@ -548,6 +559,7 @@ class TestDatabase:
             database.close()
         assert sizes[1] - sizes[0] >= 3 * 20_000 * 10 // 8
 
+    @pytest.mark.slow
     def test_no_merge_is_broken_off_by_closing(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         """It would begin again in the next catch-up, and be broken off again."""
         closed: list[int] = []

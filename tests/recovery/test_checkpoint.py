@@ -116,6 +116,7 @@ def test_stateless_bolts_may_come_and_go(place: Path) -> None:
         assert tester.state("count") == words([*WORK, lines("be")])
 
 
+@pytest.mark.slow
 def test_a_new_stateful_bolt_starts_empty(place: Path, provider: str) -> None:
     with Driver(place, provider) as driver:
         driver.start().send(WORK[0])
@@ -155,6 +156,7 @@ def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place:
         assert tester.state("total")["total"] == 4
 
 
+@pytest.mark.slow
 def test_a_checkpoint_deleted_and_run_again_starts_clean_whatever_caches_there_are(place: Path, provider: str) -> None:
     with Driver(place, provider) as driver:
         driver.config["topology.state.provider.config"] = {"catch_up_kb": 0} if provider == "rocksdb" else {}
@@ -177,6 +179,7 @@ def test_only_the_state_deleted_is_corruption_and_not_an_empty_state(place: Path
             driver.start(cache=place / "other").send(WORK[1])
 
 
+@pytest.mark.slow
 def test_two_topologies_with_bolts_of_one_name_never_meet(place: Path, provider: str) -> None:
     """They share the machine, and so the folder of caches."""
     with Driver(place, provider) as one, Driver(place, provider, "other") as other:
@@ -208,6 +211,7 @@ def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place
         assert content(driver.folder) == before
 
 
+@pytest.mark.slow
 def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str) -> None:
     with copied(place, provider) as driver:
         shutil.rmtree(place / "original")
@@ -220,6 +224,7 @@ def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str)
         driver.start(totals()).send(WORK[1])
 
 
+@pytest.mark.slow
 def test_a_fork_and_its_original_go_on_independently(place: Path, provider: str) -> None:
     """On one machine, with caches of one another's past, snapshots and sweeps on both sides."""
     with Driver(place, provider, "original") as original:
@@ -283,6 +288,7 @@ def test_a_copy_that_was_committing_is_rolled_forward_on_both_sides(place: Path)
                 assert tester.state("count") == words(WORK)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place: Path) -> None:
     copied(place)
     for n in range(1, 100):
@@ -360,6 +366,7 @@ def test_openState_names_what_there_is(place: Path) -> None:  # noqa: N802
         assert tester.state("count") == {}
 
 
+@pytest.mark.slow
 def test_openState_shows_one_transaction_at_every_moment(place: Path, provider: str) -> None:  # noqa: N802
     """Looked at after each step of several transactions: always a committed txid, and all tasks at it."""
     with Driver(place, provider) as driver:

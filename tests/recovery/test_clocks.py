@@ -48,6 +48,7 @@ def jump(monkeypatch, place):
     return at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "name"), [("/state/count/", "StateError: "), ("/out/part-", "FileNotFoundError: ")], ids=["state", "sink"]
 )

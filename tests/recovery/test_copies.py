@@ -93,6 +93,7 @@ def advised(message: str) -> list[Any]:
     return [ast.literal_eval(found) for found in re.findall(r"adopt=('\w+'|\[[^]]*\])", message)]
 
 
+@pytest.mark.slow
 def test_a_copy_goes_its_own_way_with_a_target_of_its_own(original: Driver, copy: Driver, target: Target) -> None:
     own = Target(target.place, target.kind, "own")
     assert advised(refused(copy, own.topology, None)) == ["move", "fork"]
@@ -106,6 +107,7 @@ def test_a_copy_goes_its_own_way_with_a_target_of_its_own(original: Driver, copy
     assert own.rows() == words([WORK[2], WORK[3], WORK[3]])
 
 
+@pytest.mark.slow
 def test_a_copy_takes_the_originals_targets(original: Driver, copy: Driver, target: Target) -> None:
     """The generation at the target is newer than the copy knows; so is its transaction."""
     assert advised(refused(copy, target.topology, None)) == ["move", "fork"]
@@ -124,6 +126,7 @@ def test_a_copy_takes_the_originals_targets(original: Driver, copy: Driver, targ
     refused(original, target.topology, None, SinkOwnedError)
 
 
+@pytest.mark.slow
 def test_a_copy_that_has_another_id_is_told_the_same(original: Driver, copy: Driver, target: Target) -> None:
     other = {"topology.transactional.id": "other"}
     with pytest.raises(SinkOwnedError) as told:
@@ -133,6 +136,7 @@ def test_a_copy_that_has_another_id_is_told_the_same(original: Driver, copy: Dri
     assert target.rows() == words(WORK[:3])
 
 
+@pytest.mark.slow
 def test_a_copy_that_goes_on_in_place_of_the_original(original: Driver, copy: Driver, target: Target) -> None:
     """It is older than the target, as a backup is; what was written since then comes again."""
     message = refused(copy, target.topology, "move")
@@ -156,6 +160,7 @@ def mounted(original: Driver, copy: Driver) -> Driver:
     return original
 
 
+@pytest.mark.slow
 def test_a_copy_at_the_path_of_its_original_is_a_fork_once(mounted: Driver, target: Target, caplog: Any) -> None:
     own = Target(target.place, target.kind, "own")
     message = refused(mounted, target.topology, "fork", SinkOwnedError)
@@ -175,6 +180,7 @@ def test_a_copy_at_the_path_of_its_original_is_a_fork_once(mounted: Driver, targ
     assert target.rows() == words(WORK[:3])
 
 
+@pytest.mark.slow
 def test_a_copy_at_the_path_of_its_original_takes_its_targets_once(mounted: Driver, target: Target) -> None:
     both = ["fork", "takeover"]
     mounted.start(target.topology, adopt=both).send(WORK[1])
@@ -182,6 +188,7 @@ def test_a_copy_at_the_path_of_its_original_takes_its_targets_once(mounted: Driv
     assert target.rows() == words([WORK[0], WORK[1], WORK[1], WORK[2]])  # the original had run on
 
 
+@pytest.mark.slow
 def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place: Path) -> None:
     """A program that says ``adopt="fork"`` at every start, also at the first one, of a new checkpoint."""
     for at in itertools.count(1):
@@ -201,6 +208,7 @@ def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place: Pa
     assert at > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("ran_on", [False, True])
 @pytest.mark.parametrize("kind", ["files", "table"])

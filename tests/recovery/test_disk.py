@@ -11,6 +11,7 @@ from tests.testing.topologies import Driver, lines, totals, words
 WORK = [lines("a b c d e"), lines("a b"), lines("c d e f g h")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_disk_that_is_full_while_state_is_prepared(
     place: Path, provider: str, times: int, monkeypatch: pytest.MonkeyPatch
@@ -29,6 +30,7 @@ def test_a_disk_that_is_full_while_state_is_prepared(
         assert leftovers == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_query_and_says_why(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Driver(place) as driver:
         driver.config["topology.transaction.attempts.max"] = 3

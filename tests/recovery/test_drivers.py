@@ -455,6 +455,7 @@ FORGETFUL = Limits(files_max=1, sweep_every=1, min_age_secs=0.0, versions_kept=0
 """What a version consisted of is swept soon after."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["commit", "rollback"])
 def test_a_replaced_driver_whose_state_was_swept_is_fenced_and_speaks_of_no_damage(place: Path, phase: str) -> None:
     """It would try its commit for ever, or tell the user to restore a healthy checkpoint from a backup."""

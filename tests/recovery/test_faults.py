@@ -67,6 +67,7 @@ def test_what_spark_recovers_from_by_itself_costs_no_attempt(place: Path, fault:
     check(place, fault, attempt=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ROLLED_BACK, ids=name)
 def test_what_spark_does_not_recover_from_is_rolled_back_and_tried_again(place: Path, fault: Fault) -> None:
     check(place, fault, attempt=1)
@@ -116,6 +117,7 @@ def test_a_task_whose_ack_is_the_first_runs_and_whose_barrier_is_the_seconds_is_
         assert tester.state("total")["total"] == tester.state("other")["total"] == 4
 
 
+@pytest.mark.slow
 def test_a_zombie_that_goes_on_in_the_middle_of_a_later_transaction_changes_nothing(place: Path, provider: str) -> None:
     """It prepares beside the attempts that follow, under a token that nobody names."""
     for executed, later in itertools.product((True, False), (1, 2)):
@@ -170,6 +172,7 @@ def test_a_zombie_of_an_older_generation_changes_nothing(place: Path, provider: 
         assert driver.start(totals()).state("count") == words([WORK[0], WORK[1], WORK[3]])
 
 
+@pytest.mark.slow
 def test_a_late_task_never_takes_a_cache_back_to_an_older_version(place: Path, provider: str) -> None:
     """The zombie opened its state two versions ago, in the process whose cache the others use."""
     with Driver(place, provider) as driver:
@@ -182,6 +185,7 @@ def test_a_late_task_never_takes_a_cache_back_to_an_older_version(place: Path, p
         assert tester.state("count") == words([*WORK, WORK[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))])
 def test_any_faults_in_any_processes_in_any_order(place: Path, provider: str, seed: int) -> None:
     """Many workers, outputs in any order, several faults at once, a sweep and a snapshot in every transaction."""

@@ -180,6 +180,7 @@ def test_a_damaged_file_keeps_a_namespace_from_being_swept_and_the_others_are(pl
         assert damaged.exists()
 
 
+@pytest.mark.slow
 def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
             assert (view.txid, dict(view.items())) == (9, {"a": 9})
 
 
+@pytest.mark.slow
 def test_snapshots_that_are_due_are_spread_over_transactions(place: Path) -> None:
     limits = Limits(SnapshotPolicy(min_bytes=1, ratio=0), min_age_secs=0.0)
     with Driver(place) as driver:

@@ -375,6 +375,7 @@ def test_open_state_of_serializers(place: Path) -> None:
             assert dict(view.items()) == words(WORK[:1])
 
 
+@pytest.mark.slow
 def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -> None:
     for n, options in enumerate(({}, JSON, {"valueSerializerClass": CODECS + "Pickled"}, {"keyClass": "str"})):
         with TopologyTester(word_count(), place / str(n), {OPTIONS: options}) as tester:

@@ -186,6 +186,7 @@ def die():
     raise Crash("here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [JobFails(), Rerun("files"), Zombie("ledger"), Zombie("log")], ids=repr)
 def test_what_an_attempt_wrote_that_was_rolled_back_is_never_published(place, fault):
     places = Places(place / "here")
@@ -275,6 +276,7 @@ def test_one_sink_fails_at_commit_and_the_others_have_committed(broken):
     broken.places.check(2)
 
 
+@pytest.mark.slow
 def test_the_driver_dies_while_one_sink_is_stuck_and_the_next_one_publishes_there_alone(broken):
     def die(tester):
         raise Crash("here")
@@ -288,6 +290,7 @@ def test_the_driver_dies_while_one_sink_is_stuck_and_the_next_one_publishes_ther
         broken.places.check(2)
 
 
+@pytest.mark.slow
 def test_a_driver_is_replaced_while_a_sink_is_stuck(broken):
     replaced = []
 
@@ -306,6 +309,7 @@ def test_a_driver_is_replaced_while_a_sink_is_stuck(broken):
     broken.places.check(2)
 
 
+@pytest.mark.slow
 def test_a_driver_is_replaced_while_a_sink_is_stuck_for_the_next_one_too(broken):
     """Whichever of them finds it mended first: rows come once."""
 
@@ -339,6 +343,7 @@ def test_abort_while_a_sink_is_stuck_is_refused_and_fences_nobody(broken):
 # ---- dead letters of several sinks
 
 
+@pytest.mark.slow
 def test_each_sink_puts_aside_its_own_rows_and_no_other_has_less_for_it(place):
     places = Places(place / "here")
     places.run("create table log (word text, count integer check (count < 2))")

@@ -27,6 +27,7 @@ def names(folder: Path) -> list[tuple[int, int, str]]:
     return [(each.txid, each.attempt, each.state) for each in transactions(folder)]
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_leaves_what_a_list_tells(place: Path) -> None:
     seen, topology = set(), archived(place / "out")
     (place / "out").mkdir()

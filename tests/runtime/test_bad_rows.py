@@ -32,6 +32,7 @@ ENGINES = ["jobs", "pipelined"]
 MODES = ["skip", "deadLetter"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_what_bad_rows_do_is_undone_and_nothing_else(tmp_path, mode, engine, pro
         assert [json.loads(json.loads(letter[0])["steps"]) for letter in letters] == [scripts[each] for each in bad]
 
 
+@pytest.mark.slow
 def test_rows_that_fill_batches_leave_when_their_call_is_over(tmp_path):
     """In the middle of a call nothing can leave the task: 20 MB are emitted, and then an error is raised."""
     flood = [["put", "state", "a", 1], ["flood", 2000, 10_000]]
@@ -81,6 +83,7 @@ def test_a_scan_that_goes_on_shows_what_was_there_when_it_began(tmp_path):
     assert found["states"]["script", 0] == {"a": 1, "b": 1, "c": 3, "d": 1}
 
 
+@pytest.mark.slow
 def test_a_dead_letter_tells_of_the_row_and_of_the_error(tmp_path):
     scripts = [[["emit", 1]], [["emit", 2], ["raise"]], [["emit", 3], ["no_number"]]]
     _, _, letters = run(tmp_path / "ck", topology(scripts, "deadLetter", take=2))
@@ -109,6 +112,7 @@ class Whole(Script):
             super().execute(type("Row", (), row), collector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_of_a_batch_the_bad_rows_are_found_by_halves(tmp_path, seed):
     """Each good row is kept once, in its order, however often the bolt has had it."""
@@ -503,6 +507,7 @@ def test_a_tick_is_no_row(tmp_path):
         tester.send({"rows": [("a",)]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_attempt_that_is_run_again_has_the_same_letters_once(tmp_path, engine):
     builder = TopologyBuilder("letters")

@@ -285,6 +285,7 @@ def test_execute_broadcast_reads_changes_and_deletes(place):
 # ---- what is kept, and shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rules_survive_a_restart_and_are_shown_once(place, engine, provider):
@@ -316,6 +317,7 @@ class Twice(Check):
             raise FailedException("not at the first attempt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_rolled_back_leaves_no_rule(place, engine):
     class Adds(Twice):
@@ -373,6 +375,7 @@ def test_a_barrier_that_comes_before_its_rows_opens_nothing():
         assert held.is_whole() is whole
 
 
+@pytest.mark.slow
 def test_what_is_held_is_bounded_in_memory_and_comes_in_order():
     attempt = TransactionAttempt(1, 0)
     edges = {

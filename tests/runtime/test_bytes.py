@@ -149,6 +149,7 @@ def grown(chained: bool) -> Any:
     return builder.createTopology()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, chained: bool) -> None:
     journal: list[tuple[str, int]] = []
@@ -228,6 +229,7 @@ class Through(BatchBolt):
         collector.emit(tup)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("kind", [AtTheEnd, OfOneTuple, OfOneBatch])
 def test_what_one_call_emits_is_held_up_to_a_bound(place: Path, kind: type[Flood], chained: bool) -> None:

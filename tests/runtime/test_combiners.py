@@ -114,6 +114,7 @@ PARTS = st.lists(st.lists(st.sampled_from([None, "", "a", "b", "ä", "long" * 9]
 BOLTS = [(ByTuple, None), (ByBatch, None), (Vectorised, None), (Merge, Split), (ByBatch, Echo)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bolt", "behind"), BOLTS)
 @settings(max_examples=12)
 @given(data=PARTS, tasks=st.integers(1, 4), readers=st.integers(1, 4), held=st.sampled_from([1, 200, 1 << 20]))
@@ -241,6 +242,7 @@ def test_batches_are_added_up_by_any_grouping_also_inside_a_spark_task(grouping,
         assert found == {word: times * count for word, count in expected(data).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(pending, tmp_path, monkeypatch):
     monkeypatch.setattr(combining, "GATHERED_BYTES", 30)
@@ -282,6 +284,7 @@ def test_what_spark_does_to_a_task_that_adds_up_changes_nothing(fault, tmp_path)
         assert sent.progress.attempt == (0 if isinstance(fault, Twins) else 1)
 
 
+@pytest.mark.slow
 def test_what_a_task_holds_has_a_limit(tmp_path, monkeypatch):
     """However many rows a transaction has, `combineBatch` is given no more than the limit, and one batch."""
     monkeypatch.setattr(combining, "GATHERED_BYTES", 4000)

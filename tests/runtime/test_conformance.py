@@ -234,6 +234,7 @@ def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches
         assert tester.state("witness") == {"seen": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Lost("split", 0, "barrier"), Lost("split", 0), Doubled("split", 1)])
 def test_b7_a_partly_received_barrier_never_leaks_into_the_next_transaction(place: Path, fault: Any) -> None:
     with Driver(place) as driver:
@@ -254,6 +255,7 @@ def test_b8_prepared_only_when_the_barrier_has_come_from_every_input(place: Path
         assert [step for step in tester.steps[second:] if "prepare" in step]
 
 
+@pytest.mark.slow
 def test_b8_no_row_of_the_next_transaction_is_in_what_is_prepared(place: Path) -> None:
     with Driver(place) as driver:
         tester = driver.start(word_count())

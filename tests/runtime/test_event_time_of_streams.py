@@ -31,6 +31,7 @@ def work(*times):
     return [(number, at(secs)) for number, secs in enumerate(times)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("relay", [0, 1, 2])
 def test_it_is_the_greatest_of_all_tasks_from_the_next_transaction_on(relay, width, tmp_path):

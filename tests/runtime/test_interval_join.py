@@ -32,6 +32,7 @@ def told(sent):
     return {stream: found for stream in STREAMS if (found := sorted(sent.emitted("paid", stream)))}
 
 
+@pytest.mark.slow
 def test_pairs_come_once_and_what_is_left_over_when_no_partner_can_come(tmp_path):
     with started(framed(parallelism=3), tmp_path) as tester:
         first = {"orders": [("a", at(0), 1), ("b", at(10), 2)], "payments": [("a", at(60), 5), ("c", at(1), 6)]}
@@ -48,6 +49,7 @@ def test_pairs_come_once_and_what_is_left_over_when_no_partner_can_come(tmp_path
         assert {key for task in range(3) for key in tester.state("paid", task)} == {"y", "z"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashes", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(8))
 def test_it_joins_as_a_plain_recount_does(seed, crashes, tmp_path, monkeypatch):
@@ -158,6 +160,7 @@ def test_mistakes_are_told_before_anything_runs(mistake):
     assert told in str(caught.value)
 
 
+@pytest.mark.slow
 def test_fields_that_have_other_names_and_streams_that_have_a_name(tmp_path):
     class Parse(BasicBolt):
         outputFields = {"orders": "id string, line long, at timestamp", "rest": "id string"}
@@ -191,6 +194,7 @@ def test_a_field_of_an_input_may_be_new_or_gone_and_not_of_another_type(tmp_path
                 last.send({"payments": [("a", at(3), 9)]})
 
 
+@pytest.mark.slow
 def test_rows_that_wait_go_by_the_key_that_they_came_with(tmp_path):
     def joined_by(key):
         builder = TopologyBuilder("keys")
@@ -208,6 +212,7 @@ def test_rows_that_wait_go_by_the_key_that_they_came_with(tmp_path):
             last.send({"payments": [("a", at(3), 9)]})
 
 
+@pytest.mark.slow
 def test_a_key_with_many_rows_costs_a_row_what_is_in_its_interval(tmp_path, monkeypatch):
     bolt = join(("0 seconds", "2 seconds"))
     with started(framed(bolt), tmp_path, freshObjects=False) as tester:
@@ -227,6 +232,7 @@ def test_a_key_with_many_rows_costs_a_row_what_is_in_its_interval(tmp_path, monk
         assert read == [3] * 100
 
 
+@pytest.mark.slow
 def test_other_bounds_count_for_what_is_kept_as_well(tmp_path):
     with started(framed(join(("0 seconds", "10 seconds"))), tmp_path) as tester:
         tester.send({"orders": [("a", at(0), 1), ("b", at(50), 2)], "payments": [("x", at(40), 0)]})
@@ -237,6 +243,7 @@ def test_other_bounds_count_for_what_is_kept_as_well(tmp_path):
             assert told(later.send({})) == {"unmatchedRight": [("x", at(40), 0)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [3, 100_000])
 @pytest.mark.parametrize("idle", [True, False])
 def test_narrower_bounds_leave_nothing_behind(most, idle, tmp_path, monkeypatch):

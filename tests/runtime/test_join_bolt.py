@@ -66,6 +66,7 @@ def nested_loops(histories, kinds, prior_of_c):
     return sorted(found, key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior_of_c", ["a", "b"])
 @pytest.mark.parametrize("b", ["inner", "left"])
 @pytest.mark.parametrize("c", ["inner", "left"])

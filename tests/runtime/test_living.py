@@ -77,6 +77,7 @@ def run(folder: Path, seed: int, pending: int, break_things: bool, relay: bool) 
         assert rows == sum(expected.values()) * (2 if relay else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 @pytest.mark.parametrize("relay", [False, True])
 def test_every_order_of_arrival_gives_the_same(place, pending, relay):

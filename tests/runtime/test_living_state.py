@@ -40,6 +40,7 @@ class Large(StatefulBolt):
             assert len(list(self.state.items())) == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_a_scan_of_state_that_was_opened_long_ago(tmp_path, provider):
     FAIL[:] = [6]
@@ -102,6 +103,7 @@ class Counts(StatefulBolt):
         self.state.put("rows", [*self.state.get("rows", []), tup.number])
 
 
+@pytest.mark.slow
 def test_what_is_known_stays_known_when_a_store_is_opened_anew(tmp_path, monkeypatch):
     """A store is opened anew after so many transactions, else each merge of its files would leave it further behind."""
     opened, read = [], []
@@ -140,6 +142,7 @@ class Named(StatefulBolt):
         self.seen.put(self.seen.get(0) + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("fresh", [True, False])
@@ -177,6 +180,7 @@ class Daily(StatefulBolt):
         self.state.map(f"day {tup.number - 1}").deleteRange(None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 def test_names_may_change_for_ever_if_few_are_taken_at_a_time(tmp_path, engine):
     builder = TopologyBuilder("daily")
@@ -218,6 +222,7 @@ class Recent(StatefulBolt):
 HEARD = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("fresh", [True, False])

@@ -207,6 +207,7 @@ def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place: Path
     assert not set(everything) - set(staged[1])
 
 
+@pytest.mark.slow
 def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place: Path) -> None:
     made: list[Emitter] = []
 

@@ -84,6 +84,7 @@ def waiting(place):
     return {each.key: each.rows for each in quarantined(place, "orders")}
 
 
+@pytest.mark.slow
 def test_rows_behind_a_bad_one_wait_until_it_was_replayed(tmp_path):
     """A bad row, rows behind it, a replay in the middle of which live rows of the key come, and what is free again."""
     with started(tmp_path / "ck") as tester:
@@ -114,6 +115,7 @@ def test_rows_behind_a_bad_one_wait_until_it_was_replayed(tmp_path):
         assert tester.state("orders") == {"a": [1, -2, 3, 4, 5, 6], "b": [1, 2]}
 
 
+@pytest.mark.slow
 def test_what_is_replayed_out_of_order_or_twice_is_not_executed(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "statefx")
     with started(tmp_path / "ck") as tester:
@@ -232,6 +234,7 @@ def check_left(place, tester):
     assert [number for number, _ in sorted(letters)][:3] == [FIRST, FIRST + 1, FIRST + 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 def test_a_task_that_lives_keeps_what_is_in_quarantine(tmp_path, engine):
     with started(tmp_path / "ck", spouted(), **{"topology.engine": engine}) as tester:
@@ -256,6 +259,7 @@ def test_a_crash_at_any_step_leaves_what_is_left_without_one(place, engine):
     assert found > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [(2, 5), (5, 2)])
 def test_a_key_in_quarantine_moves_with_its_state(tmp_path, was, now):
     place, keys = tmp_path / "ck", [f"key {number}" for number in range(40)]
@@ -301,6 +305,7 @@ def test_the_grouping_may_have_fields_of_any_type(tmp_path):
     assert found == {"ü": (2, "0.0"), None: (2, "nan")}
 
 
+@pytest.mark.slow
 def test_with_another_mode_the_keys_wait_untouched(tmp_path):
     """Who says so lets rows pass; back in quarantine, what has not been replayed waits as before."""
     with started(tmp_path / "ck") as tester:

@@ -79,6 +79,7 @@ def send(tester, n=None, letters=()):
     return [(letter[0], letter[-1]) for letter in sent.emitted("orders", "deadLetter")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bolt", "was", "now"),
     [(Sized, 2, 2), (Sized, 2, 3), (Sized, 1, 1), (Orders, 1, 1), (Orders, 2, 1)],

@@ -79,6 +79,7 @@ def by_event_time(batches, bolt, tasks):
     return builder.createTopology()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", [Values, Tuples])
 def test_windows_of_bolts_that_get_other_tasks_are_those_of_a_recount(form, kind, tmp_path):
@@ -133,6 +134,7 @@ class TuplesByTheClock(WindowedBolt):
         collector.emit((window.key, window.end, sorted(tup.number for tup in window)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("counted")])
 @pytest.mark.parametrize("form", [ByTheClock, TuplesByTheClock])
 def test_no_window_of_the_clock_is_given_again_by_a_task_that_had_none_yet(form, kind, tmp_path):
@@ -163,6 +165,7 @@ def test_no_window_of_the_clock_is_given_again_by_a_task_that_had_none_yet(form,
     assert given > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [ByTheClock, TuplesByTheClock])
 def test_what_one_task_has_given_is_not_given_again_because_others_had_nothing_for_long(form, tmp_path):
     of = partial(by_the_clock, windowed(form(), "sliding"))  # of 20 s, by 10 s
@@ -200,6 +203,7 @@ def test_the_first_window_of_all_tasks_is_the_first_of_the_new_one(form, tmp_pat
 # ---- joins
 
 
+@pytest.mark.slow
 def test_a_join_bolt_gets_other_tasks_though_they_had_rows_of_its_inputs_in_another_order(tmp_path):
     """The shapes of rows are numbered alike in all tasks, so that rows of both inputs stay what they are."""
 
@@ -237,6 +241,7 @@ def test_a_join_bolt_gets_other_tasks_though_they_had_rows_of_its_inputs_in_anot
     assert len(found["ck"]) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_an_interval_join_that_gets_other_tasks_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):
     """Chunks of times are parted by key, rows wait together and apart, and more is over than one transaction drops."""
@@ -275,6 +280,7 @@ def test_an_interval_join_that_gets_other_tasks_joins_as_a_plain_recount_does(se
 # ---- faults, and what is refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_rescaling_of_windows_that_was_killed_has_changed_all_or_nothing(provider, tmp_path):
     chance = random.Random(provider)
@@ -328,6 +334,7 @@ def test_windows_of_a_task_stay_where_they_are(tmp_path):
         rescale(tmp_path / "ck", {"windows": 3})
 
 
+@pytest.mark.slow
 def test_a_bolt_with_windows_and_keys_of_its_own_in_one_task_says_by_what_these_are_grouped(tmp_path):
     batches = batches_of(random.Random(1), transactions=12)
     FAIL[:] = []
@@ -352,6 +359,7 @@ class Renaming(Values):
         return pa.table({"user": keys, "window": batch.column("window"), "numbers": values}).slice(0, 1)
 
 
+@pytest.mark.slow
 def test_a_window_under_another_key_than_its_rows_have_is_refused(tmp_path):
     bolt = windowed(Renaming(), "tumbling")
     with TopologyTester(by_the_clock(bolt, 2), tmp_path / "ck", now=at(0)) as tester:
@@ -394,6 +402,7 @@ def keeping():
     return builder.createTopology()
 
 
+@pytest.mark.slow
 def test_an_entry_of_statefx_in_a_wrong_task_is_refused(tmp_path):
     """Of windows, joins and ids alike: each is read as if it lay in the other task."""
     with TopologyTester(keeping(), tmp_path / "ck", now=at(0)) as tester:

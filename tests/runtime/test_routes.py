@@ -201,6 +201,7 @@ def test_one_stream_read_twice_comes_twice(place: Path) -> None:
     assert sources(tester) == {("first", "default"): 600}
 
 
+@pytest.mark.slow
 def test_several_streams_and_a_join(place: Path) -> None:
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("left", Pass(), 2).shuffleGrouping("a")
@@ -216,6 +217,7 @@ def test_several_streams_and_a_join(place: Path) -> None:
     assert shares(tester) == {0: [], 1: [], 2: []}
 
 
+@pytest.mark.slow
 def test_a_diamond_with_ways_of_different_length(place: Path) -> None:
     """The short way skips two levels, relayed through the tasks of both."""
 
@@ -235,6 +237,7 @@ def test_a_diamond_with_ways_of_different_length(place: Path) -> None:
     assert all(hasher((key,)) % 3 == task for task, share in shares(tester).items() for key, _ in share)
 
 
+@pytest.mark.slow
 def test_a_stream_read_at_a_late_level(place: Path) -> None:
     """It is taken in at the first level and relayed; also by a bolt that reads it early."""
 
@@ -250,6 +253,7 @@ def test_a_stream_read_at_a_late_level(place: Path) -> None:
     assert rows_seen == {"first": 100, "second": 100, "seen": 200}, "what takes the stream in is not the user's"
 
 
+@pytest.mark.slow
 def test_rows_from_one_task_to_one_task_come_in_order(place: Path) -> None:
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Pass(), 1).globalGrouping("numbers")

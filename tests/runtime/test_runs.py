@@ -92,6 +92,7 @@ def emitted(engine, txid):
     return run
 
 
+@pytest.mark.slow
 def test_the_first_attempt_of_a_run_has_a_time_limit_too():
     """The driver waits in `next` since before the run was ready, for ever, and nobody tells it that a clock runs."""
     engine = StubEngine(plan(1), 0.2)
@@ -137,6 +138,7 @@ def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():
     assert engine.next(0.0) is None, "rule 6.9"
 
 
+@pytest.mark.slow
 def test_a_run_begins_when_the_one_before_has_ended():
     """With a port that is set, both listen there: the second is a ConfigError, which ends the query."""
     engine = StubEngine(plan(1), 10.0)

@@ -105,6 +105,7 @@ def test_each_task_gets_one_behind_its_input_when_a_period_is_over(tmp_path):
         assert tester.send(words("e")).emitted("bolt") == [("e", 0)]
 
 
+@pytest.mark.slow
 def test_when_several_periods_have_passed_there_is_one(tmp_path):
     with TopologyTester(wired(Shows()), tmp_path) as tester:
         tester.advance(23)
@@ -114,6 +115,7 @@ def test_when_several_periods_have_passed_there_is_one(tmp_path):
         assert tester.send({}).emitted("bolt") == [(TICK, 0)]
 
 
+@pytest.mark.slow
 def test_a_period_of_less_than_a_second(tmp_path):
     with TopologyTester(wired(Shows(), 0.25), tmp_path) as tester:
         found = []
@@ -150,6 +152,7 @@ def test_bolts_have_periods_of_their_own_and_what_is_not_asked_gets_none(tmp_pat
     assert found == {"each-2": [2, 4, 6], "each-3": [3, 6], "each-None": []}
 
 
+@pytest.mark.slow
 def test_the_setting_gives_them_to_all_bolts_of_the_users_that_have_no_period_of_their_own(tmp_path):
     class Kept(Bolt):
         def execute(self, tup, collector):
@@ -199,6 +202,7 @@ def test_an_attempt_that_is_rolled_back_gives_its_tick_again_and_counts_once(tmp
         assert tester.state("bolt") == {"words": ["c"]}
 
 
+@pytest.mark.slow
 def test_a_restart_gives_no_tick_again_and_loses_none(tmp_path):
     tester = TopologyTester(wired(Flushes()), tmp_path)
     tester.send(words("a"))
@@ -394,6 +398,7 @@ def test_a_combiner_sees_none_and_its_bolt_does(tmp_path, engine):
 # ---- trees of tuples
 
 
+@pytest.mark.slow
 def test_a_tick_belongs_to_no_tree_and_acks_what_was_held(tmp_path):
     """A plain bolt gathers, and acks at the tick what it has gathered; acking the tick itself changes nothing."""
     heard, left = [], ["a", "b", "c"]
@@ -442,6 +447,7 @@ def test_a_tick_belongs_to_no_tree_and_acks_what_was_held(tmp_path):
         assert tester.state("__acker") == {}
 
 
+@pytest.mark.slow
 def test_failing_a_tick_fails_the_transaction(tmp_path):
     class Fails(Bolt):
         outputFields = "attempt int"
@@ -517,6 +523,7 @@ def test_what_ends_when_all_is_read_ends_though_ticks_are_due(tmp_path):
         assert tester.drain() == 0
 
 
+@pytest.mark.slow
 def test_ticks_of_several_transactions_in_flight(tmp_path):
     """Each transaction counts from the one before it, which may be in flight: none ticks for a period twice."""
 
@@ -540,6 +547,7 @@ def test_ticks_of_several_transactions_in_flight(tmp_path):
         assert [word for (each,) in flushed for word in each.split()] + rest == list("abcdefghij")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_breaks_nothing_is_flushed_twice_or_lost(tmp_path, seed):
     class Clock(BasicBolt):

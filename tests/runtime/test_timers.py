@@ -73,6 +73,7 @@ def by_hand(batches, lateness_secs):
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(8))
 def test_sessions_end_as_they_do_by_hand(tmp_path, engine, seed):
@@ -123,6 +124,7 @@ def reminders(batches):
     return builder.createTopology()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("restarts", [False, True])
 def test_timers_of_the_clock_begin_a_transaction_though_nothing_is_there_to_read(tmp_path, engine, restarts):

@@ -58,6 +58,7 @@ def topology(bad, mode):
     return builder.createTopology()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])
 def test_a_timer_that_raises_is_undone_and_has_fired(mode, provider, tmp_path):

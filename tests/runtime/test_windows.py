@@ -124,6 +124,7 @@ EACH_ONCE = [(True, "pipelined"), pytest.param(False, "jobs", marks=pytest.mark.
 """What a window holds does not depend on who drives it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("per_key", "engine"), EACH_ONCE)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", [Values, pytest.param(Tuples, marks=pytest.mark.slow)])
@@ -212,6 +213,7 @@ def by_clock(bolt, engine, place, now=NOON):
     return TopologyTester(builder.createTopology(), place, {"topology.engine": engine}, now=now)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("kind", "end"), [("tumbling", 10), ("sliding", 10), ("session", 7)])
 def test_without_event_time_windows_end_by_the_clock_in_a_transaction_that_comes_by_itself(kind, end, engine, tmp_path):
@@ -230,6 +232,7 @@ def test_without_event_time_windows_end_by_the_clock_in_a_transaction_that_comes
         assert tester.emit() is None
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_begins_no_window_anew(tmp_path):
     with by_clock(windowed(Values(), "tumbling"), "pipelined", tmp_path, at(9)) as tester:
         tester.emit()
@@ -259,6 +262,7 @@ class Stamped(Values):
         collector.emit((window.key, window.maxTimestamp, value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_windows_behind_windows_end_in_the_same_transaction(engine, tmp_path):
     batches = batches_of(random.Random(5))
@@ -326,6 +330,7 @@ def test_tuples_that_were_kept_have_the_fields_of_now(kind, tmp_path):
     assert found[:2] == [f"{names}: ['a', 1.0, None]", f"{names}: ['b', 2.0, 2]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_windows_are_upgraded(kind, tmp_path):
     class Second(Values):
@@ -349,6 +354,7 @@ def test_values_of_windows_are_upgraded(kind, tmp_path):
         assert tester.emitted("windows")[0][3] == sorted([100, 2, 3][: 2 if kind == "counted, sliding" else 3])
 
 
+@pytest.mark.slow
 def test_other_windows_on_the_same_checkpoint_are_refused(tmp_path):
     batches = [[("a", at(1), 1)]]
     kept = "by event time for each key (string), of which values are kept"
@@ -362,6 +368,7 @@ def test_other_windows_on_the_same_checkpoint_are_refused(tmp_path):
         TopologyTester(topology(batches, Tuples().withTumblingWindow("10 seconds")), tmp_path)
 
 
+@pytest.mark.slow
 def test_with_another_key_windows_are_others_also_in_one_task(tmp_path):
     def of(*fields):
         builder = TopologyBuilder("keys")
@@ -464,6 +471,7 @@ class Sums(WindowedBolt):
 KEYS = {True: ["user"], False: []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("per_key", "engine"), EACH_ONCE)
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if isinstance(KINDS[kind], tuple) and isinstance(KINDS[kind][0], int)]
@@ -489,6 +497,7 @@ def test_windows_in_arrow_batches_are_those_of_a_recount(kind, per_key, engine, 
     tester.close()
 
 
+@pytest.mark.slow
 def test_what_is_returned_for_a_batch_has_key_and_window(tmp_path):
     class Bare(Sums):
         def executeBatch(self, batch):
@@ -528,6 +537,7 @@ class Groups(Values):
         value["all"].append(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "slide"), [("30 seconds", "10 seconds"), (Count(3), Count(1))])
 def test_hooks_may_change_what_they_are_given(length, slide, tmp_path):
     """No window gets what was merged, or changed, for another one that shares a part with it."""
@@ -544,6 +554,7 @@ def test_hooks_may_change_what_they_are_given(length, slide, tmp_path):
         assert [numbers for _, numbers in tester.emitted("windows")] == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_tuples_before_a_pause_are_not_kept_for_ever(engine, tmp_path):
     batches = [[("a", at(100 * number), number)] for number in range(12)]
@@ -561,6 +572,7 @@ def test_tuples_before_a_pause_are_not_kept_for_ever(engine, tmp_path):
         assert len(held) <= 2, "the open window, and the one before it"
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumped_ahead_holds_only_what_came_meanwhile(tmp_path):
     with by_clock(windowed(Values(), "tumbling"), "pipelined", tmp_path, at(9)) as tester:
         tester.emit()

@@ -87,6 +87,7 @@ def lives(chance, refuses):
     return sent, lambda key, time, number: key != key or (refuses and number >= 90)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "counted, " not in kind])
 @pytest.mark.parametrize("made", [Values, Tuples, Batches])
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])

@@ -86,6 +86,7 @@ def test_what_is_decided_is_ended_by_the_topology_that_decided_it(decided, chang
     assert in_files(decided) == [("a", 1)]
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_new_has_no_part_in_what_is_decided(decided):
     collected = CollectSink()
     sinks = {**files(decided), "table": SqlSink(f"sqlite:///{decided}/db", "words"), "list": collected}

@@ -194,6 +194,7 @@ def test_fields_of_csv_keep_their_places(tmp_path):
     assert before.added_to(before, "folder") == before
 
 
+@pytest.mark.slow
 def test_a_torn_manifest_is_not_taken_into_a_compact_one(tmp_path):
     with TopologyTester(topology(tmp_path), tmp_path / "ck") as tester:
         for number in range(1, 9):

@@ -112,6 +112,7 @@ def test_a_driver_that_stops_in_its_first_fence_takes_no_number_of_the_next_one(
             assert folder.names() == named("a", 1, 2, 3, 4)
 
 
+@pytest.mark.slow
 def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one(tmp_path):
     def successor(folder):
         folder.fence(B2, takeover=True)
@@ -131,6 +132,7 @@ def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one
             assert folder.names("a") == named("a", *range(1, txids + 1))
 
 
+@pytest.mark.slow
 def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_there(tmp_path):
     def takeover(folder):
         folder.fence(B1, takeover=True)
@@ -152,6 +154,7 @@ def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_
         assert folder.names("a") == named("a", *range(1, txids + 1 + published))
 
 
+@pytest.mark.slow
 def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_them(tmp_path):
     done = []
 
@@ -174,6 +177,7 @@ def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_th
         assert folder.names("b") == named("b", 1, 2)
 
 
+@pytest.mark.slow
 def test_of_two_that_take_over_the_one_that_came_later_stays(tmp_path):
     def third(folder):
         folder.fence(C1, takeover=True)
@@ -197,6 +201,7 @@ def test_of_two_that_take_over_the_one_that_came_later_stays(tmp_path):
         assert folder.names("a") == named("a", *range(1, txids + 1))
 
 
+@pytest.mark.slow
 def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing_more(tmp_path):
     def there_and_back(folder):
         last = len(folder.names("a"))
@@ -220,6 +225,7 @@ def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing
             assert folder.names("b") == named("b", *range(1, 26))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takeover", [False, True])
 def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_path, takeover):
     def crash(_):
@@ -276,6 +282,7 @@ def test_manifests_that_a_reader_may_be_reading_stay_for_a_while(tmp_path):
     assert folder.names() == named("a", *range(1, 35))
 
 
+@pytest.mark.slow
 def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(tmp_path):
     def coming(folder):
         folder.fence(B1, takeover=True)

@@ -39,6 +39,7 @@ def test_a_crash_between_rows_and_committed_and_then_no_marker_doubles_nothing(t
     assert len(run(tmp_path, "select * from t")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table", "files"])
 def test_a_target_that_was_deleted_is_refused_after_folds_until_it_is_taken_over(tmp_path, name):
     with start(tmp_path, name) as tester:

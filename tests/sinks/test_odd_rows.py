@@ -103,6 +103,7 @@ def test_names_that_spark_takes_for_one_are_refused(tmp_path, schema):
         FileSink(tmp_path).check_schema(schema)
 
 
+@pytest.mark.slow
 def test_a_value_too_long_for_a_folder_is_named(tmp_path):
     with pytest.raises(SinkError, match=r"partitioned by 'word'.* has 10000005"):
         writer(FileSink(tmp_path / "out", partitionBy="word"), tmp_path).write(batch("x" * 10_000_000))
@@ -137,6 +138,7 @@ def test_values_of_ten_megabytes_and_batches_without_rows(tmp_path, format):
     assert len(committedFiles(tmp_path / "out")) == 1
 
 
+@pytest.mark.slow
 def test_a_list_of_many_files_is_a_file_and_is_swept_when_they_are_published(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # of a thousand files, which takes 10 s
     sink = FileSink(tmp_path / "out", maxFileBytes=1)

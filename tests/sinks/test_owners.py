@@ -82,6 +82,7 @@ def test_another_application_is_refused_also_where_the_topologies_have_one_name(
     assert refused.value.owner == "shop"
 
 
+@pytest.mark.slow
 def test_who_takes_over_goes_on_and_the_former_owner_is_refused(shop):
     shop.run("first", "ck1", "a", "shop")
     shop.run("second", "ck2", "b", "office", adopt="takeover")
@@ -93,6 +94,7 @@ def test_who_takes_over_goes_on_and_the_former_owner_is_refused(shop):
     assert shop.words() == ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_whose_id_was_changed_is_another_application_and_may_take_over(shop):
     shop.run("words", "ck", "a", "shop")
     with pytest.raises(SinkOwnedError, match="belongs to application 'shop'"):
@@ -122,6 +124,7 @@ def test_without_the_setting_the_name_of_the_topology_is_the_application(shop):
     assert shop.words() == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_restored_checkpoint_goes_on_under_another_id(shop):
     shop.run("words", "ck", "a", "shop")
     shutil.copytree(shop.place / "ck", shop.place / "backup")
@@ -135,6 +138,7 @@ def test_a_restored_checkpoint_goes_on_under_another_id(shop):
     assert shop.words() == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_before_the_id_is_changed_doubles_nothing(tmp_path, kind):
     """Rows may be there and not COMMITTED: they are of this checkpoint, whatever its application is called."""
     (tmp_path / "rehearsal").mkdir()

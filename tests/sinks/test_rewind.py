@@ -115,6 +115,7 @@ def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, a
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")
@@ -148,6 +149,7 @@ def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, pla
     assert points > 10
 
 
+@pytest.mark.slow
 def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):
     begin(two)
     savepoint(two.driver.folder, "all")
@@ -157,6 +159,7 @@ def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):
     two.check(WORK[:5] + GIVEN_UP + WORK[5:6])
 
 
+@pytest.mark.slow
 def test_what_was_taken_back_can_not_be_gone_forward_to(two):
     begin(two)
     savepoint(two.driver.folder, "all")
@@ -174,6 +177,7 @@ def test_what_was_taken_back_can_not_be_gone_forward_to(two):
     assert restore(two.driver.folder, "all", sinks="append").txid == 17, "who says so takes targets as they are"
 
 
+@pytest.mark.slow
 def test_twice_further_back_and_once_more_as_it_is(two):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")
@@ -184,6 +188,7 @@ def test_twice_further_back_and_once_more_as_it_is(two):
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_rows_that_were_left_once_can_be_taken_back_later(two):
     begin(two)
     restore(two.driver.folder, "then", sinks="append")
@@ -193,6 +198,7 @@ def test_rows_that_were_left_once_can_be_taken_back_later(two):
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_append_after_it_leaves_the_rows(two):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")
@@ -201,6 +207,7 @@ def test_append_after_it_leaves_the_rows(two):
     assert two.files() == two.table() == words(WORK[:6] + GIVEN_UP)
 
 
+@pytest.mark.slow
 def test_other_tools_leave_it_to_be_done(two):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")
@@ -209,6 +216,7 @@ def test_other_tools_leave_it_to_be_done(two):
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_a_fold_of_the_log_keeps_it(two):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")
@@ -217,6 +225,7 @@ def test_a_fold_of_the_log_keeps_it(two):
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_all_sinks_can_or_nothing_is_changed(place):
     url = f"sqlite:///{place}/out.db"
     made = topology(files=FileSink(place / "out", "json"), table=SqlSink(url, "words"))
@@ -235,6 +244,7 @@ def test_all_sinks_can_or_nothing_is_changed(place):
         assert read_state(FolderStorage(driver.folder)) == before
 
 
+@pytest.mark.slow
 def test_a_sink_that_wrote_elsewhere_since_can_not_take_it_back(place):
     with Driver(place) as driver:
         for number, out in enumerate(("a", "a", "b")):
@@ -248,6 +258,7 @@ def test_a_sink_that_wrote_elsewhere_since_can_not_take_it_back(place):
             assert committedFiles(place / "a") != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("now", ["former", "later", "new"])
 def test_a_sink_that_has_another_id_since_takes_back_by_its_target(place, now):
     def made(id):
@@ -280,6 +291,7 @@ def test_a_start_that_can_not_take_back_is_refused_before_it_changes_anything(tw
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_rows_of_who_had_the_target_before_stay(place):
     """Their transactions have the same numbers."""
     with Two(place).driver as driver:
@@ -298,6 +310,7 @@ def test_rows_of_who_had_the_target_before_stay(place):
         assert folder != driver.folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_what_another_one_took_over_is_not_taken_back(two, place, when):
     """Its numbers are gone: rows that are read again would come once more, behind those that were to be taken back."""
@@ -333,6 +346,7 @@ def test_what_another_one_took_over_is_not_taken_back(two, place, when):
     assert two.files() == two.table() == words(WORK[:5] + WORK[8:9])
 
 
+@pytest.mark.slow
 def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
     begin(two)
     restore(two.driver.folder, "then", sinks="rewind")
@@ -355,6 +369,7 @@ def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
     two.check(WORK)
 
 
+@pytest.mark.slow
 def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(place):
     collected = CollectSink()
     with Driver(place) as driver:
@@ -367,6 +382,7 @@ def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(pl
             assert sorted(collected.transactions) == [1]
 
 
+@pytest.mark.slow
 def test_repair_takes_back_too(two):
     begin(two, 5, 3)
     newest = max(Path(two.driver.folder, "state", "count").rglob("*"), key=lambda path: (path.is_file(), path.name))

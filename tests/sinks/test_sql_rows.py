@@ -204,6 +204,7 @@ def test_a_transaction_without_rows_and_tasks_without_rows(database, driven):
     assert database.run("select word from words") == [("a",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [(), "n"], ids=["append", "upsert"])
 def test_values_of_ten_megabytes(database, driven, key):
     sink = driven(schema=WORDS.append(pa.field("raw", pa.binary())), key=key)
@@ -414,6 +415,7 @@ def test_of_rows_with_one_key_the_last_counts_whatever_the_key_s_type(database, 
     assert sorted(database.run("select raw, n from words")) == [(b"a", 5), (b"b", 2), (b"c", 6)]
 
 
+@pytest.mark.slow
 def test_long_values_of_a_refused_row_are_shortened_where_it_is_told(database, driven):
     database.run("create table words (word text check (length(word) < 10), n bigint)")
     sink = driven()

@@ -115,6 +115,7 @@ def live(ck: Checkpoint, setting: int, batches: int, death: str, adopt: str | No
         ck.note(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_every_start_finds_what_it_looks_for(ck: Checkpoint, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Restarts and crashes at random, one setting or several, lists in the log or, as many large ones, beside it."""
@@ -129,6 +130,7 @@ def test_every_start_finds_what_it_looks_for(ck: Checkpoint, seed: int, monkeypa
     assert len(list((ck.spark / "sources" / "0").iterdir())) < 80, "old lists are given up"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [1, 2, 3, 10])
 def test_one_setting_and_starts_after_every_number_of_batches(ck: Checkpoint, setting: int) -> None:
     """Ten, and thirteen batches a start: the fifth one looked for 49.compact, which nobody had written."""
@@ -154,6 +156,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adopt", [None, "move", "fork"])
 def test_a_checkpoint_that_lacks_a_compacted_list_goes_on(
     ck: Checkpoint, as_before: pytest.MonkeyPatch, place: Path, adopt: str | None

@@ -167,6 +167,7 @@ def test_a_slot_that_is_gone_is_lost(driver):
     assert driver.lost == [(SLOTS[0], "its connection was closed")]
 
 
+@pytest.mark.slow
 def test_a_slot_that_gives_no_sign_of_life_is_lost(driver):
     with socket.create_connection(driver.server.address, timeout=BOUND_SECS) as frozen:
         nonce = frozen.recv(messages.CHALLENGE_BYTES)[len(messages.MAGIC) :]

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from statefx.spark import daemon
 from statefx.spark.daemon import unzipped
 
@@ -39,6 +41,7 @@ def test_an_archive_stays_where_the_rest_of_the_path_does_not_find_its_package(t
     assert unzipped(path) == path
 
 
+@pytest.mark.slow
 def test_nothing_talks_to_an_object_store_before_workers_are_forked():
     """Its client has threads, which no fork takes along: workers would hang at their first request."""
     loaded = f"import importlib, sys; [importlib.import_module(name) for name in {daemon.LOADED}]"

@@ -52,6 +52,7 @@ def test_what_was_not_cancelled_the_first_time_is_cancelled_again(tmp_path: Path
         assert enough.wait(BOUND_SECS)
 
 
+@pytest.mark.slow
 def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(Extension, "MAX_SECS", 9.5 * SECS)
     (tmp_path / "restoring").mkdir()
@@ -73,6 +74,7 @@ def test_what_takes_too_long_without_a_restore_says_so(tmp_path: Path) -> None:
     assert guarded.timeout_message() == "it took longer than topology.transaction.timeout.secs (0.02 s)"
 
 
+@pytest.mark.slow
 def test_the_time_in_which_a_job_waits_for_slots_does_not_count(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(deadline, "POLL_SECS", SECS)
     looks, cancelled = [], threading.Event()

@@ -72,6 +72,7 @@ def test_those_of_one_process_leave_each_other_alone(above: Path) -> None:
         folder.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "stopped", "at work"])
 def test_that_of_another_process_goes_when_it_has_died_and_not_when_it_sleeps(above: Path, end: str) -> None:
     holder, theirs = held(above)
@@ -100,6 +101,7 @@ def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above: Path) -> None
     assert names(above) == []
 
 
+@pytest.mark.slow
 def test_one_that_was_stopped_while_it_begins_keeps_nobody_from_beginning(above: Path) -> None:
     (above / "dead").mkdir(parents=True)
     sleeper = subprocess.Popen([sys.executable, "-c", SLEEPER, str(above)], stdout=subprocess.PIPE, text=True)

@@ -174,6 +174,7 @@ def test_a_damaged_file_beside_the_log_is_named(ck: Checkpoint, damage: str) -> 
     assert sources(ck)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [1, 40, 400])
 def test_files_beside_the_log_stay_few_and_hold_no_more_than_is_needed(ck: Checkpoint, files: int) -> None:
     """A long life, with ten lists to a compacted one: each start finds all; what was written is in proportion."""
@@ -206,6 +207,7 @@ def test_what_was_put_aside_without_a_record_is_deleted_by_the_next_start(ck: Ch
     assert aside(ck) == [newer], "that of a newer driver may be named in this moment"
 
 
+@pytest.mark.slow
 def test_a_file_that_was_replaced_is_deleted_once_the_log_names_it_no_more(ck: Checkpoint) -> None:
     known = "v1"
     seen = []

@@ -30,6 +30,7 @@ class Fat:
         return {**super().upcoming(last), "fat": MEGABYTE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Whole, Planned])
 def test_a_megabyte_of_planned_metadata_is_carried_and_stays_out_of_the_log(kind, tmp_path):
     spout = type("Large", (Fat, kind), {})(tmp_path)
@@ -76,6 +77,7 @@ def test_metadata_that_json_would_change_is_refused_in_a_task_too(kind, metadata
 # ---- never ready
 
 
+@pytest.mark.slow
 def test_a_spout_that_is_never_ready_is_idle_and_not_busy(tmp_path):
     class Never(Planned):
         def isReady(self):
@@ -101,6 +103,7 @@ def test_a_spout_that_is_never_ready_is_idle_and_not_busy(tmp_path):
     assert len(tester.steps) == steps, "nothing durable happens"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
 def test_empty_transactions_of_spouts_that_do_not_plan_come_ever_more_slowly(kind, tmp_path):
     (tmp_path / "0").write_text("")
@@ -132,6 +135,7 @@ def test_a_spout_that_does_not_say_whether_it_is_ready_is_told(tmp_path):
 # ---- an emitter that raises, or emits when it should not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Whole, Planned, Emitted, Opaque])
 def test_rows_before_an_emitter_fails_count_nowhere(kind, tmp_path):
     class Stumbles(kind):

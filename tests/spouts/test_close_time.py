@@ -107,6 +107,7 @@ WANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,6 +173,7 @@ def test_streams_and_batches_close_as_well(streaming, tmp_path):
             tester.send({"rows": [(0, at(1000))]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_after_the_close_are_refused_and_none_is_lost(kind, tmp_path):
     with begun(topology(kind(SCRIPT)), tmp_path) as driver:
@@ -191,6 +193,7 @@ def test_rows_after_the_close_are_refused_and_none_is_lost(kind, tmp_path):
     assert found["windows", "default", at(20), 1 if kind is None else 2] == 1, "it was open again"
 
 
+@pytest.mark.slow
 def test_ticks_and_the_clock_go_on_after_the_close(tmp_path):
     with begun(topology(Planned(SCRIPT)), tmp_path) as driver:
         driver.closeTime()
@@ -210,6 +213,7 @@ def test_what_takes_several_transactions_is_ended_in_them(tmp_path, monkeypatch)
             assert driver.state("keep") == WANTED
 
 
+@pytest.mark.slow
 def test_rows_that_come_amid_the_close_do_not_stop_it(tmp_path, monkeypatch):
     monkeypatch.setattr(bolt_operator, "FIRED_MAX", 1)
     with begun(topology(Planned(SCRIPT)), tmp_path / "whole") as whole:
@@ -255,6 +259,7 @@ class FailsFirst(Keep):
 FIRST = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("end", ["closeTime", "drain"])
 def test_what_was_planned_is_read_if_nothing_came_before(end, engine, tmp_path):
@@ -269,6 +274,7 @@ def test_what_was_planned_is_read_if_nothing_came_before(end, engine, tmp_path):
         assert driver.state("keep") == {("planned", "default", 0, at(5)): 1}
 
 
+@pytest.mark.slow
 def test_a_timer_that_sets_itself_for_ever_is_refused(tmp_path):
     class Beats(Timed):
         def onTimer(self, key, at, value, collector):
@@ -281,6 +287,7 @@ def test_a_timer_that_sets_itself_for_ever_is_refused(tmp_path):
         driver.closeTime()
 
 
+@pytest.mark.slow
 def test_rows_of_the_last_day_that_there_is_end_as_well(tmp_path):
     script = [[[LAST], [LAST - timedelta(seconds=1)]]]
     with begun(topology(Planned(script)), tmp_path) as driver:

@@ -94,6 +94,7 @@ def test_d3_the_metadata_of_a_partition_is_created_in_order_read_again_and_kept_
     assert not written_files(storage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Planned, Emitted])
 def test_d5_a_batch_that_was_saved_is_replayed_as_it_was_and_nothing_is_read_twice(kind, tmp_path):
     spout = kind(tmp_path)
@@ -124,6 +125,7 @@ class LateRows(Emitted):
         return super().emitPartitionBatchNew(attempt, collector, partition, lastMetadata)
 
 
+@pytest.mark.slow
 def test_d5_an_empty_batch_that_was_saved_is_replayed_as_an_empty_one(tmp_path):
     spout = LateRows(tmp_path)
     with pytest.raises(Crash):
@@ -179,6 +181,7 @@ class RefusesTwice(Count):
         self.context = context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Planned, Emitted, Opaque])
 def test_d8_a_batch_that_is_failed_does_not_end_the_query(kind, tmp_path):
     with TopologyTester(topology_of(kind(tmp_path), RefusesTwice), tmp_path / "ck") as tester:

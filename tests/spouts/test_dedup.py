@@ -135,6 +135,7 @@ def test_a_crash_at_any_step_counts_each_message_once(place):
     assert again, "nothing was delivered twice"
 
 
+@pytest.mark.slow
 def test_an_id_is_forgotten_when_its_time_is_over_and_not_before(place):
     source = Source(["to"])
     with TopologyTester(topology(source, "time"), place) as tester:
@@ -147,6 +148,7 @@ def test_an_id_is_forgotten_when_its_time_is_over_and_not_before(place):
         assert len(tester.state("__dedup-messages")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", ["1 minute", "20 minutes"])
 def test_the_time_may_change_between_two_starts(place, later):
     source = Source(["to"])
@@ -187,6 +189,7 @@ def test_what_can_not_change_later_is_named_as_the_user_knows_it(place):
         TopologyTester(topology(source, "second", dedup=None), place)
 
 
+@pytest.mark.slow
 def test_a_spout_with_dedup_may_get_other_tasks_and_its_ids_go_with_them(place):
     source, tester = Source(WORDS), None
     for tasks in (1, 3, 2, 4):

@@ -53,6 +53,7 @@ def test_execute_sees_that_of_the_transaction_before(engine, tmp_path):
         assert [each[:2] for each in seen(tester).values()] == [(None, 10), (10, 30), (30, 30)]
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("relay", [0, 1, 2])
 @EACH

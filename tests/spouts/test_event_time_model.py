@@ -158,6 +158,7 @@ def some(lives):
     return [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, lives))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashes", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(10))
 def test_every_task_sees_what_the_reference_says(seed, crashes, tmp_path):
@@ -175,6 +176,7 @@ def test_every_task_sees_what_the_reference_says(seed, crashes, tmp_path):
     driver.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", some(16))
 def test_other_tasks_at_each_start_move_no_watermark(seed, tmp_path):
     """What a partition has reached is the partition's: which task reads it, and with which others, changes nothing."""
@@ -214,6 +216,7 @@ def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
             assert number < PENDING or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", some(20))
 def test_finished_partitions_hold_no_watermark(seed, tmp_path):
     chance = random.Random(seed)

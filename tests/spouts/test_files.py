@@ -86,6 +86,7 @@ def expected(*firsts):
     return {(row["name"], row["number"]): 1 for first in firsts for row in rows(first)}
 
 
+@pytest.mark.slow
 def test_a_transaction_reads_no_more_files_than_it_may(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -100,6 +101,7 @@ def test_a_transaction_reads_no_more_files_than_it_may(tmp_path):
             FilePartitionedSpout(folder, "csv", DDL, **wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "json"])
 @pytest.mark.parametrize("most", [200, 64 << 20])
 def test_every_row_once_in_each_format_and_new_files_as_they_come(form, most, tmp_path):
@@ -155,6 +157,7 @@ def test_a_log_that_grows_is_read_line_by_line(tmp_path):
         assert tester.state("count") == {("to be",): 2, ("or not",): 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["cut", "longer", "replaced", "deleted"])
 def test_a_file_that_is_changed_in_the_middle_is_noticed(change, tmp_path):
     folder = tmp_path / "in"

@@ -13,6 +13,7 @@ from statefx.testing import TopologyTester
 from tests.spouts.timed import START, Watch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_files_read_to_their_ends_hold_no_watermark(tasks, tmp_path):
     """An empty one neither; one of which a part was read does, and the greatest time of all is where it stands."""
@@ -30,6 +31,7 @@ def test_files_read_to_their_ends_hold_no_watermark(tasks, tmp_path):
         assert tester.emit().progress.watermarks["watch"] == micros(START + timedelta(seconds=100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_files_gone_for_long_hold_no_watermark_after_a_start(tasks, tmp_path, monkeypatch):
     """Their names lie in a list, and their partitions have no metadata any more."""

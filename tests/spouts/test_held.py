@@ -144,6 +144,7 @@ def begun(place, *bolts, **config):
     return tester
 
 
+@pytest.mark.slow
 def test_a_tuple_that_is_held_is_acked_with_the_transaction_that_acks_it(place, gathers):
     with begun(place, gathers(3)) as tester:
         assert fed(tester, "a") == []
@@ -155,6 +156,7 @@ def test_a_tuple_that_is_held_is_acked_with_the_transaction_that_acks_it(place, 
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_what_fails_behind_it_fails_all_that_it_is_anchored_to_once(place, gathers):
     with begun(place, gathers(2), Refuses()) as tester:
         assert fed(tester, "a") == []
@@ -163,6 +165,7 @@ def test_what_fails_behind_it_fails_all_that_it_is_anchored_to_once(place, gathe
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_exact_acks_with_branches_and_an_aggregation_of_three(place):
     """Storm's own test: branches of 2, 4 and 1 tuples, and a bolt that acks each three of them."""
 
@@ -192,6 +195,7 @@ def test_exact_acks_with_branches_and_an_aggregation_of_three(place):
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_what_is_never_acked_times_out_and_a_late_ack_changes_nothing(place, gathers):
     with begun(place, gathers(2), topology__message__timeout__secs=10) as tester:
         assert fed(tester, "a") == []
@@ -203,6 +207,7 @@ def test_what_is_never_acked_times_out_and_a_late_ack_changes_nothing(place, gat
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_a_transaction_comes_when_a_tree_times_out_though_nothing_is_read(place):
     with begun(place, Gathers(2), topology__message__timeout__secs=10) as tester:
         fed(tester, "a")
@@ -226,6 +231,7 @@ def test_a_tree_whose_time_is_over_needs_a_transaction_at_that_time(place):
         assert source.ready(tester.txid + 1)
 
 
+@pytest.mark.slow
 def test_resetting_the_timeout_gives_the_whole_time_anew(place):
     class Resets(Gathers):
         def execute(self, tup, collector):
@@ -245,6 +251,7 @@ def test_resetting_the_timeout_gives_the_whole_time_anew(place):
         assert fed(tester) == ["fail a"]
 
 
+@pytest.mark.slow
 def test_what_is_held_in_state_goes_on_after_a_restart(place):
     tester = begun(place, GathersInState(2))
     fed(tester, "a")
@@ -258,6 +265,7 @@ def test_what_is_held_in_state_goes_on_after_a_restart(place):
         assert successor.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_what_is_held_in_attributes_is_lost_with_its_process_and_times_out(place):
     tester = begun(place, Gathers(2), topology__message__timeout__secs=10)
     fed(tester, "a")
@@ -271,6 +279,7 @@ def test_what_is_held_in_attributes_is_lost_with_its_process_and_times_out(place
         assert successor.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_a_rolled_back_attempt_leaves_nothing_in_a_bolts_attributes(place):
     """It would hold what comes again a second time, and the tree would never end."""
     chances = []
@@ -301,6 +310,7 @@ def test_an_interval_longer_than_the_timeout_is_refused(place):
         TopologyTester(chain(Gathers(2)), place, config)
 
 
+@pytest.mark.slow
 def test_a_message_that_is_delivered_again_while_its_tree_goes_on_is_passed_over(place):
     """Else it would be emitted under an id that is pending, and a lost worker would end the query."""
     tester = begun(place, GathersInState(2))
@@ -313,6 +323,7 @@ def test_a_message_that_is_delivered_again_while_its_tree_goes_on_is_passed_over
         assert successor.state("count") == {"ab": 1}
 
 
+@pytest.mark.slow
 def test_a_tuple_that_is_acked_twice_out_of_state_is_acked_once(place):
     """Each look into state gives another object: two of them must not undo each other."""
 
@@ -345,6 +356,7 @@ def test_a_tuple_that_is_put_and_acked_in_one_transaction_is_acked(place):
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_to_ack_after_the_input_has_ended_is_refused(place):
     class Late(GathersInState):
         def execute(self, tup, collector):
@@ -362,6 +374,7 @@ def test_to_ack_after_the_input_has_ended_is_refused(place):
         fed(tester, "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"valueSerializerClass": "tests.spouts.test_held:Pickles"}, {"keyClass": "str"}])
 def test_tuples_keep_their_trees_in_any_encoding_and_the_acker_has_its_own(place, options):
     config = {"topology.state.provider.config": options}
@@ -384,6 +397,7 @@ def test_there_is_no_acker_where_no_bolt_can_hold(place):
 SOURCE, DELIVERED, TOLD, HELD = {}, Counter(), defaultdict(list), set()
 
 
+@pytest.mark.slow
 def test_the_last_bolt_that_can_hold_is_not_taken_out_unseen(place):
     with begun(place, Gathers(2)) as tester:
         fed(tester, "a")
@@ -524,6 +538,7 @@ def live(place, seed, breaks):
     return tester.runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_random_holds(place, seed):
     live(place, seed, breaks=False)

@@ -80,6 +80,7 @@ def leave_held(place, spouts, name, word):
         assert HEARD == []
 
 
+@pytest.mark.slow
 def test_a_spout_with_another_id_goes_on_with_its_trees(place):
     """Also with the one after it, which the second start has not given."""
     leave_held(place, {"fed": ("one", 1)}, "one", "a")
@@ -95,6 +96,7 @@ def test_a_spout_with_another_id_goes_on_with_its_trees(place):
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 def test_a_new_spout_with_the_free_id_has_none_of_its_trees(place):
     leave_held(place, {"fed": ("one", 1)}, "one", "a")
     with started(place, {"read": ("one", 1), "fed": ("two", 1)}, rename={"fed": "read"}) as tester:
@@ -108,6 +110,7 @@ def test_a_new_spout_with_the_free_id_has_none_of_its_trees(place):
         assert PENDING == {"one": (), "two": ("c",)}
 
 
+@pytest.mark.slow
 def test_a_spout_that_is_lacking_is_refused_unless_it_is_given_up(place):
     leave_held(place, {"fed": ("one", 1)}, "one", "a")
     with pytest.raises(CheckpointMismatchError, match=r"messages of spout 'fed' .* rename=\{'fed'") as refused:
@@ -117,6 +120,7 @@ def test_a_spout_that_is_lacking_is_refused_unless_it_is_given_up(place):
         assert PENDING == {"one": ()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -135,6 +139,7 @@ def test_a_spout_is_told_of_its_trees_though_another_one_came_or_changed(place, 
         assert tester.state(ACKER) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "starts",
     [
@@ -150,6 +155,7 @@ def test_the_trees_of_one_that_was_dropped_are_not_those_of_who_has_its_id_later
     assert PENDING["new"] == ()
 
 
+@pytest.mark.slow
 def test_ids_are_unique_in_a_task_alone(place):
     """What a task that is gone had emitted is told to no other one: its id may be that of another message."""
     leave_held(place, {"fed": (LAST, 3)}, LAST, "a")
@@ -171,6 +177,7 @@ def test_all_trees_can_be_given_up(place):
         assert HEARD == ["one: ack a"]
 
 
+@pytest.mark.slow
 def test_a_trace_names_no_task_that_is_not_there_any_more(place):
     config = {"topology.trace": True, "topology.message.timeout.secs": 10}
     with started(place, {"fed": (LAST, 3)}, config=config) as tester:

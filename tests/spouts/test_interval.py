@@ -43,6 +43,7 @@ def beginnings(tmp_path, pending, interval_secs, transactions=9, work_secs=0.0, 
     return began
 
 
+@pytest.mark.slow
 def test_with_one_in_flight_one_begins_in_each_interval(tmp_path):
     assert beginnings(tmp_path, 1, 1.0) == pytest.approx(range(9), abs=0.11)
 

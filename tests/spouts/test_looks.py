@@ -129,6 +129,7 @@ def test_a_read_file_that_is_gone_and_back_is_not_read_again(content, restarted,
 STEPS = ["write", "write", "delete", "delete", "changed", "look", "look", "look", "look", "lost", "start"]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2)), min_size=15, max_size=40))
 def test_each_file_is_read_once_whatever_goes_and_comes_back(steps, tmp_path_factory):

@@ -238,6 +238,7 @@ def test_rows_with_the_metadata_of_the_batch_before_are_refused(changing, tmp_pa
             tester.emit()
 
 
+@pytest.mark.slow
 def test_a_batch_that_must_come_again_keeps_a_spout_from_becoming_opaque(tmp_path):
     moment = "after PREPARING(1, 0)"
     at = steps_of(Planned(tmp_path), tmp_path / "rehearsal").index(moment) + 1

@@ -101,6 +101,7 @@ def start(queue: Queue, folder: Path, **given: Any) -> TopologyTester:
     return TopologyTester(topology(queue), folder / "ck", **given)
 
 
+@pytest.mark.slow
 def test_connections_to_a_table_are_kept_over_transactions(database, monkeypatch):
     monkeypatch.chdir(database.place)
     queue = SqlQueue(database)
@@ -147,6 +148,7 @@ def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypat
     assert [owner for owner in sealed[0] if "/@sealed/1/0/" in owner], sealed
 
 
+@pytest.mark.slow
 def test_what_a_transaction_that_is_committing_holds_of_queues_is_shown(queue, place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -264,6 +266,7 @@ def test_what_a_bolt_fails_is_tried_again_with_its_transaction(queue, place, mon
     assert REFUSED == ["bad"]
 
 
+@pytest.mark.slow
 def test_messages_that_another_one_has_taken_over_fail_the_transaction(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -303,6 +306,7 @@ def seal(queue: Queue, spout: QueueSpout, messages: Iterable[Message], txid: int
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("txid", [1, 1000])
 def test_what_is_sealed_for_an_attempt_that_nobody_knows_is_released_at_the_next_start(queue, place, txid, monkeypatch):
     """A task that was taken for lost seals a message when its attempt was rolled back long ago."""
@@ -446,6 +450,7 @@ def test_an_entry_that_was_deleted_meanwhile_is_not_taken_for_lost():
         assert queue.owners() == []  # there is nothing to hand out: it was given up
 
 
+@pytest.mark.slow
 def test_sealed_messages_are_not_taken_over_however_old_they_are(queue):
     queue.add("a", "b")
     gone = opened(queue, 1, origin="gone", idleSecs=1)
@@ -475,6 +480,7 @@ def test_a_spout_may_be_called_as_its_messages_are_not(queue, place, monkeypatch
         check(tester, queue, place)
 
 
+@pytest.mark.slow
 def test_what_takes_long_is_renewed(queue):
     queue.add("a")
     spout = opened(queue, 1, idleSecs=4)  # renewed each second
@@ -485,6 +491,7 @@ def test_what_takes_long_is_renewed(queue):
     spout.close()
 
 
+@pytest.mark.slow
 def test_what_an_object_had_that_nobody_has_any_more_is_not_renewed(queue):
     queue.add("a")
     spout = opened(queue, 1, idleSecs=1)
@@ -498,6 +505,7 @@ def test_what_an_object_had_that_nobody_has_any_more_is_not_renewed(queue):
     other.close()
 
 
+@pytest.mark.slow
 def test_two_topologies_share_a_queue(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -526,6 +534,7 @@ class Dead(StatefulBolt):
         self.state.put(tup.text, tup["_tries"])
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_are_tried_again_and_then_dead_letters(database):
     queue = SqlQueue(database)
     queue.add("a", "bad", "b")

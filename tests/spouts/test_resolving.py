@@ -59,6 +59,7 @@ def test_what_is_decided_is_taken_off_the_queue(queue, place, monkeypatch):
         check(successor, queue, place)
 
 
+@pytest.mark.slow
 def test_what_is_not_decided_goes_back_and_its_driver_is_fenced(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -117,6 +118,7 @@ def test_at_any_step_of_a_driver_that_lives_or_dies_nothing_is_lost_or_doubled(m
                 life(f"{at}-{dies}", at, dies=dies)
 
 
+@pytest.mark.slow
 def test_what_a_driver_that_lives_may_still_decide_is_not_taken_from_it_unless_it_is_fenced(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -136,6 +138,7 @@ def test_what_a_driver_that_lives_may_still_decide_is_not_taken_from_it_unless_i
         check(successor, queue, place, [*TEXTS, "late"])
 
 
+@pytest.mark.slow
 def test_what_was_sealed_too_late_is_released_beside_a_driver_that_goes_on(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -219,6 +222,7 @@ def test_a_log_that_is_older_than_what_is_sealed_can_not_tell(queue, place, monk
     assert queue.owners() == [later.owner]
 
 
+@pytest.mark.slow
 def test_from_a_shell(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     database = SqliteDatabase(place)

@@ -56,6 +56,7 @@ def starting(tmp_path, failures, **settings):
     return TopologyTester(passing(spout), tmp_path / "ck", {**config, "failures": Counter(failures)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("delay_ms", "pauses"), [(250, [0.25, 0.5, 1.0]), (0, [0.0] * 3), (60_000, [60.0] * 3)])
 def test_the_delay_is_doubled_with_each_further_failure_of_a_transaction(delay_ms, pauses, tmp_path):
     tester = starting(tmp_path, {2: 3}, transaction__retry__delay__ms=delay_ms)
@@ -63,12 +64,14 @@ def test_the_delay_is_doubled_with_each_further_failure_of_a_transaction(delay_m
     assert tester.pauses == pauses
 
 
+@pytest.mark.slow
 def test_it_begins_anew_with_each_transaction(tmp_path):
     tester = starting(tmp_path, {2: 2, 4: 1})
     drain(tester)
     assert tester.pauses == [0.1, 0.2, 0.1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 4])
 def test_giving_up_says_which_transaction_where_why_and_what_to_do(pending, tmp_path):
     settings = {"transaction__attempts__max": 3, "max__spout__pending": pending}
@@ -85,6 +88,7 @@ def test_giving_up_says_which_transaction_where_why_and_what_to_do(pending, tmp_
     assert "after PREPARING(2, 3)" in mended.steps, "attempts go on counting; tries begin anew"
 
 
+@pytest.mark.slow
 def test_only_the_transaction_that_failed_uses_up_a_try(tmp_path):
     """Each of 1 to 4 fails as often as it may; 4 is rolled back with each of them, far more often than it may fail."""
     failures = dict.fromkeys((1, 2, 3, 4), 2)
@@ -247,6 +251,7 @@ class Tells(Stateful, BatchBolt):
             raise left.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 @pytest.mark.parametrize("kind", [Planned, Opaque])
 def test_attempts_count_on_over_failures_and_drivers_and_spouts_and_bolts_are_told_the_same(kind, pending, tmp_path):

@@ -65,6 +65,7 @@ def once(*rows):
     return [(row, 1) for row in sorted(rows)]
 
 
+@pytest.mark.slow
 def test_every_row_once_and_new_ones_as_they_come(database, tmp_path):
     events(database, *"abcdefg")
     spout = SqlPartitionedSpout(database.url, "events", "id", takePerBatch=3)
@@ -82,6 +83,7 @@ def test_every_row_once_and_new_ones_as_they_come(database, tmp_path):
         assert counted(other) == once(*enumerate("abcdefghi", start=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [None, "length(what) - 5"])
 def test_parts_of_several_tables(by, database, tmp_path):
     events(database, *(letter * (number % 4 + 1) for number, letter in enumerate("abcdefghij")))
@@ -300,6 +302,7 @@ def test_sequences_and_clocks_of_microseconds_have_no_equal_values(postgres_data
 # ---- what goes wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -452,6 +455,7 @@ def test_a_value_that_its_field_can_t_hold_is_told(sqlite_database, tmp_path):
         tester.emit()
 
 
+@pytest.mark.slow
 def test_look_costs_the_same_whatever_was_read_before(sqlite_database):
     """Also of a part that has no rows, or few: SQLite counts its own steps."""
     steps = 0

@@ -141,6 +141,7 @@ def test_unreadable_value_is_named_at_once_with_its_key(unreadable, number, tmp_
     assert caplog.text.count("was rolled back") <= 1, "it was tried again"
 
 
+@pytest.mark.slow
 def test_unreadable_value_of_a_queue_ends_it_with_its_key(unreadable, tmp_path):
     database, kind, literal, fields, said = unreadable
     table(database, kind, "null", "null", literal)

@@ -25,6 +25,7 @@ def ran(driver, secs=30):
         driver.advance(secs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "named"),
     [
@@ -53,6 +54,7 @@ def test_the_slowest_is_named_with_the_remedy(of, named, tmp_path, caplog):
     assert ("have isFinished of the spout say so" in found[0]) == ("partition" in named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "of",
     [

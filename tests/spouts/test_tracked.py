@@ -106,6 +106,7 @@ def test_what_is_processed_is_acked_once_it_is_committed(place):
     assert when == [{"a": 4, "b": 2}] * 3
 
 
+@pytest.mark.slow
 def test_a_tuple_that_fails_fails_its_message_alone(place):
     with TopologyTester(chain(Words("a", "bad", "b"), Twice(), Refuses()), place) as tester:
         tester.emit()
@@ -199,6 +200,7 @@ def test_no_more_than_pending_are_out(place):
     assert sorted(HEARD) == [("ack", id) for id in range(7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["fail", "raise"])
 def test_a_plain_bolt_anchors_and_acks_by_hand(place, by):
     """A join of two messages: what fails behind it fails both; what is not anchored fails nobody's."""
@@ -236,6 +238,7 @@ def test_a_plain_bolt_anchors_and_acks_by_hand(place, by):
     assert HEARD == [("ack", 0), ("ack", 1), ("fail", 2), ("fail", 3), ("ack", 4), ("ack", 5)]
 
 
+@pytest.mark.slow
 def test_what_is_not_anchored_fails_no_message(place):
     class Loose(Bolt):
         outputFields = "word string"
@@ -250,6 +253,7 @@ def test_what_is_not_anchored_fails_no_message(place):
     assert HEARD == [("ack", 0), ("ack", 1)]
 
 
+@pytest.mark.slow
 def test_what_the_end_of_a_batch_emits_belongs_to_no_message(place):
     """It comes of many: if it fails, the transaction fails."""
 
@@ -453,6 +457,7 @@ def live(place, seed, breaks):
     return tester.runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_random_trees(place, seed):
     live(place, seed, breaks=False)
@@ -535,6 +540,7 @@ def test_rows_that_do_not_fit_are_refused(place, emit, match):
         refused(place, Misfit())
 
 
+@pytest.mark.slow
 def test_anchoring_to_what_was_acked_is_refused(place):
     class Late(Bolt):
         outputFields = "word string"
@@ -573,6 +579,7 @@ def test_beside_a_spout_of_transactions(place):
     assert sorted(HEARD) == [("ack", 0), ("ack", 1)]
 
 
+@pytest.mark.slow
 def test_a_spout_that_emits_without_end_is_refused(place):
     class Endless(Words):
         def nextTuple(self, collector):

@@ -17,6 +17,7 @@ KINDS = [Whole, Planned, Emitted, Opaque]
 BATCHES = -(-EACH // TAKEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
     spout = kind(tmp_path)
@@ -89,6 +90,7 @@ def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lan
             assert tester.state("count") == expected, moment
 
 
+@pytest.mark.slow
 def test_once_is_one_transaction_also_where_a_driver_has_died_with_several(place):
     config = {"topology.max.spout.pending": 4}
     with TopologyTester(topology(Planned(place, 40)), place / "ck", config, crash_at=moment_of_four(place)) as tester:
@@ -119,6 +121,7 @@ class FailsOnce(Count):
         self.context = context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_transaction_that_failed_in_a_committer_is_emitted_again(kind, tmp_path):
     spout = kind(tmp_path)
@@ -137,6 +140,7 @@ def test_a_transaction_that_failed_in_a_committer_is_emitted_again(kind, tmp_pat
         assert {tuple(note[4:]) for note in second if note[1] == 1} == {()}, "its metadata was durable"
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_replaced_is_fenced_also_where_the_metadata_that_it_asks_for_is_gone(place, monkeypatch):
     """Its successor has folded the log, and deleted the files of metadata that no record names any more."""
     monkeypatch.setattr(metadata, "INLINE_MAX_BYTES", 1)
@@ -161,6 +165,7 @@ def test_metadata_that_is_lost_is_named(place, monkeypatch):
             tester.emit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_spout_may_change_the_metadata_that_it_is_given(kind, tmp_path):
     """What the first transaction reads stays as it was when the second is planned, also if the first is tried again."""
@@ -198,6 +203,7 @@ class Filters:
 LEFT = {number: 1 for number in ALL if not TAKEN <= number % 1000 < 2 * TAKEN}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 @pytest.mark.parametrize("kind", [Whole, Planned])
 def test_a_planned_batch_without_rows_is_no_end_beside_a_spout_that_has_nothing(kind, pending, tmp_path):
@@ -212,6 +218,7 @@ def test_a_planned_batch_without_rows_is_no_end_beside_a_spout_that_has_nothing(
         assert tester.state("count") == LEFT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_saved_batch_without_rows_is_no_end_when_it_is_emitted_again(pending, tmp_path):
     """The task of the attempt that emits again says nothing of what it emits: it was told."""

@@ -241,6 +241,7 @@ class Holds(Bolt):
         self.held.append(tup)
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_all_or_nothing(place):
     for each in (FED, HEARD, BREAKS, DID):
         each.clear()

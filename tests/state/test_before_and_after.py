@@ -133,6 +133,7 @@ def test_a_key_of_zero_is_one_before_and_after_a_commit(key, checkpoint_at, tmp_
     assert found[0]["items"] == [(shown(0.0 if key == 0 else (0.0, "a")), shown(1))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["state", "map", "map with ttl"])
 @SETTINGS
 @given(data=st.data())
@@ -154,6 +155,7 @@ def test_state_gives_the_same_back_before_and_after_a_commit(name, checkpoint_at
         assert look == first
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(values=st.lists(VALUES, min_size=1, max_size=3))
 def test_lists_values_and_timers_are_the_same_after_a_commit(checkpoint_at, tmp_path_factory, values):

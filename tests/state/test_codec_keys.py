@@ -59,17 +59,20 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.slow
 @given(keys)
 def test_a_key_comes_back_equal_and_of_the_same_type(key):
     assert same(decode_key(encode_key(key)), key)
 
 
+@pytest.mark.slow
 @given(keys, keys)
 def test_bytes_compare_as_keys_do(a, b):
     one, other = encode_key(a), encode_key(b)
     assert (one > other) - (one < other) == compare(a, b)
 
 
+@pytest.mark.slow
 @given(st.lists(keys, max_size=12))
 def test_bytes_sort_as_keys_do(many):
     by_bytes = sorted(many, key=encode_key)

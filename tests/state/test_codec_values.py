@@ -63,6 +63,7 @@ def same(a, b):
     return a == b
 
 
+@pytest.mark.slow
 @given(anything)
 def test_a_value_comes_back_equal_and_of_the_same_types(value):
     assert same(decode_value(encode_value(value)), value)

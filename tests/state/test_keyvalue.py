@@ -317,6 +317,7 @@ def test_items_do_not_go_on_over_another_version(state, end, error):
         next(entries)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_keys_in_one_transaction(checkpoint):
     state = checkpoint.open()
     for number in range(100_000):
@@ -514,6 +515,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(steps, max_size=25), cache_bytes=st.sampled_from([0, 500, 1 << 20]))
 def test_state_is_a_dict_that_can_be_prepared_committed_and_rolled_back(

@@ -64,6 +64,7 @@ class Slow(FolderStorage):
         return super().read(name, start, stop)
 
 
+@pytest.mark.slow
 def test_sixteen_are_read_at_a_time(tmp_path):
     storage = Slow(tmp_path)
     names = [f"a/{number:03}" for number in range(2 * READERS)]

@@ -16,6 +16,7 @@ def site(request, tmp_path, bucket):
     site.close()
 
 
+@pytest.mark.slow
 def test_versions_merges_snapshots_and_sweeps(site):
     site.start(1)
     site.files_max = 2
@@ -35,6 +36,7 @@ def test_versions_merges_snapshots_and_sweeps(site):
     assert image(there.open(version, snapshot=snapshot)) == expected
 
 
+@pytest.mark.slow
 def test_what_was_prepared_is_committed_elsewhere_and_an_older_generation_is_refused(site):
     site.start(1)
     version = site.commit(EMPTY, {b"a": b"1"})
@@ -44,6 +46,7 @@ def test_what_was_prepared_is_committed_elsewhere_and_an_older_generation_is_ref
     assert image(site.open(site.commit(version, {b"b": b"2"}, generation=2))) == {b"a": b"1", b"b": b"2"}
 
 
+@pytest.mark.slow
 def test_an_image_larger_than_one_request_brings(site):
     changes = {b"%06d" % number: bytes(1000) for number in range(9000)}
     version = site.commit(EMPTY, dict(changes))

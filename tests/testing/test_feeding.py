@@ -167,6 +167,7 @@ def test_rows_take_the_ways_of_the_topology(place, kind, parallelism):
         assert tester.state("count") == {"to": 2, "be": 1, "or": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT)
 def test_a_crash_at_any_moment_counts_each_row_once(place, kind):
     def life(name, crash_at):
@@ -207,6 +208,7 @@ def test_acks_and_fails_of_a_spout_are_told(place):
             tester.acked("fails")
 
 
+@pytest.mark.slow
 def test_a_restart_hands_on_what_is_not_acked(place):
     tester = TopologyTester(topology(Tracked, 2), place, fed="jobs")
     tester.send({"jobs": [("a", at(0)), ("b", at(0))]})

@@ -310,6 +310,7 @@ def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(place: Path, cap
         assert mended.state("bolt") == {"seen": 1}
 
 
+@pytest.mark.slow
 def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(place: Path, caplog: Any) -> None:
     def fail(state: Any) -> None:
         raise ValueError("no such mailbox")

@@ -6,6 +6,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from statefx import Stateful, StatefulBolt, TopologyBuilder
 from statefx.coordinator.progress import SUMMARY_SECS, Summary
 from statefx.coordinator.transaction import TransactionProgress
@@ -73,6 +75,7 @@ def slow():
     return builder.createTopology()
 
 
+@pytest.mark.slow
 def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
     config = {"topology.state.provider": f"{__name__}:SlowToOpen"}
     with TopologyTester(slow(), place, config) as tester:
@@ -88,6 +91,7 @@ def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
     assert both["slowest"] < sum(both.values()) - both["slowest"]
 
 
+@pytest.mark.slow
 def test_keys_and_bytes_of_each_stateful_bolt(place: Path) -> None:
     with TopologyTester(slow(), place) as tester:
         told = tester.send({"lines": [("a",), ("b",), ("b",)]}).progress.as_dict()

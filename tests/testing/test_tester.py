@@ -121,6 +121,7 @@ def test_time_passes_when_it_is_told_to(place: Path) -> None:
         assert tester.pauses == [0.1]
 
 
+@pytest.mark.slow
 def test_workers_are_chosen_by_chance_and_the_same_seed_is_the_same_run(place: Path) -> None:
     def run(name: str, seed: int) -> list[object]:
         with Driver(place, name=name) as driver:
@@ -200,6 +201,7 @@ def test_a_bolts_error_keeps_its_cause(place: Path) -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+@pytest.mark.slow
 def test_caches_are_deleted_with_the_tester(place: Path) -> None:
     tester = TopologyTester(word_count(), place / "checkpoint")
     cache = tester._cache
@@ -213,6 +215,7 @@ def test_caches_are_deleted_with_the_tester(place: Path) -> None:
     assert not os.path.exists(cache)
 
 
+@pytest.mark.slow
 def test_tasks_live_if_the_engine_is_pipelined(place: Path) -> None:
     """What is committed is that of jobs, whatever order the seed makes; a bolt lives as long as its run."""
     texts = [[("to be",), ("or not",), ("to be",)], [("or",)]]
@@ -245,6 +248,7 @@ def test_data_frames_are_not_read_pipelined(place: Path) -> None:
     assert not (place / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_neither_spark_nor_a_test_library_is_imported(place: Path) -> None:
     script = f"""
 import sys

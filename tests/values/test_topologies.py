@@ -67,6 +67,7 @@ def in_database(name):
 MAPS = [(Opaque, OpaqueMap), (Planned, OpaqueMap), (Whole, TransactionalMap), (Emitted, TransactionalMap)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spout", "kind"), MAPS)
 def test_an_attempt_that_has_written_and_fails_leaves_nothing(spout, kind, name, tmp_path):
     """The opaque spout's next attempt has fewer rows: there are keys that only the failed one had."""
@@ -78,6 +79,7 @@ def test_an_attempt_that_has_written_and_fails_leaves_nothing(spout, kind, name,
         assert len(tester.pauses) == 4
 
 
+@pytest.mark.slow
 def test_a_key_that_only_the_failed_attempt_had_is_taken_back_without_another_transaction(name, tmp_path):
     totals = Totals(name, OpaqueMap, fails=[1])
     with TopologyTester(topology(Opaque(tmp_path), totals), tmp_path / "ck") as tester:
@@ -99,6 +101,7 @@ class Sparing(Totals):
             super().finishBatch(collector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("atomic", [False, True])
 def test_what_the_first_attempt_of_all_wrote_is_taken_back_if_the_committed_one_did_not_call_the_map(
     atomic, name, tmp_path
@@ -114,6 +117,7 @@ def test_what_the_first_attempt_of_all_wrote_is_taken_back_if_the_committed_one_
         assert in_database(name) == {number: 1 for number in ALL if number not in lost}
 
 
+@pytest.mark.slow
 def test_pre_rollback_takes_back_before_the_next_attempt(name, tmp_path):
     seen = []
     totals = TakesBack(name, OpaqueMap, fails=[2])
@@ -159,6 +163,7 @@ class Renewed(Totals):
         raise AssertionError(f"{key} is not the bolt's own")
 
 
+@pytest.mark.slow
 def test_a_bolt_of_a_new_version_is_not_asked_for_what_the_map_keeps(name, tmp_path):
     numbers = Opaque(tmp_path)
     with TopologyTester(topology(numbers, Totals(name, OpaqueMap)), tmp_path / "ck") as tester:
@@ -250,6 +255,7 @@ def test_a_transactional_map_is_changed_by_bolts_that_see_one_transaction_after_
     assert in_database(name) == ALL
 
 
+@pytest.mark.slow
 def test_a_second_topology_on_the_table_is_refused_by_name(name, tmp_path):
     with TopologyTester(topology(Whole(tmp_path), Totals(name, OpaqueMap)), tmp_path / "ck") as tester:
         tester.emit()
@@ -267,6 +273,7 @@ def test_a_second_topology_on_the_table_is_refused_by_name(name, tmp_path):
 FAULTS = [Rerun, Killed, Zombie, Wake, lambda *task: JobFails(), lambda *task: Twins(*task, winner=1), Twins]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("spout", "kind"), MAPS[:3])
 def test_tasks_that_run_twice_or_late_leave_the_values_exact(spout, kind, seed, name, tmp_path):
@@ -287,6 +294,7 @@ def test_tasks_that_run_twice_or_late_leave_the_values_exact(spout, kind, seed, 
         assert in_database(name) == ALL
 
 
+@pytest.mark.slow
 def test_a_second_driver_and_the_first_ones_late_tasks_leave_the_values_exact(name, tmp_path):
     numbers, totals = Opaque(tmp_path), Totals(name, OpaqueMap)
     first = TopologyTester(topology(numbers, totals), tmp_path / "ck")
