@@ -319,6 +319,8 @@ def spark() -> Iterator["object"]:
         "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
         "spark.ui.port": "0",  # any that is free: what it shows is tested
         "spark.ui.showConsoleProgress": "false",
+        # Whoever kills or cancels a task waits for the others of its job: by default Spark gives those two seconds.
+        "spark.python.task.killTimeout": "100ms",
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # bolts of test modules are found by their module's name
         "spark.sql.streaming.numRecentProgressUpdates": "10",

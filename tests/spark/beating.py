@@ -8,7 +8,7 @@ from tests.spark.running import state, wait_for
 
 
 class Beats(StatefulBolt):
-    """Sets a timer again and again, half a second later, for each word that it was given."""
+    """Sets a timer again and again, a quarter of a second later, for each word that it was given."""
 
     outputFields = "word string, beat long"
 
@@ -27,7 +27,7 @@ class Beats(StatefulBolt):
         self.set(word)
 
     def set(self, word):
-        self.timers.set(word, self.context.processingTime + timedelta(seconds=0.5), processing=True)
+        self.timers.set(word, self.context.processingTime + timedelta(seconds=0.25), processing=True)
 
 
 class Heard(StatefulBolt):

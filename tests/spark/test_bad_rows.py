@@ -61,6 +61,7 @@ def check_calm(place, said, engine):
     return calm
 
 
+@pytest.mark.soak
 def test_a_worker_is_killed_and_each_letter_is_there_once(played, place):
     calm = check_calm(place / "calm", played("calm"), "pipelined")
     (place / "killed").mkdir()
@@ -90,6 +91,7 @@ def test_drivers_and_workers_are_killed_and_each_letter_is_there_once(start, pla
     assert left(place / "killed") == calm
 
 
+@pytest.mark.soak
 def test_keys_in_quarantine_stay_there_when_workers_are_killed(played, place):
     """One in a call that is about to be undone, and one when everything is held back."""
     (place / "killed").mkdir()

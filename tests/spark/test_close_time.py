@@ -1,4 +1,4 @@
-"""closeTime on Spark: streaming DataFrames, spouts of both engines, and batches."""
+"""closeTime on Spark: streaming DataFrames, spouts, and batches."""
 
 import json
 
@@ -62,13 +62,11 @@ def test_a_batch_closes_once(spark, place):
         run(of(at(21)), spark, place / "ck", batchId=3)
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_spouts_close_once(request, spark, place, engine):
-    if engine == "pipelined":
-        request.getfixturevalue("pipelined_python")
+@pytest.mark.usefixtures("pipelined_python")
+def test_spouts_close_once(spark, place):
     of = topology(lambda builder: builder.setSpout("rows", Planned([[[1]], [[11]]]), timestamp="at"))
     for _ in range(2):
-        run(of, spark, place / "ck", {"topology.engine": engine}, trigger=CLOSES)
+        run(of, spark, place / "ck", {"topology.engine": "pipelined"}, trigger=CLOSES)
         assert windows(place) == {at(0): 1, at(10): 1}
 
 

@@ -27,17 +27,15 @@ def watermarks(location, task=0):
     return [(secs(before), secs(after)) for _, (before, after, *_) in sorted(found.items())]
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_a_worker_that_is_killed_changes_no_watermark(request, spark, place, engine):
-    if engine == "pipelined":
-        request.getfixturevalue("pipelined_python")
+@pytest.mark.usefixtures("pipelined_python")
+def test_a_worker_that_is_killed_changes_no_watermark(spark, place):
     script = [[[10], []], [[100], [40]], [[], [60]], [[200], [150]]]
     builder = TopologyBuilder("timed")
     builder.setSpout("spout", Planned(script), timestamp="at", lateness="5 seconds")
     builder.setBolt("relay", Relay()).shuffleGrouping("spout")
     builder.setBolt("watch", Killed(place)).globalGrouping("relay")
     topology = builder.createTopology()
-    config = {"topology.engine": engine, "topology.max.spout.pending": 1}
+    config = {"topology.engine": "pipelined", "topology.max.spout.pending": 1}
     query = run(topology, spark, place / "ck", config, trigger={"availableNow": True})
     assert Path(place, "killed").exists()
     assert watermarks(place / "ck") == [(None, None), (None, 35), (35, 55), (55, 145)]

@@ -9,6 +9,7 @@ import pytest
 
 from statefx import BasicBolt, StatefulBolt, submit
 from statefx.errors import AttemptsExhaustedError
+from statefx.spark import internals
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, local_folders, reasons, run, state, wait_for
 
@@ -48,14 +49,28 @@ class Count(StatefulBolt):
             self.odd()
 
 
+@pytest.fixture
+def timed(monkeypatch):
+    """Have the timeout run only while a condition holds, as if jobs waited for slots otherwise.
+
+    Spark ends the Python workers of what it cancels, so each attempt starts new ones; a busy machine takes longer for
+    that than a test can wait for a timeout.
+    """
+
+    def only_while(condition):
+        monkeypatch.setattr(internals, "waits_for_slots", lambda *_: not condition())
+
+    return only_while
+
+
 def killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_python_worker_that_is_killed(spark, place, provider):
+def test_a_python_worker_that_is_killed(spark, place):
     feed(place / "in", **FILES)
     topology = word_count(lines_of(spark, place / "in"), count=Count(Once(place), killed))
-    config = {"topology.state.provider": provider}
+    config = {"topology.state.provider": "rocksdb"}
     run(topology, spark, place / "ck", config, trigger={"availableNow": True})
     assert state(place / "ck", "count") == recount(ALL)
     assert [kind for kind in kinds(place / "ck") if kind[1] == 2] == [
@@ -81,20 +96,19 @@ def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, pla
 
 
 @pytest.mark.parametrize("provider", ["rocksdb", pytest.param("memory", marks=pytest.mark.soak)])
-def test_a_transaction_that_takes_too_long(spark, place, provider):
+def test_a_transaction_that_takes_too_long(spark, place, provider, timed):
     """It is cancelled and tried again; what its tasks still do, they do to nobody's harm."""
     feed(place / "in", **FILES)
-    hold = place / "hold"
+    hold, once = place / "hold", Once(place)
     hold.touch()
-    topology = word_count(lines_of(spark, place / "in"), count=Count(Once(place), lambda: held(hold)))
-    # Spark ends the Python workers of what it cancels. So each attempt starts new ones, and on a busy machine 5 s were
-    # not enough for that: the first transaction failed eight times, and the query ended.
-    config = {"topology.state.provider": provider, "topology.transaction.timeout.secs": 10}
+    topology = word_count(lines_of(spark, place / "in"), count=Count(once, lambda: held(hold)))
+    timed(lambda: once.happened and hold.exists())
+    config = {"topology.state.provider": provider, "topology.transaction.timeout.secs": 1}
     query = submit(topology, spark, place / "ck", config, trigger={"availableNow": True})
     wait_for(lambda: ("ROLLED_BACK", 2, 0) in kinds(place / "ck"), "the attempt to be rolled back")
     hold.unlink()
     assert query.awaitTermination(BOUND_SECS)
-    assert reasons(place / "ck")[0] == "it took longer than topology.transaction.timeout.secs (10 s)"
+    assert reasons(place / "ck")[0] == "it took longer than topology.transaction.timeout.secs (1 s)"
     assert state(place / "ck", "count") == recount(ALL)
     assert [done["txid"] for done in query.recentProgress] == [1, 2, 3]
 

@@ -46,6 +46,7 @@ class Sums(StatefulBolt):
         self.sums["rows"] = self.sums.get("rows", 0) + batch.num_rows
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("fused", [False, True])
 def test_ten_million_rows_of_one_call(spark, fused, tmp_path):
     builder = TopologyBuilder("flood")

@@ -1,5 +1,6 @@
 import os
 import signal
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -33,7 +34,8 @@ def closed(spark):
             worker.channel().close()
     yield stopped
     for pid in stopped:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # Spark has ended those that a failed task had got
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_spark_gives_them_to_a_task(spark, closed):

@@ -12,7 +12,7 @@ from tests.spouts.numbers import Count, Planned
 
 pytestmark = pytest.mark.slow
 
-TRANSACTIONS = 20
+TRANSACTIONS = 6
 
 
 class Waits(Planned):

@@ -23,6 +23,7 @@ def counts(location):
     return {row[0]: count for row, count in state(location, "count").items()}
 
 
+@pytest.mark.soak
 def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place, monkeypatch):
     topic = kafka.topic(partitions=3)
     for partition in range(3):

@@ -21,7 +21,7 @@ from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.errors import ConfigError
 from tests.spark import living
 from tests.spark.running import wait_for
-from tests.spark.spouting import Places, begun, expected, outcome
+from tests.spark.spouting import PHASES, Places, begun, expected, outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -61,12 +61,15 @@ def test_attempts_that_fail_are_rolled_back_in_place(places, ran):
     assert (said["engine"], said["runs"]) == ("pipelined", 1)
 
 
-def test_a_worker_is_killed_at_each_step_and_another_run_goes_on(places, ran):
+def test_a_worker_is_killed_at_each_step_and_another_run_goes_on(place, places, ran):
     places.kill("emit", 1)
     places.kill("execute", 2)
     places.kill("prepare", 3)
     places.kill("commit", 4)
-    assert ran()["runs"] >= 5  # a machine that is very busy may lose another one
+    places.fail("execute", 5)
+    places.kill("rollback", 5)
+    assert ran()["runs"] >= 6  # a machine that is very busy may lose another one
+    assert {path.name for path in place.glob("killed-*")} == {f"killed-{phase}" for phase in PHASES}
 
 
 def test_a_worker_is_stopped_and_another_run_goes_on(places, ran):

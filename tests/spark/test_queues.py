@@ -28,6 +28,7 @@ def check(place):
     assert state(place / "ck", "tally") == dict.fromkeys(range(JOBS), 1)
 
 
+@pytest.mark.soak
 def test_workers_are_killed_at_each_step_and_each_job_counts_once(player, place):
     queueing.prepared(place, JOBS)
     for what, number in (("execute", 7), ("before-seal", 3), ("after-seal", 5), ("prepare", 7), ("execute", 90)):

@@ -12,7 +12,9 @@ from statefx.errors import FailedException, TransactionTimeoutError
 from tests.spark.bolts import Once
 from tests.spark.drivers import log_of
 from tests.spark.running import feed, kinds, lines_of, reasons, run, state
-from tests.spark.test_faults import held
+from tests.spark.test_faults import held, timed
+
+__all__ = ["timed"]
 
 pytestmark = pytest.mark.slow
 
@@ -83,11 +85,12 @@ def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, c
     ]
 
 
-def test_tries_over_renewed_inputs_are_bounded_as_all_others(spark, place):
+def test_tries_over_renewed_inputs_are_bounded_as_all_others(spark, place, timed):
     feed(place / "in", **FILES)
     hold = str(place / "hold")
     Path(hold).touch()
-    config = {"topology.transaction.attempts.max": 2, "topology.transaction.timeout.secs": 2}
+    timed(lambda: kinds(place / "ck")[-1][:2] == ("PREPARING", 2))
+    config = {"topology.transaction.attempts.max": 2, "topology.transaction.timeout.secs": 1}
     frame = lines_of(spark, place / "in").repartition("value")
     with pytest.raises(TransactionTimeoutError, match=r"transaction 2 failed 2 times.*took longer than") as caught:
         run(counting(frame, lambda: held(hold)), spark, place / "ck", config, **NOW)

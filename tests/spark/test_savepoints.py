@@ -1,4 +1,4 @@
-"""Savepoints of queries that run on Spark: sources go back with state, on both engines."""
+"""Savepoints of queries that run on Spark: sources go back with state."""
 
 import threading
 from pathlib import Path
@@ -79,19 +79,10 @@ class Opaque(Numbers, OpaquePartitionedTransactionalSpout):
         return found
 
 
-@pytest.mark.parametrize(
-    ("engine", "kind", "provider"),
-    [
-        ("pipelined", Planned, "memory"),
-        ("pipelined", Opaque, "rocksdb"),
-        ("jobs", Planned, "rocksdb"),
-        ("jobs", Opaque, "memory"),
-    ],
-)
-def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(request, spark, place, engine, kind, provider):
+@pytest.mark.parametrize(("kind", "provider"), [(Planned, "memory"), (Opaque, "rocksdb")])
+@pytest.mark.usefixtures("pipelined_python")
+def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(spark, place, kind, provider):
     """Several threads take savepoints while transactions go on: what each holds fits what its spouts had emitted."""
-    if engine == "pipelined":
-        request.getfixturevalue("pipelined_python")
     limit = place / "limit"
     limit.write_text("400", encoding="ascii")
     builder = TopologyBuilder("upwards")
@@ -99,7 +90,7 @@ def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(request, spark, 
     builder.setBolt("count", Count()).fieldsGrouping("numbers", "number")
     topology = builder.createTopology()
     config = {
-        "topology.engine": engine,
+        "topology.engine": "pipelined",
         "topology.state.provider": provider,
         "topology.state.checkpoint.interval.ms": 1,
     }

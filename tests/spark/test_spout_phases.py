@@ -63,6 +63,7 @@ class Phases:
         assert outcome(self.place) == (expected(self.each), expected(self.each))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("timeout", [BOUND_SECS, 0])
 def test_stop_in_every_phase(spark, place, timeout):
     """With time, the lowest transaction ends; without, it is rolled back, unless it is decided."""
@@ -84,6 +85,7 @@ def stopped(phases, query, timeout):
     assert query.exception() is None
 
 
+@pytest.mark.soak
 def test_a_second_driver_in_every_phase(spark, place):
     """It takes over, and the first one is fenced, wherever that is."""
     phases = Phases(spark, place, 60)
@@ -96,13 +98,3 @@ def test_a_second_driver_in_every_phase(spark, place):
         with pytest.raises(FencedError):
             query.awaitTermination(BOUND_SECS)
     phases.end()
-
-
-def test_a_worker_is_killed_in_every_phase(spark, place):
-    places = Places(place)
-    for number, phase in enumerate(PHASES):
-        places.kill(phase, 2 + number)
-    places.fail("execute", 2 + PHASES.index("rollback"))
-    submit(spouts(place, 40), spark, place / "ck", config(), {"availableNow": True}).awaitTermination()
-    assert {path.name for path in place.glob("killed-*")} == {f"killed-{phase}" for phase in PHASES}
-    assert outcome(place) == (expected(40), expected(40))

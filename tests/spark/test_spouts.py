@@ -18,11 +18,9 @@ class Killed(KilledOnce, Count):
     pass
 
 
-@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), (Planned, 3)])
-def test_a_worker_that_is_killed_changes_nothing(spark, place, kind, pending):
-    config = {"topology.max.spout.pending": pending}
+def test_a_worker_that_is_killed_changes_nothing(spark, place):
     now = {"availableNow": True}
-    submit(topology(kind(place), Killed(place)), spark, place / "ck", config, now).awaitTermination()
+    submit(topology(Whole(place), Killed(place)), spark, place / "ck", trigger=now).awaitTermination()
     assert Path(place, "killed").exists()
     assert state(place / "ck", "count") == ALL
     assert not list((place / "ck").glob("sources*")), "there is nothing of Spark's own checkpoint"

@@ -36,7 +36,8 @@ class Stalled:
         implements = ["org.apache.spark.scheduler.SparkListenerInterface"]
 
 
-def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, place):
+def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, place, monkeypatch):
+    monkeypatch.setattr("statefx.spark.engine._STATUS_POLLS", 20)
     ensure_callback_server_started(spark.sparkContext._gateway)
     bus = spark.sparkContext._jsc.sc().listenerBus()
     stalled = Stalled()

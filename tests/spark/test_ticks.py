@@ -1,10 +1,9 @@
-"""Ticks where each transaction is a job of Spark: of spouts they come by themselves, of DataFrames with its batches."""
+"""Ticks of DataFrames come with the batches that Spark makes; those of spouts are in `test_pipelined`."""
 
 import pytest
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder, isTick, submit, transactions
-from statefx.connectors import MemoryTransactionalSpout
-from tests.spark.running import feed, lines_of, run, state, wait_for
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, isTick, transactions
+from tests.spark.running import feed, lines_of, run, state
 
 pytestmark = pytest.mark.slow
 
@@ -63,20 +62,3 @@ def test_with_dataframes_each_task_has_its_tick_in_the_batches_that_spark_makes(
     assert sum(task.get("rows", 0) for task in tasks) == 4
     assert state(place / "ck", "newest") == {"newest": done}
     assert state(place / "ck", "seen") == {"newest": 1}
-
-
-@pytest.mark.spark
-def test_jobs_of_spouts_begin_for_a_tick(spark, place):
-    builder = TopologyBuilder("ticking")
-    builder.setSpout("words", MemoryTransactionalSpout([[("a",), ("b",)]], "value string"))
-    builder.setBolt("ticks", Ticks(), 2).fieldsGrouping("words", "value").setTicks(1)
-    query = submit(builder.createTopology(), spark, place / "ck", {"topology.engine": "jobs"})
-    try:
-        wait_for(lambda: state(place / "ck", "ticks", 0).get("ticks", 0) >= 3, "three ticks")
-        query.processAllAvailable()  # it does not wait for ticks
-    finally:
-        query.stop()
-    tasks = [state(place / "ck", "ticks", task) for task in range(2)]
-    assert tasks[0]["ticks"] == tasks[1]["ticks"]
-    assert sum(task.get("rows", 0) for task in tasks) == 2
-    assert len(transactions(place / "ck")) - tasks[0]["ticks"] in (0, 1)

@@ -52,6 +52,7 @@ def test_each_message_is_counted_once_and_acked_and_those_that_fail_come_again(p
     assert said["runs"] == 1
 
 
+@pytest.mark.soak
 def test_workers_are_killed_at_each_step_and_no_message_is_lost(played, place):
     for what, message in (("emit", 5), ("execute", 20), ("prepare", 4), ("ack", 30), ("execute", EACH + 1)):
         (place / f"kill-{what}-{message}").touch()
@@ -81,6 +82,7 @@ DEDUP = (("execute", 20), ("ack", 30), ("ack", EACH + 20))
 """Where workers are killed: behind a transaction, among the acks of one that is committed."""
 
 
+@pytest.mark.soak
 def test_with_dedup_what_is_delivered_again_counts_once(played, place):
     for what, message in DEDUP:
         (place / f"kill-{what}-{message}").touch()

@@ -67,6 +67,7 @@ def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commi
     assert told(place) == recounted(inputs)
 
 
+@pytest.mark.soak
 def test_workers_are_killed_among_rows_among_windows_and_in_a_commit(player, place):
     for phase, txid in PLACES.items():
         Places(place).kill(phase, txid)
