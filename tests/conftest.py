@@ -122,7 +122,7 @@ SLOW_OF_CONTRACTS = {
     "test_what_is_over_is_removed_a_few_entries_at_a_time",
     "test_what_is_taken_back_is_gone_after_any_crash_and_rows_of_others_stay",
 }
-"""Tests of `statefx.testing`'s contracts, where a mark would be one that users' own pytest does not know; and machines."""
+"""Tests of `statefx.testing`'s contracts and machines: a mark there would be one that users' pytest does not know."""
 
 SEEDS = 3
 """How many of a test's random lives `make check` takes: those with other values of `seed` are marked slow."""

@@ -241,7 +241,7 @@ def ticking(spark, work, spout):
     builder.setSpout("numbers", spout)
     builder.setBolt("ticks", Ticks()).globalGrouping("numbers").setTicks(0.5)
     query = submit(builder.createTopology(), spark, work / "ck", SETTINGS)
-    wait_for(lambda: state(work / "ck", "ticks").get("ticks", 0) >= 5, "five ticks")
+    wait_for(lambda: state(work / "ck", "ticks").get("ticks", 0) >= 3, "three ticks")
     query.stop()
     done = [each.prepared_ms for each in transactions(work / "ck")]
     return {**state(work / "ck", "ticks"), "periods": [at // 500 for at in done]}

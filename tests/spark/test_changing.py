@@ -135,7 +135,8 @@ class Told(StatefulBolt):
 def test_open_windows_go_to_other_tasks(spark, place, provider):
     def dozens(tasks):
         builder = TopologyBuilder("dozens")
-        builder.setStream("lines", lines_of(spark, place / "in").selectExpr("value", "substring(value, 1, 1) AS first"))
+        lines = lines_of(spark, place / "in", files=2)
+        builder.setStream("lines", lines.selectExpr("value", "substring(value, 1, 1) AS first"))
         builder.setBolt("dozens", Dozens().withTumblingWindow(Count(12)), tasks).fieldsGrouping("lines", "first")
         builder.setBolt("told", Told(), 2).fieldsGrouping("dozens", "first")
         return builder.createTopology()

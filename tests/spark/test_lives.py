@@ -11,7 +11,6 @@ from tests.spark.running import feed, lines_of, run, state
 pytestmark = pytest.mark.slow
 
 NOW = {"availableNow": True}
-PROVIDERS = ["memory", "rocksdb"]
 
 
 class Adds(StatefulBolt):
@@ -34,7 +33,7 @@ def adding(spark, folder, step=1):
     return builder.createTopology()
 
 
-@pytest.fixture(params=PROVIDERS)
+@pytest.fixture(params=["memory", "rocksdb"])
 def config(request):
     return {"topology.state.provider": request.param}
 
@@ -57,6 +56,7 @@ def test_a_backup_restored_in_place_runs_the_mended_bolt(spark, place, config):
     assert state(ck, "count", config=config) == {"x": 3}
 
 
+@pytest.mark.parametrize("config", [{"topology.state.provider": "rocksdb"}])
 def test_a_copy_is_not_moved_while_its_original_is_there(spark, place, config):
     """They would have written state into one another's folders."""
     ck, copy = place / "ck", place / "copy"

@@ -62,6 +62,7 @@ def go_on(folder, provider, place):
         tester.send({"words": [(word,) for word in [*SEEN, "new"]]})
 
 
+@pytest.mark.parametrize("provider", ["rocksdb"])
 def test_what_was_read_is_written_elsewhere(spark, folder, provider, place):
     config = {"topology.state.provider": REFERENCES[provider]}
     with TopologyTester(topology(2), place / "other", config) as tester:
@@ -151,6 +152,7 @@ class Newer(Count):
         return value * 1000
 
 
+@pytest.mark.parametrize("provider", ["memory"])
 def test_values_are_of_the_version_that_last_ran(spark, folder, provider, place):
     config = {"topology.state.provider": REFERENCES[provider]}
     with TopologyTester(topology(bolt=Newer()), folder, config) as tester:

@@ -16,10 +16,10 @@ TEXTS = {name: [f"{name} b c {number % 7}" for number in range(50)] for name in 
 ALL = [line for lines in TEXTS.values() for line in lines]
 
 
-def test_a_file_stream_in_several_transactions(spark, place, provider):
+def test_a_file_stream_in_several_transactions(spark, place):
     feed(place / "in", **TEXTS)
     topology = word_count(lines_of(spark, place / "in"))
-    config = {"topology.state.provider": provider}
+    config = {"topology.state.provider": "rocksdb"}
     query = run(topology, spark, place / "ck", config, trigger={"availableNow": True})
     assert state(place / "ck", "count") == recount(ALL)
     assert kinds(place / "ck") == [
@@ -78,15 +78,14 @@ def test_a_stream_that_goes_on_until_it_is_stopped(spark, place):
     assert state(place / "ck", "count") == recount(ALL)
 
 
-def test_a_batch_dataframe_is_one_transaction(spark, place, provider):
+def test_a_batch_dataframe_is_one_transaction(spark, place):
     topology = word_count(spark.createDataFrame([(line,) for line in ALL], "value string"))
-    config = {"topology.state.provider": provider}
-    query = run(topology, spark, place / "ck", config)
+    query = run(topology, spark, place / "ck")
     query.processAllAvailable()
     query.stop()
     assert query.lastProgress["txid"] == 1
     assert state(place / "ck", "count") == recount(ALL)
-    run(topology, spark, place / "ck", config)
+    run(topology, spark, place / "ck")
     assert state(place / "ck", "count") == recount(ALL * 2)
 
 
