@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -31,6 +32,12 @@ CLASSES = ROOT / "build" / "spark-classes.jsa"
 
 ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists() else ""
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
+
+MEMORY = Path("/dev/shm")
+"""Files in memory, on Linux: tests wait for no disk there, and each of thousands asks it to sync a dozen times."""
+
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:  # containers often have 64 MB
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 GROUPS = ("kafka", "spark", "postgres", "player", "programs")
 """Fixtures that start a server or a JVM: one process runs all tests that have the same, those of Kafka first.

@@ -7,6 +7,7 @@ resolves names, executors load references.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -43,6 +44,7 @@ def load_provider(name_or_reference: str, options: Mapping[str, Any]) -> StatePr
         raise _not_importable(reference, error) from error
 
 
+@cache  # an entry point is looked for in each distribution that is installed
 def resolve(name_or_reference: str) -> str:
     """Return the reference ``module:Class`` of a provider, without importing it.
 

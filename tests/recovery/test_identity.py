@@ -392,6 +392,7 @@ def test_a_restart_that_fits_looks_up_no_name_of_a_provider(place: Path, monkeyp
 
     with Driver(place) as driver:
         driver.start(word_count()).run(WORK[:1])
+        registry.resolve.cache_clear()
         monkeypatch.setattr(registry, "entry_points", looked_up)
         tester = driver.start(word_count())
         tester.run(WORK)

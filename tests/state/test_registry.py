@@ -16,7 +16,9 @@ def site(tmp_path, monkeypatch):
     """A folder of installed things: write modules and distributions into it."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
+    resolve.cache_clear()
     yield Site(tmp_path)
+    resolve.cache_clear()
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
