@@ -32,11 +32,11 @@ check: ## lint, types and the quick tests that need neither Spark nor servers, f
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
 
-# The archive takes half a minute of one processor where it is made. Meanwhile the other one lints, runs the doctests, and
+# The archives take half a minute of one processor where they are made. Meanwhile the other one lints, runs the doctests, and
 # compiles the tests, which else each process of pytest would do for itself.
 test: ## everything that must stay green: lint, types, layers, doctests, tests: about 22 minutes on two cores
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
-	@$(WITH_JAVA) { $(PY) -m tests.spark.class_archive & archive=$$!; \
+	@$(WITH_JAVA) { { $(PY) -m tests.spark.class_archive && $(PY) -m tests.kafka.class_archive; } & archive=$$!; \
 		{ $(PY) -m pytest -q --doctest-modules statefx providers && \
 		{ $(PY) -m pytest -q --collect-only >/dev/null || true; }; } & doctests=$$!; \
 		$(MAKE) --no-print-directory lint; linted=$$?; \
@@ -46,6 +46,7 @@ test: ## everything that must stay green: lint, types, layers, doctests, tests: 
 soak: ## what takes too long for each day, such as crashes at each moment, and ledgers that are killed 200 times: more than an hour
 	@tools/venv.sh rocksdb,redis,testing,dev
 	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
+	@$(WITH_JAVA) $(PY) -m tests.kafka.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
 
 cluster-test: ## the pipelined engine on a standalone cluster of two executors, which are killed: two minutes

@@ -169,15 +169,6 @@ def _race(committers: Sequence[SinkCommitter], txid: int, named: Named, barrier:
         list(threads.map(commit, committers))
 
 
-def _every_step(place: Path, run: Callable[[Path, int], bool]) -> int:
-    """Run in a folder of its own for step 1, 2, ... while there is such a step; return the last one tried."""
-    for at in range(1, STEPS_MAX):
-        (place / str(at)).mkdir()
-        if not run(place / str(at), at):
-            break
-    return at
-
-
 class SinkContract(Contract):
     """What statefx relies on in a sink, as pytest tests.
 
@@ -188,6 +179,10 @@ class SinkContract(Contract):
 
     checksummed = True
     """Whether a commit notices a byte that was changed in a staged file. FileSink's notices its length alone."""
+
+    first, stride = 1, 1
+    """The steps at which drivers crash or stop: the first one, and how far the next one is. Each is tried by default;
+    a sample, whose beginning changes from run to run, is for a server that takes seconds for each."""
 
     def make(self, place: Path) -> Sink:
         """Return a sink whose target is in the folder `place`, or is named after it; of one place, one target."""
@@ -221,6 +216,14 @@ class SinkContract(Contract):
         Leave out those at which the sink holds a lock of the target.
         """
         return self.steps(step)
+
+    def _every_step(self, place: Path, run: Callable[[Path, int], bool]) -> int:
+        """Run in a folder of its own for each step, while there is such a step; return the last one tried."""
+        for at in range(self.first, STEPS_MAX, self.stride):
+            (place / str(at)).mkdir()
+            if not run(place / str(at), at):
+                break
+        return at
 
     # ---- committing
 
@@ -349,7 +352,7 @@ class SinkContract(Contract):
         assert driver.read() == ["a", "b"]
 
     def test_a_crash_at_any_step_leaves_each_transaction_once(self, tmp_path: Path) -> None:
-        assert _every_step(tmp_path, self._crash) > 3, "no step was seen: override 'steps'"
+        assert self._every_step(tmp_path, self._crash) > 3, "no step was seen: override 'steps'"
 
     def _crash(self, place: Path, at: int) -> bool:
         program = _Program(_Driver(self, place))
@@ -373,7 +376,7 @@ class SinkContract(Contract):
         (tmp_path / "looked at").mkdir()
         if not self.make(tmp_path / "looked at").rewinds:
             pytest.skip("this sink can't take rows back")
-        assert _every_step(tmp_path, self._rewind) > 1, "no step was seen: override 'steps'"
+        assert self._every_step(tmp_path, self._rewind) > 1, "no step was seen: override 'steps'"
 
     def _rewind(self, place: Path, at: int) -> bool:
         others = _Driver(self, place, "others")
@@ -408,7 +411,7 @@ class SinkContract(Contract):
     # ---- concurrency
 
     def test_a_driver_that_stops_anywhere_while_the_next_one_works_changes_nothing(self, tmp_path: Path) -> None:
-        assert _every_step(tmp_path, self._stop) > 1, "no step was seen: override 'steps'"
+        assert self._every_step(tmp_path, self._stop) > 1, "no step was seen: override 'steps'"
 
     def _stop(self, place: Path, at: int) -> bool:
         driver = _Driver(self, place)

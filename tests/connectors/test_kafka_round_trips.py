@@ -10,6 +10,8 @@ pytestmark = pytest.mark.slow
 
 
 class TestTopic(RoundTrips):
+    examples = 10
+
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _broker(cls, kafka):

@@ -33,6 +33,8 @@ class TestSqlite(RoundTrips):
 
 @pytest.mark.slow
 class TestPostgres(RoundTrips):
+    examples = 10
+
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls, postgres):

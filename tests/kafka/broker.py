@@ -50,6 +50,9 @@ WAIT_SECS = 60
 # Nothing of it is worth a good compiler, and its data are lost with the machine: there is nothing to wait a disk for.
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-XX:-UsePerfData")
 
+CLASSES = Path(__file__).parents[2] / "build" / "kafka-classes.jsa"
+"""`tests/kafka/class_archive.py` makes it, for `make test`. A JVM ignores one that is not of its version and jars."""
+
 # Ends the broker when this process is gone, however it went: the pipe that it reads is closed then.
 WATCH = 'cat >/dev/null; kill -9 "$1" 2>/dev/null; rm -rf "$2"'
 
@@ -154,7 +157,8 @@ class KafkaBroker:
 
     def start(self) -> Self:
         """Start it on the data it has, and wait until it answers."""
-        command = [java(), *JVM, "-cp", f"{self._libraries}/*", "kafka.Kafka", "server.properties"]
+        archived = (f"-XX:SharedArchiveFile={CLASSES}", "-Xlog:disable") if CLASSES.exists() else ()
+        command = [java(), *JVM, *archived, "-cp", f"{self._libraries}/*", "kafka.Kafka", "server.properties"]
         with (self.folder / "log").open("ab") as log:
             # Sessions of their own: Ctrl-C is for the tests, which then end the broker.
             self._process = subprocess.Popen(
@@ -369,6 +373,12 @@ class KafkaBroker:
         """SIGKILL, and a new process on the same data."""
         self.kill()
         self.start()
+
+    def end(self) -> None:
+        """SIGTERM, and wait until it has ended."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(WAIT_SECS)
 
     def freeze(self) -> None:
         """SIGSTOP: it is there, and does not answer.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx.connectors.kafka import calls, limits, topic
+from statefx.connectors.kafka import calls, clients, limits, topic
 
 
 @pytest.fixture
@@ -16,6 +16,8 @@ def quick(monkeypatch):
         (limits, "CALL_SECS", 2.0),
         (calls, "GRACE_SECS", 0.5),
         (calls, "BELIEVED_SECS", 0.5),
+        (clients, "START_SECS", 1.0),
+        (clients, "FAILURE_SECS", 0.5),
     ):
         monkeypatch.setattr(module, name, secs)
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from statefx import TopologyBuilder
-from statefx.connectors.kafka import KafkaSink, KafkaSpout, diagnosis
+from statefx.connectors.kafka import KafkaSink, KafkaSpout, clients
 from statefx.errors import ConfigError, InputError, SinkError
 from statefx.testing import TopologyTester, rows
 from tests.kafka.broker import KafkaBroker
@@ -115,8 +115,8 @@ WRONG = {
 def test_what_is_wrong_is_told_at_the_start_with_the_address_and_the_remedy(
     secured, tmp_path, wrong, monkeypatch, capfd
 ):
-    for name in ("CONNECT_SECS", "START_SECS"):
-        monkeypatch.setattr(diagnosis, name, 0.3)
+    monkeypatch.setattr(clients, "CONNECT_SECS", 0.1)  # the failure is certain: what is left is to find its reason
+    monkeypatch.setattr(clients, "START_SECS", 1.0)
     listener, changed, told = WRONG[wrong]
     servers, config = address(secured, listener), secured.config | changed
     config["ssl.ca.location"] = str(secured.keys / changed.get("ssl.ca.location", "own.pem"))

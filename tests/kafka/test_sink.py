@@ -17,6 +17,7 @@ from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
 from tests.kafka.topics import STEPS, read, steps
+from tests.testing.lives import seeds
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +28,13 @@ CRASHES = [moment for moment in PAUSES if moment != "before _stable_marker"]
 
 
 class TestContract(SinkContract):
+    stride = 7
+
     @pytest.fixture(autouse=True)
     def broker(self, kafka, monkeypatch, quick):
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         self.kafka, self.topics = kafka, {}
+        self.first = 1 + next(seeds(0)) % self.stride
 
     def make(self, place):
         if place not in self.topics:

@@ -124,8 +124,14 @@ class Proxy:
         self._listener.close()
 
 
-@pytest.mark.parametrize("key", ["", "word"], ids=["append", "upsert"])
-@pytest.mark.parametrize("loses", ["the order", "the answer"])
+@pytest.mark.parametrize(
+    ("loses", "key"),
+    [
+        ("the answer", ""),
+        ("the order", "word"),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("the order", ""), ("the answer", "word"))),
+    ],
+)
 def test_a_server_that_is_killed_in_the_middle_of_commit(postgres_database, tmp_path, loses, key):
     server = postgres_database.server
     with closing(Proxy(server)) as proxy:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from statefx.connectors.kafka import calls, planning, reading
+from statefx.connectors.kafka import calls, clients, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
@@ -226,9 +226,15 @@ def test_records_of_megabytes(kafka, tmp_path):
 
 
 def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path, monkeypatch):
-    """Also: nothing waits for it without bounds, neither a transaction nor the end of a spout."""
+    """Also: nothing waits for it without bounds, neither a transaction nor the end of a spout.
+
+    A task that asks which topic it has read waits as one that reads: else an outage of a minute would use up all
+    attempts of a transaction.
+    """
     for module in (planning, reading, calls):
         monkeypatch.setattr(module, "REQUEST_SECS", 1.0)
+    for module, name in ((clients, "START_SECS"), (clients, "FAILURE_SECS"), (calls, "CONTROLLER_SECS")):
+        monkeypatch.setattr(module, name, 0.3)
     topic, tester = after_ten(kafka, tmp_path, patience=1.0)
     other = kafka.topic()
     kafka.send(other, *lines(0, 20))
@@ -236,6 +242,8 @@ def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path
     ending = spout(kafka, topic)
     ending.open(Context({"topology.transactional.id": "gone"}, "records", -1, 1, 1))
     ending.initPartitions({})
+    readers = reading.Readers(spout(kafka, topic).clients, "group", 30.0, lambda *gone: None)
+    known = readers.topic_id(topic)
     kafka.kill()
     try:
         with given_up.restart(config=TWICE) as away, pytest.raises(AttemptsExhaustedError, match="failed 2 times"):
@@ -245,13 +253,15 @@ def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path
         ending.close()
         assert time.monotonic() < began + 30
     finally:
-        threading.Timer(1.0, kafka.start).start()
+        threading.Timer(0.5, kafka.start).start()
+    assert readers.topic_id(topic) == known
+    readers.close()
     with tester:
         tester.drain()  # the driver asks again until it is there
         assert counted(tester) == once(*lines(0, 20))
         kafka.send(topic, *lines(20, 40))
         kafka.freeze()  # it is there, and does not answer
-        threading.Timer(3.0, kafka.thaw).start()
+        threading.Timer(2.0, kafka.thaw).start()
         tester.drain()
         assert counted(tester) == once(*lines(0, 40))
     with given_up.restart(config=OFTEN) as again:
@@ -335,19 +345,6 @@ def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
     with pytest.raises(FailedException):
         cluster.doubted("the end of x", wrong=True)
     cluster.close()
-
-
-def test_a_task_waits_for_a_broker_that_is_away_when_it_asks_which_topic_it_has_read(kafka, monkeypatch):
-    """As it does when it reads: else an outage of a minute would use up all attempts of a transaction."""
-    monkeypatch.setattr(calls, "REQUEST_SECS", 0.2)
-    monkeypatch.setattr(calls, "CONTROLLER_SECS", 0.2)
-    topic = kafka.topic()
-    readers = reading.Readers(spout(kafka, topic).clients, "group", 30.0, lambda *gone: None)
-    known = readers.topic_id(topic)
-    kafka.kill()
-    threading.Timer(0.5, kafka.start).start()
-    assert readers.topic_id(topic) == known
-    readers.close()
 
 
 def test_a_failed_attempt_leaves_clients_that_can_go_on(kafka, tmp_path):

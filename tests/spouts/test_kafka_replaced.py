@@ -153,19 +153,20 @@ def test_a_partition_that_lost_its_end_and_grew_again_beyond_what_was_read(kafka
 
 
 def test_new_leaders_and_retention_look_like_no_loss(kafka, tmp_path):
-    """A broker that starts again leads by a new epoch, and the former ones may have no record left."""
-    topic = kafka.topic()
-    kafka.send(topic, *lines(0, 30))
-    tester = TopologyTester(topology(spout(kafka, topic, maxRows=20)), tmp_path / "ck")
-    tester.emit()
+    """A broker that starts again leads by a new epoch, and the former one may have no record left."""
+    topics = kafka.topic(), kafka.topic()
+    for topic in topics:
+        kafka.send(topic, *lines(0, 30))
+    some, all_of_it = (
+        TopologyTester(topology(spout(kafka, topic, maxRows=rows)), tmp_path / topic)
+        for topic, rows in zip(topics, (20, 30), strict=True)
+    )
+    some.emit()
+    all_of_it.emit()
+    trim(kafka, topics[1], 30)
     kafka.restart()
-    kafka.send(topic, *lines(30, 60))
-    with tester.restart() as other:
-        other.drain()
-        assert counted(other) == once(*lines(0, 60))
-    trim(kafka, topic, 60)
-    kafka.restart()
-    kafka.send(topic, *lines(60, 70))
-    with other.restart() as last:
-        last.drain()
-        assert counted(last) == once(*lines(0, 70))
+    for topic, tester in zip(topics, (some, all_of_it), strict=True):
+        kafka.send(topic, *lines(30, 60))
+        with tester.restart() as other:
+            other.drain()
+            assert counted(other) == once(*lines(0, 60))

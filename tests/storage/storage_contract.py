@@ -11,8 +11,8 @@ import pytest
 from statefx.errors import AlreadyExistsError
 from statefx.storage.contract import READERS, Storage
 
-RACERS = 50
-ROUNDS = 10
+RACERS = 30
+ROUNDS = 3
 
 
 class StorageContract:
