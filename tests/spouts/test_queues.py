@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from statefx.testing.steps import Crash
 from tests.providers.redis_server import RedisServer
 from tests.sinks.database import SqliteDatabase
 from tests.spouts.queues import NOTES, Queue, RedisQueue, SqlQueue, connections
+from tests.testing.lives import seeds
 
 BOUND_SECS = 20
 TEXTS = [f"{word}-{number}" for number in range(6) for word in ("to", "be", "or")]
@@ -203,7 +205,7 @@ def test_a_crash_at_any_durable_step_loses_and_doubles_nothing(make, place, stri
 
     moments = life("rehearsal", None).steps
     assert "after COMMITTING(1, 0)" in moments
-    for at in range(1, len(moments) + 1, stride):
+    for at in range(1 + next(seeds(0)) % stride, len(moments) + 1, stride):
         life(str(at), at)
 
 
@@ -230,9 +232,8 @@ class Steps:
 
 
 @pytest.mark.slow
-def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, place, monkeypatch):
-    at = 1
-    while True:
+def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, place, monkeypatch, stride):
+    for at in count(1 + next(seeds(0)) % stride, stride):
         folder = place / str(at)
         folder.mkdir()
         monkeypatch.chdir(folder)
@@ -252,7 +253,6 @@ def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, pl
             break
         with start(queue, folder) as tester:
             check(tester, queue, folder)
-        at += 1
     assert {"before seal", "after seal", "before acknowledge", "after acknowledge"} <= set(steps.passed)
 
 
