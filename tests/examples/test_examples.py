@@ -1,6 +1,7 @@
 """The examples are run as a newcomer runs them, from another folder, and must say what they are there to show."""
 
 import os
+import random
 import re
 import runpy
 import subprocess
@@ -69,6 +70,7 @@ def test_hooks_come_in_their_order(programs: Programs) -> None:
     assert lines[12].endswith("initState with {'eggs': 2, 'milk': 1}"), "preCommit sees what was prepared"
 
 
+@pytest.mark.soak
 def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert run("resume_after_crash.py", folder=tmp_path).splitlines() == [
         "interrupted before: []",
@@ -110,12 +112,28 @@ def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path: Path
     assert tables == [("statefx_markers",), ("top_words",)]
 
 
-@pytest.mark.parametrize("kills", [0, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
-def test_three_stores_are_as_without_failure_whoever_is_killed(kills: int, tmp_path: Path) -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_three_stores_are_as_without_failure_whoever_is_killed(tmp_path: Path) -> None:
+    kills = 20
     lines = run("top_domains.py", "--kills", str(kills), folder=tmp_path, timeout_secs=150 + 100 * kills).splitlines()
     starts = [line for line in lines if line.startswith("start ")]
     assert [re.search(r"exit code (-?\d+)", line)[1] for line in starts] == [*["-9"] * kills, "0"], lines
     assert lines[-1] == "exact: all three stores are as without failure", lines
+
+
+def test_three_stores_are_as_without_failure(programs: Programs, tmp_path: Path) -> None:
+    """What the example starts; it runs the same logs without Spark, too."""
+    example: Any = runpy.run_path(str(EXAMPLES / "top_domains.py"))
+    logs, work, calm = (tmp_path / name for name in ("logs", "work", "calm"))
+    example["write_logs"](logs, example["TRANSACTIONS"], random.Random(0))
+    for folder in (work, calm):
+        folder.mkdir()
+    topology = example["topology"](logs, calm, example["Kill"](0, None, 0))
+    with TopologyTester(topology, calm / "checkpoint", example["CONFIG"]) as tester:
+        tester.drain()
+    assert told(programs, "top_domains.py", logs, work, "never", 0) == ["interrupted before: []"]
+    assert example["stores"](work) == example["stores"](calm)
 
 
 @pytest.mark.soak

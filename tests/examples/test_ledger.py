@@ -1,11 +1,12 @@
 """The ledgers are killed at random, and come out exact; `make soak` kills them more often."""
 
+import random
 import re
 import sys
 
 import pytest
 
-from tests.examples.test_examples import run
+from tests.examples.test_examples import EXAMPLES, run, told
 
 pytestmark = pytest.mark.slow
 
@@ -18,14 +19,28 @@ def hits(said):
     return {state: int(times) for state, times in re.findall(r"^  ([A-Z_]+) +(\d+) times$", said, re.MULTILINE)}
 
 
-@pytest.mark.parametrize(
-    ("program", "kills"), [pytest.param("ledger.py", 0, marks=pytest.mark.spark), ("ledger_plain.py", 3)]
-)
-def test_a_ledger_is_exact_however_often_it_is_killed(tmp_path, program, kills):
-    said = run(program, "--kills", str(kills), folder=tmp_path)
+def test_a_ledger_without_spark_is_exact_however_often_it_is_killed(tmp_path):
+    said = run("ledger_plain.py", "--kills", "3", folder=tmp_path)
     assert EXACT in said.splitlines(), said
-    assert sum(hits(said).values()) == kills, said
+    assert sum(hits(said).values()) == 3, said
     assert re.search(r"^[1-9]\d* transfers applied, [1-9]\d* refused", said, re.MULTILINE), said
+
+
+def test_a_ledger_is_exact(programs, tmp_path, monkeypatch):
+    """What the demo starts and kills."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import ledger_kills
+    import ledger_rules
+
+    ledger = ledger_kills.Killed(tmp_path, "ledger.py", random.Random(0))
+    ledger.feed()
+    (tmp_path / "end").touch()
+    told(programs, "ledger.py", tmp_path)
+    wrong, applied, refused = ledger_rules.check(tmp_path)
+    assert not any(wrong.values())
+    assert applied
+    assert refused
+    ledger.look()
 
 
 @pytest.mark.soak
