@@ -33,9 +33,9 @@ class Crash(ProcessGone):
     """The process is gone: no handler of the code under test may take it for an error."""
 
 
-def every_crash() -> Iterator[int]:
-    """Yield 1, 2, ... for ``crash_at``; the caller stops at the first that was not hit."""
-    yield from range(1, _STEPS_MAX)
+def every_crash(stride: int = 1) -> Iterator[int]:
+    """Yield 1, 1 + stride, ... for ``crash_at``; the caller stops at the first that was not hit."""
+    yield from range(1, _STEPS_MAX, stride)
     raise AssertionError(f"more than {_STEPS_MAX} durable steps")
 
 

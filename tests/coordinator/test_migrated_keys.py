@@ -143,8 +143,16 @@ def fired(driver, tasks):
     return sum(value for own in held(driver, tasks) for key, value in own["pairs"] if key[1] == "fired")
 
 
-@pytest.mark.parametrize("bolt", [Second, Sized])
-@pytest.mark.parametrize(("was", "now"), [(2, 2), (2, 3), (1, 1), (3, 1)])
+@pytest.mark.parametrize(
+    ("bolt", "was", "now", "provider"),
+    [
+        (Second, 2, 2, "rocksdb"),
+        (Sized, 2, 3, "rocksdb"),
+        (Second, 2, 3, "memory"),
+        (Sized, 1, 1, "memory"),
+        (Second, 3, 1, "memory"),
+    ],
+)
 @pytest.mark.slow
 def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provider, monkeypatch, bolt, was, now):
     monkeypatch.setattr(sorting, "_SORTED_BYTES", 4000)  # several runs of each task
@@ -163,7 +171,7 @@ def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provi
 
 @pytest.mark.parametrize(("provider", "rename"), [("memory", {"count": "tally"}), ("rocksdb", None)])
 @pytest.mark.slow
-def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, rename):
+def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, rename, stride):
     name = "tally" if rename else "count"
     second = topology(3, Second(for_task=False), name=name)
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
@@ -172,7 +180,7 @@ def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, 
         shutil.copytree(driver.folder, place / "before")
         changes = {"rescale": True, "rename": rename, "now": START + timedelta(seconds=35)}
         seen = []
-        for at in every_crash():
+        for at in every_crash(stride):
             shutil.rmtree(driver.folder)
             shutil.copytree(place / "before", driver.folder)
             try:

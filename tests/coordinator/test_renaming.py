@@ -141,12 +141,12 @@ def test_a_spout_that_is_renamed_goes_on_where_it_was(place, kind):
 
 
 @pytest.mark.slow
-def test_a_start_that_was_killed_has_renamed_or_not(place):
+def test_a_start_that_was_killed_has_renamed_or_not(place, stride):
     """At whatever moment it ends, the next start, with the same arguments, goes on exactly."""
     seen = set()
     with Driver(place) as same:
         send(same, WORK[:4], counted("count"))
-    for at in every_crash():
+    for at in every_crash(stride):
         with Driver(place, name=f"checkpoint-{at}") as driver:
             send(driver, WORK[:2], counted("count"))
             done = False

@@ -74,8 +74,7 @@ def by_hand(batches, lateness_secs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("seed", "engine"), [*enumerate(ENGINES)])
 def test_sessions_end_as_they_do_by_hand(tmp_path, engine, seed):
     """With rows out of order, users who fall silent, attempts that fail before and in onTimer, and restarts."""
     chance = random.Random(seed)

@@ -88,7 +88,7 @@ def topology(batches, bolt, per_key=True):
     return builder.createTopology()
 
 
-def batches_of(chance, transactions=40, rows_each=3):
+def batches_of(chance, transactions=20, rows_each=3):
     """Rows out of order, some late, some without a time, with a pause that ends all windows."""
     found, number, now = [], 0, 0
     for _ in range(transactions):
@@ -120,14 +120,15 @@ def shown(row):
     return (key, secs_of(start), secs_of(end), *parts)
 
 
-EACH_ONCE = [(True, "pipelined"), pytest.param(False, "jobs", marks=pytest.mark.slow)]
-"""What a window holds does not depend on who drives it."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("per_key", "engine"), EACH_ONCE)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", [Values, pytest.param(Tuples, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("form", "kind", "per_key", "engine"),
+    [
+        (form, kind, *[(True, "pipelined"), (False, "jobs")][(number + other) % 2])
+        for number, kind in enumerate(KINDS)
+        for other, form in enumerate([Values, Tuples])
+    ],
+)
 def test_windows_are_those_of_a_recount(form, kind, per_key, engine, tmp_path):
     """With attempts that fail in the hooks, and restarts between transactions."""
     chance = random.Random(f"{form}, {kind}, {per_key}, {engine}")
@@ -472,9 +473,9 @@ KEYS = {True: ["user"], False: []}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("per_key", "engine"), EACH_ONCE)
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if isinstance(KINDS[kind], tuple) and isinstance(KINDS[kind][0], int)]
+    ("kind", "per_key", "engine"),
+    [("tumbling", False, "jobs"), ("sliding", True, "pipelined"), ("sliding, with panes of 1 s", False, "pipelined")],
 )
 def test_windows_in_arrow_batches_are_those_of_a_recount(kind, per_key, engine, tmp_path):
     chance = random.Random(f"{kind}, {per_key}, {engine}")

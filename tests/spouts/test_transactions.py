@@ -32,7 +32,7 @@ def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 4))])
+@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), (Planned, 4), (Emitted, 1), (Opaque, 4)])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, place):
     spout, points = kind(place), 0
 

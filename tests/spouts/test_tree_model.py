@@ -242,7 +242,7 @@ class Holds(Bolt):
 
 
 @pytest.mark.slow
-def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_all_or_nothing(place):
+def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_all_or_nothing(place, stride):
     for each in (FED, HEARD, BREAKS, DID):
         each.clear()
     builder = TopologyBuilder("trees")
@@ -262,7 +262,7 @@ def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_al
     assert len(before) > 3, "else they could lie in one task by chance"
     shutil.copytree(place / "ck", place / "before")
     seen = []
-    for crash in every_crash():
+    for crash in every_crash(stride):
         shutil.rmtree(place / "ck")
         shutil.copytree(place / "before", place / "ck")
         try:
@@ -279,7 +279,7 @@ def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_al
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives", [25, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("lives", [12, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_the_spout_hears_what_storms_rules_say(place, lives):
     outcomes = Counter()
     for seed in range(lives):
