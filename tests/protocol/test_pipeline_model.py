@@ -164,10 +164,10 @@ def answers(world: World) -> Iterator[tuple[World, World]]:
         yield on(after, Resolved(told.resolution, told.attempt)), on(after, Unresolved(told.resolution, told.attempt))
 
 
-def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterator[World]:
+def happenings(world: World, failures: int, crashes: int, stops: int, transactions: int) -> Iterator[World]:
     """Everything that may happen next."""
     pipeline = world.pipeline
-    if pipeline.admits and pipeline.next.txid <= TRANSACTIONS:
+    if pipeline.admits and pipeline.next.txid <= transactions:
         yield on(replace(world, spouts=world.spouts.offered(world.log, pipeline.next)), Offered())
     append = pipeline.appending
     landed = None if append is None else world.landed
@@ -213,7 +213,14 @@ def check_late_news(world: World) -> None:
         assert world.pipeline.on(event) == (world.pipeline, ()), event
 
 
-def explore(shape: Shape, failures: int, crashes: int, stops: int, kinds: Kinds = MappingProxyType({})) -> int:
+def explore(
+    shape: Shape,
+    failures: int,
+    crashes: int,
+    stops: int,
+    kinds: Kinds = MappingProxyType({}),
+    transactions: int = TRANSACTIONS,
+) -> int:
     """Visit every state; from each the end of all transactions can be reached. Return how many there are."""
     log = LogState(lineage="l")
     first = started(World(Pipeline(shape), log, Spouts(kinds)))
@@ -228,13 +235,13 @@ def explore(shape: Shape, failures: int, crashes: int, stops: int, kinds: Kinds 
         if place not in settled:
             settled.add(place)
             check_late_news(world)
-        for after in happenings(world, failures, crashes, stops):
+        for after in happenings(world, failures, crashes, stops, transactions):
             moved = True
             if after.key not in known:
                 known[after.key] = []
                 todo.append(after)
             known[after.key].append(world.key)
-        if world.delivered == TRANSACTIONS:
+        if world.delivered == transactions:
             ends.add(world.key)
         assert moved or world.key in ends, f"nothing can happen any more: {world}"
     reaching, back = set(ends), list(ends)
@@ -290,7 +297,7 @@ def test_every_interleaving_with_a_stop(name: str) -> None:
 
 
 def test_a_recovery_that_crashes() -> None:
-    assert explore(Shape(pending=2, segments=2), failures=1, crashes=2, stops=0) > 1000
+    assert explore(Shape(pending=2, segments=2), failures=1, crashes=2, stops=0, transactions=2) > 1000
 
 
 def test_only_the_transaction_that_failed_uses_up_a_try() -> None:

@@ -86,8 +86,7 @@ def test_every_order_of_arrival_gives_the_same(place, pending, relay):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pending", [1, 3])
-@pytest.mark.parametrize("relay", [False, True])
+@pytest.mark.parametrize(("pending", "relay"), [(1, True), (3, False)])
 def test_refused_lost_and_frozen(place, pending, relay):
     for seed in seeds(2):
         run(place / str(seed), seed, pending, True, relay)
