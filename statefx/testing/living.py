@@ -69,12 +69,15 @@ class LocalRunEngine(RunEngine):
         self._deployment = deployment
         self._make_process = make_process
         self._calls: list[Callable[[], None]] = []
+        self._going: list[LocalRun] = []
+        """Those in which something may still happen: a life has a hundred that are over."""
         self.crash: BaseException | None = None
         """The end of this process, as a slot has met it."""
 
     def start_run(self) -> LocalRun:
         run = LocalRun(self, self._make_process)
         self.runs.append(run)
+        self._going.append(run)
         return run
 
     def call_aside(self, job: Job, call: Callable[[], None]) -> None:
@@ -95,7 +98,8 @@ class LocalRunEngine(RunEngine):
 
     def step(self) -> bool:
         """Let one thing happen; tell whether anything could."""
-        moves = [move for run in self.runs for move in run.moves()]
+        moves = [move for run in self._going for move in run.moves()]
+        self._going = [run for run in self._going if not run.is_done]
         if not moves:
             return False
         self.random.choice(moves)()
@@ -137,12 +141,19 @@ class LocalRun:
         self.is_over = False
         self.is_ready = False
         self.slots = {slot: LocalSlot(engine, make_process(), slot, self) for slot in engine.slots}
+        self._going = list(self.slots.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing can happen in it any more."""
+        return self.is_over and not self._going
 
     def moves(self) -> list[Callable[[], None]]:
         """Return what may happen next."""
         if not self.is_ready and not self.is_over:
             return [self._tell_ready]
-        return [move for slot in self.slots.values() if not slot.is_done for move in slot.moves()]
+        self._going = [slot for slot in self._going if not slot.is_done]
+        return [move for slot in self._going for move in slot.moves()]
 
     def _tell_ready(self) -> None:
         self.is_ready = True

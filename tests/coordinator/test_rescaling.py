@@ -95,7 +95,9 @@ def topology(parallelism, bolt=Everything, grouping="fieldsGrouping"):
     return builder.createTopology()
 
 
-@pytest.mark.parametrize(("was", "now"), [(2, 4), (4, 2), (3, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("was", "now", "provider"), [(2, 4, "memory"), (4, 2, "rocksdb"), (3, 1, "memory"), (2, 3, "rocksdb")]
+)
 @pytest.mark.slow
 def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, provider, was, now):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:

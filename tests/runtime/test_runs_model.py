@@ -45,11 +45,11 @@ BOUNDS = {
     "two pending, no fault, two senders": (TWO, 2, 2, 1, Budget()),
     "two pending, a connection is lost": (TWO_HOOKS, 2, 1, 1, Budget(lost=1)),
     "two pending, refused": (TWO_HOOKS, 2, 1, 1, Budget(refused=1)),
-    "two pending, late": (TWO, 2, 1, 1, Budget(late=1)),
-    "two pending, stuck": (TWO, 2, 1, 1, Budget(stuck=1)),
     "two pending, a driver dies": (TWO_HOOKS, 2, 1, 1, Budget(crashes=1)),
 }
 WIDER = {
+    "two pending, late": (TWO, 2, 1, 1, Budget(late=1)),
+    "two pending, stuck": (TWO, 2, 1, 1, Budget(stuck=1)),
     "late, two senders": (ONE, 1, 2, 1, Budget(late=1)),
     "refused, lost, late, and a driver dies": (HOOKS, 2, 1, 1, Budget(refused=1, lost=1, late=1, crashes=1)),
     "two senders, refused and lost": (HOOKS, 1, 2, 1, Budget(refused=1, lost=1)),

@@ -548,7 +548,7 @@ def test_ticks_of_several_transactions_in_flight(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_breaks_nothing_is_flushed_twice_or_lost(tmp_path, seed):
     class Clock(BasicBolt):
         outputFields = "word string"
