@@ -4,13 +4,15 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from statefx.connectors.kafka import OpaqueKafkaSpout, calls, planning, reading
+from statefx.connectors.kafka import OpaqueKafkaSpout, calls, clients, planning, reading
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Context
 from statefx.testing import TopologyTester
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError
+from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import QUICK, Count, counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
@@ -35,6 +37,8 @@ def two(nodes, monkeypatch):
     for module, name, secs in [
         (calls, "REQUEST_SECS", 2.0),
         (calls, "CONTROLLER_SECS", 0.5),
+        (clients, "START_SECS", 1.0),
+        (clients, "FAILURE_SECS", 0.5),
         (reading, "REQUEST_SECS", 2.0),
         (planning, "REQUEST_SECS", 2.0),
         (planning, "LEADER_AGAIN_SECS", 0.0),
@@ -49,23 +53,30 @@ def two(nodes, monkeypatch):
 
 
 @contextmanager
-def killed(nodes):
+def killed(nodes, kill="kill", start="start"):
     """Kill the second broker, until the end; the cluster knows each time."""
     first, second, *_ = nodes
-    second.kill()
-    in_cluster(first, 1)
+    getattr(second, kill)()
     try:
+        in_cluster(first, 1)
         yield
     finally:
-        second.start()
+        getattr(second, start)()
         in_cluster(first, 2)
 
 
+def frozen(nodes):
+    """Have the second broker hang, so long that the cluster takes it for dead; it is back sooner than a killed one."""
+    return killed(nodes, "freeze", "thaw")
+
+
 def in_cluster(broker, count):
-    """Wait until a broker counts so many."""
-    limit = time.monotonic() + WAIT_SECS
-    while len(broker.admin.list_topics(timeout=5).brokers) != count:
-        assert time.monotonic() < limit
+    """Wait until a broker counts so many: a client that knows others too may ask one that hangs."""
+
+    def counts():
+        return len(AdminClient(broker.client()).list_topics(timeout=5).brokers) == count
+
+    wait_for(counts, f"{count} brokers", WAIT_SECS)
 
 
 @contextmanager
@@ -159,7 +170,7 @@ def test_a_first_run_that_begins_at_the_end_waits_for_all_partitions(two):
     """What a partition had when the run began, nobody could say later."""
     first, _, topic = two
     reads = spout(first, topic, unavailable="skip", start="latest")
-    with killed(two), on_the_driver(reads) as look, pytest.raises(FailedException):
+    with frozen(two), on_the_driver(reads) as look, pytest.raises(FailedException):
         look()
     limit = time.monotonic() + WAIT_SECS
     with on_the_driver(spout(first, topic, unavailable="skip", start="latest")) as look:
@@ -177,7 +188,7 @@ def test_a_run_that_reads_what_is_there_ends_without_it_and_the_next_one_reads_i
     with tester:
         tester.emit()
         assert len(counted(tester)) == 8
-        with killed(two):
+        with frozen(two):
             first.send(topic, *lines(20, 30))
             tester.drain()
             read = counted(tester)
