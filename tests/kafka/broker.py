@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -48,7 +49,8 @@ from tests.ports import free_port, is_free
 WAIT_SECS = 60
 
 # Nothing of it is worth a good compiler, and its data are lost with the machine: there is nothing to wait a disk for.
-JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-XX:-UsePerfData")
+# One whose threads have died of a full heap would answer nobody, and be there.
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError")
 
 CLASSES = Path(__file__).parents[2] / "build" / "kafka-classes.jsa"
 """`tests/kafka/class_archive.py` makes it, for `make test`. A JVM ignores one that is not of its version and jars."""
@@ -75,6 +77,7 @@ SETTINGS = {
     "allow.everyone.if.no.acl.found": "true",
     "log.retention.check.interval.ms": 100,
     "log.initial.task.delay.ms": 100,
+    "log.cleaner.dedupe.buffer.size": 16 << 20,  # by default a quarter of the heap
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
 
@@ -242,9 +245,14 @@ class KafkaBroker:
         while True:
             try:
                 return ask().result(WAIT_SECS)
+            except FutureTimeoutError:
+                raise AssertionError(f"no answer of the broker:\n{self._log_end()}") from None
             except KafkaException as error:
                 if error.args[0].name() != "INVALID_REPLICATION_FACTOR" or time.monotonic() > limit:
                     raise
+
+    def _log_end(self) -> str:
+        return (self.folder / "log").read_text()[-5000:]
 
     def alter(self, topic: str, **config: object) -> None:
         """Change settings of a topic; underscores stand for dots."""
