@@ -165,10 +165,10 @@ class Hangs(Count):
 
 
 def bolt_that_hangs(spark, work):
-    before, runs.STUCK_SECS = runs.STUCK_SECS, 1.0
+    before, runs.STUCK_SECS = runs.STUCK_SECS, 0.5
     try:
         return ran(
-            spark, counting("hangs", Planned(work), Hangs(work)), work, **{"topology.transaction.timeout.secs": 3}
+            spark, counting("hangs", Planned(work), Hangs(work)), work, **{"topology.transaction.timeout.secs": 2}
         )
     finally:
         runs.STUCK_SECS = before

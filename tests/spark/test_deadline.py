@@ -104,16 +104,16 @@ def test_transactions_that_wait_for_slots_are_not_rolled_back(spark, place, monk
     """
     monkeypatch.setattr(deadline, "POLL_SECS", 0.1)
     waited, waits = Counter(), internals.waits_for_slots
+    hold, slots = place / "hold", spark.sparkContext.defaultParallelism
 
     def counted(context, tag):
         found = waits(context, tag)
         waited[tag] += found
-        return found
+        return found or not hold.exists()  # what workers that are new take later may be longer than the timeout
 
     monkeypatch.setattr(internals, "waits_for_slots", counted)
-    config = {"topology.max.spout.pending": 4, "topology.transaction.timeout.secs": 2}
+    config = {"topology.max.spout.pending": 4, "topology.transaction.timeout.secs": 1}
     query = submit(topology(Gated(place, each=16)), spark, place / "ck", config)
-    hold, slots = place / "hold", spark.sparkContext.defaultParallelism
     hold.touch()
     user = spark.sparkContext.parallelize(range(slots), slots)
     holding = threading.Thread(target=lambda: user.foreach(lambda _: held(hold)))
@@ -121,7 +121,7 @@ def test_transactions_that_wait_for_slots_are_not_rolled_back(spark, place, monk
     pool = spark.sparkContext._jsc.sc().taskScheduler().rootPool()
     wait_for(lambda: pool.runningTasks() == slots, "all slots to be taken")
     (place / "gate").touch()
-    wait_for(lambda: len(waited) == 2 and min(waited.values()) > 25, "two jobs to have waited for long")
+    wait_for(lambda: len(waited) == 2 and min(waited.values()) > 15, "two jobs to have waited for long")
     assert not reasons(place / "ck")
     assert ("PREPARING", 4, 0) in kinds(place / "ck")
     hold.unlink()

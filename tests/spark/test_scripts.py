@@ -61,6 +61,7 @@ def test_the_users_traceback_is_shown_and_spark_s_is_not(place):
     assert len(lines) < 45
 
 
+@pytest.mark.soak
 def test_an_error_that_nobody_waits_for_is_logged_and_the_end_of_the_script_while_a_query_runs(place):
     failed, ended = told(place, "not waiting", 0)
     assert any(line.startswith("query zero ended: BoltError: bolt ") for line in failed)

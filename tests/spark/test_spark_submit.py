@@ -1,4 +1,4 @@
-"""The program of the page "Operating it", started by spark-submit, ended by SIGTERM, and started again."""
+"""The program of the page "Operating it", started by spark-submit, ended by SIGTERM, and run again."""
 
 import os
 import signal
@@ -20,27 +20,19 @@ FILES = 8
 
 
 @pytest.fixture
-def start(place):
-    """Start the job with spark-submit; what is left of it in the end is killed."""
+def started(place):
+    """The job, started with spark-submit, and its log; what is left of it in the end is killed."""
+    feed(place / "in", **{f"f{number}": LINES for number in range(FILES)})
     job = place / "job.py"
     job.write_text(program((ROOT / "docs" / "operations.md").read_text(encoding="utf-8")), encoding="utf-8")
-    started = []
-
-    def started_with(*arguments):
-        command = [SUBMIT, "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(job), *map(str, arguments)]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        log = (place / f"run-{len(started)}.log").open("w+")
-        started.append(
-            (subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True), log)
-        )
-        return started[-1]
-
-    yield started_with
-    for process, log in started:
+    command = [SUBMIT, "--master", "local[2]", "--conf", "spark.ui.enabled=false", job, place / "in", place / "ck"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (place / "run.log").open("w+") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        yield process, log
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        log.close()
 
 
 def text_of(log):
@@ -48,9 +40,8 @@ def text_of(log):
     return log.read()
 
 
-def test_what_sigterm_interrupts_the_next_start_completes(place, start):
-    feed(place / "in", **{f"f{number}": LINES for number in range(FILES)})
-    process, log = start(place / "in", place / "ck")
+def test_what_sigterm_interrupts_the_next_start_completes(place, started, programs):
+    process, log = started
 
     def at_work():
         assert process.poll() is None, text_of(log)
@@ -62,8 +53,8 @@ def test_what_sigterm_interrupts_the_next_start_completes(place, start):
     process.terminate()
     assert process.wait(BOUND_SECS) == 128 + signal.SIGTERM, text_of(log)
 
-    process, log = start(place / "in", place / "ck", "once")
-    assert process.wait(BOUND_SECS) == 0, text_of(log)
-    assert "recovered: [" in text_of(log)
+    again = programs.run(place / "job.py", place / "in", place / "ck", "once")
+    assert again["failure"] is None, again["failure"]
+    assert again["stdout"].startswith("recovered: [")
     words = " ".join(LINES).split()
     assert state(place / "ck", "count") == {word: FILES * words.count(word) for word in words}
