@@ -338,10 +338,8 @@ def test_a_start_that_is_refused_fences_nobody(place):
     assert (entries(place), refused(place)) == (done, not_done)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "state", ["COMMITTING", *(pytest.param(state, marks=pytest.mark.soak) for state in ("PREPARING", "COMMITTED"))]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("state", ["PREPARING", "COMMITTING", "COMMITTED"])
 def test_a_program_that_was_stopped_wakes_up_and_changes_nothing(place, monkeypatch, state):
     monkeypatch.syspath_prepend(EXAMPLES)
     from ledger_kills import Killed

@@ -436,7 +436,7 @@ with client(pathlib.Path(sys.argv[1])) as found:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_program_with_several_open_transactions_that_is_killed_counts_each_once(place):
     rng, most = random.Random(7), 40
     killed = 0

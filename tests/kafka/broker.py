@@ -77,6 +77,9 @@ SETTINGS = {
     "allow.everyone.if.no.acl.found": "true",
     "log.retention.check.interval.ms": 100,
     "log.initial.task.delay.ms": 100,
+    # A start after a SIGKILL looks through each partition that there is, and makes its index again.
+    "log.index.size.max.bytes": 1 << 16,
+    "log.segment.delete.delay.ms": 1000,
     "log.cleaner.dedupe.buffer.size": 16 << 20,  # by default a quarter of the heap
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }

@@ -35,6 +35,9 @@ class TestContract(SinkContract):
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         self.kafka, self.topics = kafka, {}
         self.first = 1 + next(seeds(0)) % self.stride
+        yield
+        for deleted in kafka.admin.delete_topics([*self.topics.values()]).values():
+            deleted.result(30)
 
     def make(self, place):
         if place not in self.topics:

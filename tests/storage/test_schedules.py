@@ -19,7 +19,7 @@ from tests.testing.topologies import SMALL, archived, lines, word_count, words
 
 pytestmark = pytest.mark.slow
 
-FEW, MANY = 3, 200
+FEW, MANY = 1, 200
 """Schedules of the suite and of the soak."""
 
 LENGTH = 8
