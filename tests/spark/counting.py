@@ -62,7 +62,14 @@ class Held(StatefulBolt):
 
 def session(master, **settings):
     builder = SparkSession.builder.master(master)
-    given = {**RECOMMENDED, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **settings}
+    given = {
+        **RECOMMENDED,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Whoever kills or cancels a task waits for the others of its job: by default Spark gives those two seconds.
+        "spark.python.task.killTimeout": "100ms",
+        **settings,
+    }
     for key, value in given.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -17,9 +17,7 @@ from tests.spark.spouting import PIPELINED
 
 
 def main():
-    # Whoever kills a worker waits for the end of the others in its job: by default Spark gives those two seconds.
-    settings = {"spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.python.task.killTimeout": "100ms"}
-    spark = session("local[12]", **settings, **PIPELINED)
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()}, **PIPELINED)
     for line in sys.stdin:
         asked = json.loads(line)
         drop_closed(spark)  # some programs count the runs that theirs takes
