@@ -112,7 +112,7 @@ def steps_to_try(stride: int) -> range:
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_a_crash_at_any_step(place: Path, provider: str, stride: int) -> None:
     config = {"topology.state.provider": provider}
-    for at in steps_to_try(stride):
+    for at in steps_to_try(stride if provider == "rocksdb" else min(stride, 2)):
         where = place / str(at)
         where.mkdir()
         if not crashed(at, where, config, abort_at=0):
@@ -174,7 +174,7 @@ def test_a_client_that_another_replaces_at_any_step_is_fenced_and_changes_nothin
         if not step.hit:
             break
         check_end(where)
-    assert fenced > 30 // stride
+    assert fenced >= 30 // stride
 
 
 @pytest.mark.parametrize("state", ["PREPARING", "COMMITTING"])
