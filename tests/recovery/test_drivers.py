@@ -412,11 +412,11 @@ class Bare(Stateful, BatchBolt):
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(Total, Bare), (Bare, Total)], ids=["taken-away", "added"])
 def test_hooks_may_be_taken_away_or_added_after_a_crash_at_any_moment(
-    place: Path, first: type[Bare], second: type[Bare]
+    place: Path, first: type[Bare], second: type[Bare], stride: int
 ) -> None:
     """A commit that no try can mend is mended so: the decision that was found names who is still to be told of it."""
     work = [lines("a b"), lines("b c"), lines("c d")]
-    for crash_at in range(1, 200):
+    for crash_at in range(1, 200, stride):
         with Driver(place, name=f"checkpoint-{crash_at}") as driver:
             try:
                 driver.start(totals(first()), crash_at=crash_at).run(work)
