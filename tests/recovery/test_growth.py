@@ -48,9 +48,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("limits", "provider"), [(LIMITS, "memory"), (NEVER, "rocksdb")], ids=["snapshots", "merges"]
-)
+@pytest.mark.parametrize(("limits", "provider"), [(LIMITS, "memory"), (NEVER, "rocksdb")], ids=["snapshots", "merges"])
 def test_over_100_transactions_files_and_replay_stay_bounded(
     place: Path, provider: str, limits: Limits, read: list[str]
 ) -> None:
