@@ -51,7 +51,6 @@ def seconds_of(text: object, *, zero: bool = False) -> float | None:
 
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
-ENGINES = ("auto", "pipelined", "jobs")
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
 
 WITHOUT_EFFECT = {
@@ -84,7 +83,7 @@ class Setting:
 
     key: str
     type: str
-    """``int``, ``seconds`` (an int or a float), ``switch``, ``text``, ``engine``, ``provider`` or ``options``."""
+    """``int``, ``seconds`` (an int or a float), ``switch``, ``text``, ``provider`` or ``options``."""
     default: Any
     doc: str
     least: int = 0
@@ -105,7 +104,6 @@ class Setting:
             "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
             "switch": "True or False",
             "text": "a text that is not empty",
-            "engine": " or ".join(map(repr, ENGINES)),
             "provider": 'the name of a registered provider, or "module:Class"',
             "options": "a mapping with texts as keys, or the JSON text of an object",
         }[self.type]
@@ -127,7 +125,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "The least time between the beginnings of two transactions of a DataFrame; of spouts as many begin in it as "
         "`topology.max.spout.pending` says, evenly spread. `trigger` overrules it.",
-        implied="1000; 100 with the pipelined engine, and 25 with a `Spout`",
+        implied="1000 with DataFrames, 100 with spouts, and 25 with a `Spout`",
     ),
     Setting(
         "topology.message.timeout.secs",
@@ -186,17 +184,10 @@ SETTINGS: tuple[Setting, ...] = (
         implied="`False`",
     ),
     Setting(
-        "topology.engine",
-        "engine",
-        "auto",
-        "How transactions of spouts run: `pipelined` in one Spark job that holds all tasks, `jobs` as Spark jobs of "
-        "their own; `auto` takes `pipelined` where it can. Those of DataFrames are jobs.",
-    ),
-    Setting(
         "topology.control.port",
         "int",
         0,
-        "The port of the driver that tasks of the pipelined engine connect to; 0 takes any that is free.",
+        "The port of the driver that the tasks of a topology of spouts connect to; 0 takes any that is free.",
         most=65535,
     ),
     Setting(
@@ -258,7 +249,6 @@ class Config:
     sleep_spout_wait_strategy_time_ms: int
     acker_executors: int | None
     trace: bool
-    engine: str
     control_port: int
     transactional_id: str
     transaction_timeout_secs: float
@@ -392,8 +382,6 @@ def _fits(setting: Setting, value: Any) -> bool:
         return isinstance(value, bool)
     if setting.type == "text":
         return isinstance(value, str) and value.strip() != ""
-    if setting.type == "engine":
-        return value in ENGINES
     if setting.type == "provider":
         return isinstance(value, str) and PROVIDER.fullmatch(value) is not None
     if setting.type == "int":

@@ -320,7 +320,7 @@ def spark() -> Iterator["object"]:
 
     from statefx.spark.session import RECOMMENDED
 
-    builder = SparkSession.builder.master("local[2]").appName("statefx-tests")
+    builder = SparkSession.builder.master("local[8]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
         "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
@@ -329,6 +329,7 @@ def spark() -> Iterator["object"]:
         # Whoever kills or cancels a task waits for the others of its job: by default Spark gives those two seconds.
         "spark.python.task.killTimeout": "100ms",
         "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",  # the slots are for tasks of spouts, which all live
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # bolts of test modules are found by their module's name
         "spark.sql.streaming.numRecentProgressUpdates": "10",
     }

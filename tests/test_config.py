@@ -26,7 +26,6 @@ def test_defaults(mapping):
         "topology.sleep.spout.wait.strategy.time.ms": 1,
         "topology.acker.executors": None,
         "topology.trace": False,
-        "topology.engine": "auto",
         "topology.control.port": 0,
         "topology.transactional.id": "words",
         "topology.transaction.timeout.secs": 600,
@@ -48,7 +47,6 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.sleep.spout.wait.strategy.time.ms": 5,
         "topology.acker.executors": 0,
         "topology.trace": True,
-        "topology.engine": "jobs",
         "topology.control.port": 7078,
         "topology.transactional.id": "orders",
         "topology.transaction.timeout.secs": 60,
@@ -146,11 +144,6 @@ SECONDS = "must be a number of seconds, more than 0"
             "must be the name of a registered",
         ),
         (
-            "topology.engine",
-            ["pipelind", "Jobs", None, 3],
-            "must be 'auto' or 'pipelined' or 'jobs'",
-        ),
-        (
             "topology.state.provider.config",
             [5, None, [], '"text"', "[1]", {1: 2}],
             "must be a mapping with texts as keys",
@@ -236,7 +229,7 @@ def test_the_reference_table_shows_every_setting():
     assert header == "| setting | default | allowed | meaning |"
     assert rule == "|---|---|---|---|"
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
-    assert rows[13] == (
+    assert rows[12] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
         "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
         "up to an hour), nor does waiting for slots that other jobs hold. |"

@@ -2,8 +2,8 @@
 
 Of one transaction (the numbers are those of rule 9; several may be in flight, each at another step)::
 
-    1 its input is there         2 PREPARING is durable     3 job P runs, or the only job; its acks are judged
-    4 PROCESSED is durable, where spouts emit metadata      5 job O runs; all acks are judged
+    1 its input is there         2 PREPARING is durable     3 the first segment runs; its acks are judged
+    4 PROCESSED is durable, where spouts emit metadata      5 the ordered one runs; all acks are judged
     6 COMMITTING is durable      7 all participants commit, again and again until all have
     8 COMMITTED is durable       9 what it came to is told
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("statefx")
 
 
 class Judge:
-    """Judges the acks of one plan's segments (rules 5.1, 5.2 and 9.2); `segments` is how many jobs an attempt has."""
+    """Judges the acks of one plan's segments (rules 5.1 and 5.2); `segments` is how many an attempt has."""
 
     def __init__(self, plan: Plan) -> None:
         self._segments = {

@@ -80,8 +80,6 @@ class Launch:
         Folder for caches of state; empty: the machine's own.
     others : tuple of Participant
         Who takes part in transactions besides state and the topology's sinks.
-    pending : int, optional
-        How many transactions may be in flight; by default what ``topology.max.spout.pending`` says.
     dataframe, wrap : callable
         As of `CommitterContext` and `Folders`.
 
@@ -102,7 +100,6 @@ class Launch:
         dumps: Callable[[Any], bytes] | None,
         cache: str = "",
         others: tuple[Participant, ...] = (),
-        pending: int | None = None,
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] = (),
         rescale: bool = False,
@@ -117,7 +114,7 @@ class Launch:
         self.topology = topology
         # Where a spout lives in its task, topology.max.spout.pending counts its tuples.
         one_by_one = topology.tracked_spouts or not topology.replaying_spouts
-        self.pending = pending or (1 if one_by_one else self.settings.max_spout_pending or 1)
+        self.pending = 1 if one_by_one else self.settings.max_spout_pending or 1
         self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.replaying_spouts.items()}
         self._adopt = adoptions(adopt)
         self._renaming = Renaming.given(rename, drop, topology)

@@ -84,8 +84,8 @@ class RunningAttempts:
     def _order(self, attempt: TransactionAttempt, running: _RunningAttempt) -> Order:
         """Return what the tasks of an attempt are told.
 
-        Their state opens as the transaction before has decided it, also while that is still being committed: job O
-        begins when COMMITTING of the one before it is durable (rule 2.3).
+        Their state opens as the transaction before has decided it, also while that is still being committed: the
+        ordered segment begins when COMMITTING of the one before it is durable (rule 2.3).
         """
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
@@ -101,7 +101,7 @@ class RunningAttempts:
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
         running = self._running[run.attempt]
-        running.acks += acks  # rule 9.2: with those of O those of P are judged again: O may have run P's tasks again
+        running.acks += acks  # those of both segments are judged together: ORDERED has received the rows of PROCESSING
         verdict = self.judge.judge(run.segment, run.attempt, running.acks)
         emissions = running.batch.emissions
         if isinstance(verdict, StatefxError):

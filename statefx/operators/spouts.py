@@ -18,7 +18,7 @@ spout                                        metadata                        the
 ===========================================  ==============================  =====================================
 `TransactionalSpout`                         the driver makes it             emits the same rows
 `PartitionedTransactionalSpout`, planning    the driver makes it             emits the same rows
-`PartitionedTransactionalSpout`              the task makes it, and it is    emits the same rows, once job P has ended
+`PartitionedTransactionalSpout`              the task makes it, and it is    emits the same rows, once it was emitted
                                              durable before a committer runs
 `OpaquePartitionedTransactionalSpout`        the task makes it               may emit other rows
 ===========================================  ==============================  =====================================

@@ -45,7 +45,6 @@ class Spout(ABC):
 
     Contract
     --------
-    - It needs the pipelined engine, whose tasks live.
     - ``ack(id)`` comes when the state of all bolts is committed and every tuple of the tree was acked, and never
       before; also if nobody processes the tuple. ``fail(id)`` comes when a bolt has failed a tuple of the tree, or when
       ``topology.message.timeout.secs`` are over. Of one delivery comes one of the two.

@@ -148,14 +148,10 @@ class Plan:
         """Partitions of every level."""
         return tuple(map(len, self.levels))
 
-    def driver_of(self, level: int) -> tuple[int, int]:
-        """Level and partition that stand for the driver, to which the tasks of `level` send their acks.
-
-        It is one partition more than there are tasks, behind the last level of the job that `level` is part of: acks
-        pass through the job's other levels as rows do, and no task after a cut ever reads those from before it.
-        """
-        behind = self.cut if level < self.cut else len(self.levels)
-        return behind, (*self.widths, 0)[behind]
+    @property
+    def driver(self) -> tuple[int, int]:
+        """Level and partition that stand for the driver: behind the last level, which acks pass through as rows do."""
+        return len(self.levels), 0
 
     def follows(self, component: str) -> bool:
         """Tell whether another task of the same Spark task reads from `component`."""

@@ -3,8 +3,8 @@
 Who says what a batch is, and where that becomes durable (rule 9.4)::
 
     planned   the driver           PREPARING(t, 0)      every attempt of t emits it
-    emitted   the first job P      PROCESSED(t, a)      the attempts after a emit it
-    opaque    each attempt's job   COMMITTING(t, a)     an attempt that is rolled back leaves nothing
+    emitted   its first segment    PROCESSED(t, a)      the attempts after a emit it
+    opaque    each attempt         COMMITTING(t, a)     an attempt that is rolled back leaves nothing
 
 The batch of t+1 begins behind that of t, also while t is in flight (rule 9.5). If the attempt of t that it began behind
 is rolled back, t+1 is as well (rule 6.1): so what it began behind is what the attempt of t says that is committed.

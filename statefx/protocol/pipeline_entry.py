@@ -14,10 +14,10 @@ class Stage(IntEnum):
 
     ADMITTED = 1  # PREPARING is being appended
     BEGUN = 2  # ... is durable
-    PROCESSING = 3  # job P runs, or the only job
+    PROCESSING = 3  # the first segment runs, or the only one
     EMITTED = 4  # P has succeeded; what its spouts emitted is not durable yet
     PROCESSED = 5  # waits for the transactions before it
-    ORDERED = 6  # job O runs
+    ORDERED = 6  # the ordered segment runs
     PREPARED = 7  # all tasks have prepared; waits for COMMITTED of the one before
     DECIDING = 8  # COMMITTING is being appended
     UNRESOLVED = 9  # COMMITTING is durable, or it is to be rolled back: the tasks are not told yet

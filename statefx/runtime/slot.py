@@ -388,9 +388,7 @@ class Slot:
             member.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
             self._ack(ack)
             return
-        # Rule 9.3: acks of job P have a partition of their own at the cut; behind it they ride to the last level.
-        level, partition = self._plan.driver_of(self._level)
-        self._outbox.send(self._address(level, partition, -1, member.task.id), wire.ACK, 0, ack.pack())
+        self._outbox.send(self._address(*self._plan.driver, -1, member.task.id), wire.ACK, 0, ack.pack())
 
     def _address(self, level: int, partition: int, edge: int, sender: TaskId) -> wire.Address:
         attempt = self._order.attempt

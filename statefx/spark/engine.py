@@ -1,34 +1,28 @@
-"""Runs segments, commits and rollbacks as Spark jobs."""
+"""Runs attempts, commits and rollbacks of a topology of DataFrames as Spark jobs."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
-import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.util import InheritableThread
 
 from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun, StoppedError
 from statefx.coordinator.orders import OrderSender
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack, Report
-from statefx.protocol.commands import Resolution, Segment
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.commands import Resolution
 from statefx.protocol.order import ResolutionOrder
 from statefx.spark import internals
-from statefx.spark.built import BuiltPlan, CutPartitions, CutShuffle, built_plans
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.frames import WIRE, Chain
@@ -57,13 +51,9 @@ class SparkEngine:
         self._storage = deployment.storage
         self._orders = OrderSender(deployment.plan, deployment.storage)
         self._tags: dict[str, str] = {}
-        self._processing = _ProcessingJobs(self._plan, self._context)
         self._waiting: deque[Job] = deque()
-        self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
-        self._kept: dict[TransactionAttempt, CutShuffle] = {}
-        """What jobs P have written, until job O of their transaction has ended."""
+        self._interrupts: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._session: SparkSession | None = None
-        self._built: Mapping[Segment, BuiltPlan] = {}
         self._query: StreamingQuery | None = None
         self._stopping = stopping
         self._wrap()
@@ -72,13 +62,6 @@ class SparkEngine:
         """Wrap what is run, for the workers of the current number."""
         self._chain = Chain(self._plan, self._parcel, self._frame, self._workers)
         self._hooks = internals.mapping(Hooks(self._parcel), WIRE, ["id"], self._workers)
-        if self._session is not None:
-            self._build(self._session)
-
-    def _build(self, session: SparkSession) -> None:
-        """Have Spark plan the segments, where the rows are those of spouts: a DataFrame has another plan each time."""
-        if not self._plan.raw:
-            self._built = built_plans(self._chain, self._plan, session)
 
     def bind(self, session: SparkSession, query: StreamingQuery | None = None) -> None:
         """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's.
@@ -89,11 +72,8 @@ class SparkEngine:
         if self._session is not None and internals.is_same(self._session, session):
             return
         self._session = session
-        if self._plan.cut:
-            self._partitions = CutPartitions(session, (*self._plan.widths, 0)[self._plan.cut])
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
-        self._build(session)
 
     def stop(self) -> None:
         """Cancel the jobs under way; their attempts end as stopped. Called by any thread."""
@@ -105,55 +85,27 @@ class SparkEngine:
     def start(self, job: Job) -> None:
         """Begin a job (see `Engine.start`).
 
-        The jobs of a plan that is not cut run one after the other, each when `next` is called, in the caller's thread:
-        it belongs to the query of Spark that calls back. The jobs of a cut plan have a thread each, because several of
-        them run side by side.
+        It runs when `next` is called, in the caller's thread: that belongs to the query of Spark that calls back.
         """
         self._tags[job.id] = f"statefx-{uuid.uuid4().hex}"
-        if not self._plan.cut:
-            self._waiting.append(job)
-        elif isinstance(job.work, SegmentRun) and job.work.segment is Segment.PROCESSING:
-            self._processing.waiting.append(job)
-            self._begin_processing()
-        else:
-            self._begin(job)
-
-    def _begin_processing(self) -> None:
-        for job in self._processing.turn():
-            self._begin(job)
-
-    def _begin(self, job: Job) -> None:
-        # An InheritableThread has a thread of its own in the JVM as well, with a copy of this one's local properties.
-        InheritableThread(target=self._run_aside, args=(job,), name=f"statefx-{job.id}", daemon=True).start()
+        self._waiting.append(job)
 
     def next(self, timeout_secs: float | None) -> Finished | None:
-        """Run the job that waits, or wait for one that runs (see `Engine.next`)."""
+        """Run the job that waits (see `Engine.next`)."""
         if self._waiting:
             return self._run(self._waiting.popleft())
-        self._begin_processing()  # not in `cancel`: what it makes room for is what is cancelled next
         with contextlib.suppress(queue.Empty):
-            finished = self._finished.get(timeout=timeout_secs)
-            if finished is not None:
-                self._processing.ended(finished.job_id)
-                self._begin_processing()
-            return finished
+            self._interrupts.get(timeout=timeout_secs)
         return None
 
     def cancel(self, job_id: str) -> None:
-        """Cancel a job (see `Engine.cancel`).
-
-        One that is just about to begin runs to its end: nobody takes what it comes to, and nothing of it counts.
-        """
-        tag = self._tags.pop(job_id, None)
+        """Drop a job that has not run (see `Engine.cancel`)."""
+        self._tags.pop(job_id, None)
         self._waiting = deque(job for job in self._waiting if job.id != job_id)
-        self._processing.ended(job_id)
-        if tag is not None:
-            with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
-                self._context().cancelJobsWithTag(tag)
 
     def interrupt(self) -> None:
         """Let `next` return."""
-        self._finished.put(None)
+        self._interrupts.put(None)
 
     def status(self) -> dict[str, Any]:
         """Return its name."""
@@ -161,13 +113,6 @@ class SparkEngine:
 
     def close(self) -> None:
         """Do nothing: Spark frees what a job has held when it ends."""
-
-    def _run_aside(self, job: Job) -> None:
-        try:
-            finished = self._run(job)
-        except BaseException as error:  # noqa: BLE001 - it ends the driver, not this thread alone
-            finished = Finished(job.id, failure=error)
-        self._finished.put(finished)
 
     def _run(self, job: Job) -> Finished:
         try:
@@ -199,76 +144,27 @@ class SparkEngine:
             raise
 
     def _segment(self, job_id: str, run: SegmentRun) -> tuple[Ack, ...]:
-        """Run a segment as one Spark job; keep what job P has written until job O has ended."""
+        """Run a transaction as one Spark job; return the acks of its tasks."""
         assert self._session is not None
-        txid, done = run.order.attempt.txid, False
-        if run.segment is Segment.PROCESSING:
-            self._free(txid, txid)  # of the attempts before this one: nobody reads it any more
-        try:
-            if self._chain.levels[run.segment].start == len(self._plan.levels):  # no committer: all has been done
-                return ()
-            with self._orders.sent(run.order) as text:
-                acks = self._acks(job_id, text, run)
-            # a job P that ended although it was cancelled has written what no job O will read
-            done = run.segment is Segment.PROCESSING and job_id in self._tags
-        finally:
-            if run.segment is Segment.ORDERED:
-                self._free(0, txid)
-            elif not done:
-                self._drop(run.order.attempt)
+        with self._orders.sent(run.order) as text:
+            acks = self._job(job_id, text, lambda own: self._run_over(own, run, run.work), check=True)
+            if not acks:  # Spark leaves out what it knows to be empty (rule 5.6)
+                empty = self._no_rows(run.work)
+                acks = self._job(job_id, text, lambda own: self._run_over(own, run, empty), check=True)
         return tuple(map(Ack.unpack, acks))
-
-    def _acks(self, job_id: str, order: str, run: SegmentRun) -> list[bytes]:
-        """Run a segment's job; return the acks of its tasks."""
-        built = self._built.get(run.segment)
-        if built is not None:
-            # Whether a stage ran twice is not asked: rows of spouts have barriers, whose tokens tell (rules 5.1, 5.4).
-            return self._job(job_id, order, lambda own: self._run_built(own, run, built))
-        acks = self._job(job_id, order, lambda own: self._run_over(own, run, run.work), check=True)
-        if not acks:  # Spark leaves out what it knows to be empty (rule 5.6)
-            empty = self._no_rows(run.work)
-            acks = self._job(job_id, order, lambda own: self._run_over(own, run, empty), check=True)
-        return acks
-
-    def _run_built(self, own: Any, run: SegmentRun, built: BuiltPlan) -> list[bytes]:
-        """Run a segment over rows of spouts; return its acks."""
-        attempt = run.order.attempt
-        internals.activate(built.session)  # the nodes that are copied go by the settings of the thread
-        names = self._labels.name_stages(own, run.segment, attempt)
-        leaf = built.leaf(self._kept[attempt].rows()) if run.segment is Segment.ORDERED else None
-        top, shuffles = built.copied(own, names, leaf)
-        if run.segment is Segment.PROCESSING:
-            self._kept[attempt] = CutShuffle(top, shuffles, self._partitions)
-            return built.payloads(built.leaf(self._kept[attempt].acks()))
-        try:
-            return built.payloads(top)
-        finally:
-            internals.free(self._context(), shuffles)
 
     def _run_over(self, own: Any, run: SegmentRun, frame: DataFrame) -> list[bytes]:
         """Run a whole transaction over `frame`; return its acks."""
         assert self._session is not None
         # The plan's shuffles are made by the settings of the thread.
         internals.activate(self._session)
-        acks = self._chain.over(run.segment, frame)
-        names = self._labels.name_stages(own, run.segment, run.order.attempt)
+        acks = self._chain.over(frame)
+        names = self._labels.name_stages(own, run.order.attempt)
         internals.make_shuffles(acks, len(self._plan.levels), own, names)
         return internals.collected(acks, "payload")
 
-    def _free(self, first: int, last: int) -> None:
-        """Free what the jobs P of transactions `first` to `last` have written."""
-        for attempt in [each for each in list(self._kept) if first <= each.txid <= last]:
-            self._drop(attempt)
-
-    def _drop(self, attempt: TransactionAttempt) -> None:
-        kept = self._kept.pop(attempt, None)
-        if kept is not None:
-            internals.free(self._context(), kept.shuffles)
-
-    def reuses(self, work: DataFrame | None) -> bool:
+    def reuses(self, work: DataFrame) -> bool:
         """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""
-        if work is None:  # spouts emit it
-            return False
         try:
             return internals.keeps_shuffles(work)
         except (PySparkException, Py4JError):
@@ -397,44 +293,3 @@ class SparkEngine:
     def _context(self) -> Any:
         assert self._session is not None
         return self._session.sparkContext
-
-
-@dataclass
-class _ProcessingJobs:
-    """The jobs P that run, and those that wait for their turn, in order.
-
-    Spark gives slots to jobs in the order in which they began. If all jobs P that may be in flight began at once, each
-    job O, and so each commit, would queue behind all of them. A job that waits here is no try, and no time of its
-    timeout passes. The SparkContext knows how many slots there are; a cluster may grow and shrink.
-    """
-
-    plan: Plan
-    context: Callable[[], Any]
-    waiting: deque[Job] = field(default_factory=deque)
-    _running: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        # The most tasks of one job that can run at once: those of its widest level.
-        self._width = max(map(len, self.plan.levels[: self.plan.cut]), default=1)
-
-    def ended(self, job_id: str) -> None:
-        """Make room for another job: one has ended, or was cancelled."""
-        self._running.discard(job_id)
-        self.waiting = deque(job for job in self.waiting if job.id != job_id)
-
-    def turn(self) -> list[Job]:
-        """Return the jobs whose turn it is to begin now.
-
-        There is one job more than fills the slots: they would idle while the last task of a stage ends.
-        """
-        begun = []
-        while self.waiting and (not self._running or (len(self._running) - 1) * self._width < self._slots()):
-            begun.append(self.waiting.popleft())
-            self._running.add(begun[-1].id)
-        return begun
-
-    def _slots(self) -> int:
-        try:
-            return int(self.context().defaultParallelism)
-        except (AttributeError, Py4JError):  # the context was stopped: the job begins, and says so
-            return sys.maxsize

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructType
 
 from statefx.plan import wire
 from statefx.plan.groupings import ROUTERS, RowExpressions, Spread
 from statefx.plan.levels import EDGE_COLUMN, Plan
-from statefx.plan.segments import segments_of
-from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
 from statefx.spark import internals
 from statefx.spark.worker import LevelFunction, Parcel
@@ -149,14 +147,12 @@ class Chain:
     """The stages of a topology as one chain of DataFrames.
 
     Built once: a plan from Python costs milliseconds a stage when its functions are wrapped again for each transaction.
-    It is run by the workers of `number` (see `internals.worker_program`). `levels` says what each segment runs of the
-    plan.
+    It is run by the workers of `number` (see `internals.worker_program`).
     """
 
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame, number: int = 0) -> None:
-        self._route = Intake(plan, frame).route if plan.raw else lambda rows: rows
-        self.levels = {segment: part.levels for segment, part in segments_of(plan).items()}
-        self._widths = (*plan.widths, 0)
+        self._route = Intake(plan, frame).route
+        self._widths = plan.widths
         self._target = F.col("target")
         routed = self._route(frame).columns
         self._stages = [
@@ -164,30 +160,15 @@ class Chain:
             for level in range(len(plan.levels))
         ]
 
-    def over(self, segment: Segment, rows: DataFrame) -> DataFrame:
-        """Return what the tasks of a segment send to the driver, and job P to job O as well.
-
-        These are the acks; of ``PROCESSING`` all that goes over the cut, by target, the acks in a partition behind the
-        rows (see `Plan.driver_of`). For ``ORDERED``, `rows` are those at the cut, a partition for each task behind it.
-        """
-        levels = self.levels[segment]
-        for level in levels:
-            if level == 0:
-                rows = self._route(rows)
-            elif level > levels.start:
-                rows = self._by_target(rows, self._widths[level])
-            rows = self._stages[level](rows)
-        return self._by_target(rows, self._widths[levels.stop] + 1) if segment is Segment.PROCESSING else rows
-
-    def _by_target(self, rows: DataFrame, width: int) -> DataFrame:
-        # By the number itself: `repartition` would hash it, and put two tasks of a level into one partition.
-        return rows.repartitionById(width, self._target)
-
-
-def no_rows(session: SparkSession, plan: Plan) -> DataFrame:
-    """Return what the tasks of the first level are given where spouts make the rows: a partition each."""
-    width = plan.widths[0]
-    return session.range(0, width, 1, width)
+    def over(self, rows: DataFrame) -> DataFrame:
+        """Return what the tasks send to the driver: their acks."""
+        rows = self._route(rows)
+        for level, stage in enumerate(self._stages):
+            if level:
+                # By the number itself: `repartition` would hash it, and put two tasks of a level into one partition.
+                rows = rows.repartitionById(self._widths[level], self._target)
+            rows = stage(rows)
+        return rows
 
 
 def _narrowed(frame: DataFrame, width: int) -> DataFrame:

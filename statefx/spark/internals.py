@@ -350,7 +350,7 @@ def _leaves(plan: Any) -> Iterator[Any]:
 # ---- physical plans: stages of ours (MapInArrow) and the shuffles between them
 
 _NODE = re.compile(r"^(\d+) ([ :]*[:+]- )?(?:\*\(\d+\) )?(\w+)")
-_STAGE, _SHUFFLE, _CODEGEN = "MapInArrowExec", "ShuffleExchangeExec", "WholeStageCodegenExec"
+_STAGE, _SHUFFLE = "MapInArrowExec", "ShuffleExchangeExec"
 
 
 def make_shuffles(frame: DataFrame, stages: int, own: Any, names: Sequence[str]) -> None:
@@ -417,25 +417,6 @@ def copied_onto(node: Any, child: Any) -> Any:
     return node.withNewChildInternal(child)
 
 
-def scan_frame(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Return a DataFrame of a schema that stands on the RDD of `frame`, for a plan that is never run."""
-    session = frame.sparkSession
-    inner = session._jsparkSession
-    rows = frame._jdf.queryExecution().toRdd()
-    return DataFrame(inner.internalCreateDataFrame(rows, inner.parseDataType(schema.json()), False), session)
-
-
-def scan_of(frame: DataFrame) -> Any:
-    """Return the node that gives the rows of a DataFrame from `scan_frame`, as a pattern for `scan_over`."""
-    scan = frame._jdf.queryExecution().executedPlan()
-    return scan.child() if scan.getClass().getSimpleName() == _CODEGEN else scan
-
-
-def scan_over(scan: Any, rdd: Any) -> Any:
-    """Return a copy of a node from `scan_of` that gives the rows of an RDD."""
-    return scan.copy(scan.output(), rdd, scan.name(), scan.outputPartitioning(), scan.outputOrdering(), scan.stream())
-
-
 def sql_settings(session: SparkSession) -> Any:
     """Return a session's settings as java.util.Properties; tasks look for them there (`own_properties`).
 
@@ -472,34 +453,6 @@ def task_slots(context: SparkContext) -> int:
 def shuffle_of(exchange: Any) -> Any:
     """Return the shuffle of an exchange, which is made now if it is not there yet."""
     return exchange.shuffleDependency()
-
-
-def shuffle_partitions(context: SparkContext, numbers: range) -> Any:
-    """Return what `shuffle_rows` takes to read these partitions; each costs calls into the JVM, so make it once."""
-    jvm = _jvm(context)
-    execution, none = jvm.org.apache.spark.sql.execution, jvm.scala.Option.empty()
-    gateway: Any = context._gateway
-    array = gateway.new_array(execution.ShufflePartitionSpec, len(numbers))
-    for at, number in enumerate(numbers):
-        array[at] = execution.CoalescedPartitionSpec(number, number + 1, none)
-    return array
-
-
-def shuffle_rows(exchange: Any, numbers: Any) -> Any:
-    """Return an RDD of some partitions behind an exchange; Spark runs what is below only where files are missing."""
-    return exchange.getShuffleRDD(numbers)
-
-
-def free(context: SparkContext, shuffles: Sequence[Any]) -> None:
-    """Delete the files of shuffles, without waiting for it.
-
-    Spark does it by itself only when the JVM has collected the plan as garbage, which may be in half an hour.
-    """
-    with contextlib.suppress(Py4JError, AttributeError):  # the context was stopped, and its files are gone
-        cleaner = _scala(context).cleaner()
-        if cleaner.isDefined():  # `spark.cleaner.referenceTracking` may be off
-            for each in shuffles:
-                cleaner.get().doCleanupShuffle(each.shuffleId(), False)
 
 
 # ---- results of jobs

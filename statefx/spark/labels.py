@@ -10,8 +10,6 @@ from collections import Counter
 from typing import Any
 
 from statefx.plan.levels import INGEST, Plan
-from statefx.plan.segments import segments_of
-from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 from statefx.spark.internals import STAGE_DETAILS, STAGE_NAME
@@ -32,23 +30,17 @@ class Labels:
         self._name = name
         self._details = details
         self._levels = [_bolts(plan, level) for level in range(len(plan.levels))]
-        read = f"read {_short(', '.join(plan.streams))}"
-        self._bolts = {
-            segment: [_bolts(plan, level) for level in part.levels] for segment, part in segments_of(plan).items()
-        }
-        before = {Segment.WHOLE: [read], Segment.PROCESSING: [read], Segment.ORDERED: []}
-        behind = {Segment.WHOLE: [], Segment.PROCESSING: ["acks"], Segment.ORDERED: []}
-        self._stages = {each: [*before[each], *bolts, *behind[each]] for each, bolts in self._bolts.items()}
+        self._read = f"read {_short(', '.join(plan.streams))}"
 
-    def name_stages(self, own: Any, segment: Segment, attempt: TransactionAttempt) -> list[str]:
-        """Name the job of a segment of an attempt; return the names of its stages, lowest first.
+    def name_stages(self, own: Any, attempt: TransactionAttempt) -> list[str]:
+        """Name the job of an attempt; return the names of its stages, lowest first.
 
         The first one is that of a shuffle below the first level, which not all plans have.
         """
         text = _text(attempt)
-        own.setProperty(DESCRIPTION, f"{self._name} {text}: {_short(_THEN.join(self._bolts[segment]))}")
+        own.setProperty(DESCRIPTION, f"{self._name} {text}: {_short(_THEN.join(self._levels))}")
         own.setProperty(STAGE_DETAILS, self._details)
-        return [f"{stage} {text}" for stage in self._stages[segment]]
+        return [f"{stage} {text}" for stage in (self._read, *self._levels)]
 
     def name_run(self, own: Any, run: str) -> list[str]:
         """Name the job of a run, which holds all tasks; return the names of its stages, lowest first."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.progress import SLOW_SECS
 from statefx.coordinator.spouts import SpoutSource
-from statefx.spark.engine import SparkEngine
 from statefx.spark.pipelined.engine import PipelinedEngine
 
 logger = logging.getLogger("statefx")
@@ -21,7 +20,7 @@ _WATCH_SECS = 1.0
 class SpoutFeed:
     """Runs the transactions of a topology's spouts (see `Feed`)."""
 
-    def __init__(self, source: SpoutSource, coordinator: Coordinator, engine: SparkEngine | PipelinedEngine) -> None:
+    def __init__(self, source: SpoutSource, coordinator: Coordinator, engine: PipelinedEngine) -> None:
         self._source = source
         self._coordinator = coordinator
         self._engine = engine

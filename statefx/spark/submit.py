@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.admin.starting import fit_state
-from statefx.config import SPELLINGS, seconds_of
+from statefx.config import SPELLINGS, Config, seconds_of
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import Engine
@@ -26,13 +26,13 @@ from statefx.spark.checkpoint import SparkCheckpoint, query_id
 from statefx.spark.engine import SparkEngine
 from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
-from statefx.spark.frames import no_rows, unite
+from statefx.spark.frames import unite
 from statefx.spark.internals import clone, sources_of
 from statefx.spark.parallel import Executors
 from statefx.spark.pickling import dumps
-from statefx.spark.pipelined.choice import is_pipelined
 from statefx.spark.pipelined.engine import PipelinedEngine, warm_up
 from statefx.spark.pipelined.plan import planning_session
+from statefx.spark.pipelined.slots import check_slots
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query, watch
 from statefx.spark.session import check_session, hint
@@ -44,7 +44,7 @@ from statefx.topology.submission import check_closing, check_trees
 logger = logging.getLogger("statefx")
 
 INTERVAL_MS = 1000
-PIPELINED_INTERVAL_MS = 100
+SPOUTS_INTERVAL_MS = 100
 """The time between two transactions where no setting says it. A Spark job costs some 100 ms; a transaction of tasks
 that live 10 to 20, in most of which they wait for the disk."""
 
@@ -143,41 +143,38 @@ def _submit(
         **changes,
         dataframe=partial(frame_of, session),
     )
-    streaming = topology.streaming
     _check_arguments(topology, trigger, batchId, progress)
-    pipelined = is_pipelined(topology, launch.settings, launch.plan, session)
-    frame = None if pipelined else _check_frame(launch, session)
-    default_ms = launch.settings.state_checkpoint_interval_ms
-    if default_ms is None:
-        default_ms = PIPELINED_INTERVAL_MS if pipelined else INTERVAL_MS
-        if topology.tracked_spouts:
-            default_ms = TRACKED_INTERVAL_MS
+    default_ms = _interval_ms(topology, launch.settings)
     arguments = {}
-    if streaming or topology.reads_spouts or trigger is not None:
+    if topology.streaming or topology.reads_spouts or trigger is not None:
         arguments = _checked_trigger(trigger, default_ms)
+    frame = None
+    if topology.reads_spouts:
+        check_slots(topology, launch.plan, session)
+    else:
+        frame = _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
-    own = planning_session(session) if pipelined else clone(session)
-    if pipelined:
+    own = planning_session(session) if frame is None else clone(session)
+    if frame is None:
         warm_up(own, launch.plan)
     log = _take_generation(launch, own, changes["adopt"])
     shown = bar(topology.name, progress)
     stopping = threading.Event()
     deployment, timeout_secs = launch.deployment(log), launch.settings.transaction_timeout_secs
-    engine: SparkEngine | PipelinedEngine
+    feed: Feed
     if frame is None:
-        engine = PipelinedEngine(deployment, own, timeout_secs, launch.settings.control_port, stopping)
+        living = PipelinedEngine(deployment, own, timeout_secs, launch.settings.control_port, stopping)
+        coordinator = _coordinator(launch, log, living, stopping, shown, rest=living.rest)
+        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, living)
     else:
         engine = SparkEngine(deployment, frame, timeout_secs, stopping)
         engine.bind(own)  # for what is recovered before Spark's query has brought a session of its own
-    coordinator = _coordinator(launch, log, engine, stopping, shown)
-    feed: Feed
-    if frame is None or isinstance(engine, PipelinedEngine) or topology.reads_spouts:
-        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
-    elif streaming:
-        unasked_ms = default_ms if trigger is None else None
-        feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
-    else:
-        feed = BatchFeed(frame, batchId, session, coordinator, engine, close_time="closeTime" in arguments)
+        coordinator = _coordinator(launch, log, engine, stopping, shown)
+        if topology.streaming:
+            unasked_ms = default_ms if trigger is None else None
+            feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
+        else:
+            feed = BatchFeed(frame, batchId, session, coordinator, engine, close_time="closeTime" in arguments)
     query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()
@@ -199,10 +196,17 @@ def _stream_feed(
     return StreamFeed(frame, launch.folders, checkpoint, trigger, name, coordinator, engine, unasked_ms)
 
 
-def _check_frame(launch: Launch, session: SparkSession) -> DataFrame:
-    """Return the rows of all streams as one DataFrame, if Spark can run it; for spouts one that has none."""
-    if launch.topology.reads_spouts:
-        return no_rows(session, launch.plan)
+def _interval_ms(topology: Topology, settings: Config) -> int:
+    """Return the time between two transactions."""
+    if settings.state_checkpoint_interval_ms is not None:
+        return settings.state_checkpoint_interval_ms
+    if topology.tracked_spouts:
+        return TRACKED_INTERVAL_MS
+    return SPOUTS_INTERVAL_MS if topology.reads_spouts else INTERVAL_MS
+
+
+def _check_frame(launch: Launch) -> DataFrame:
+    """Return the rows of all streams as one DataFrame, if Spark can run it."""
     frame = unite({one.id: one.dataframe for one in launch.topology.components if one.is_stream})
     if launch.topology.streaming:
         check_stream(frame)
@@ -230,14 +234,19 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
 
 
 def _coordinator(
-    launch: Launch, log: TransactionLog, engine: Engine, stopping: threading.Event, shown: Bar | None
+    launch: Launch,
+    log: TransactionLog,
+    engine: Engine,
+    stopping: threading.Event,
+    shown: Bar | None,
+    rest: Callable[[float], bool] | None = None,
 ) -> Coordinator:
     return launch.coordinator(
         log,
         engine,
         launch.janitor(log),
         pause=lambda secs: not stopping.wait(secs),
-        rest=engine.rest if isinstance(engine, PipelinedEngine) else None,
+        rest=rest,
         committed=shown.committed if shown is not None else lambda done: None,
     )
 

@@ -16,10 +16,7 @@ from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import BoltError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.plan.segments import segments_of
 from statefx.protocol.barrier import Ack, Report
-from statefx.protocol.commands import Segment
-from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder, RunOrder
 from statefx.runtime.orders import SentOrder
 from statefx.state.contract.store import FILES_MAX
@@ -85,8 +82,6 @@ class LocalEngine(InProcessEngine):
         self._random = random.Random(seed or 0)
         self._mixed = seed is not None
         self._acks: list[Ack] = []
-        self._segments = segments_of(self._plan)
-        self._kept: dict[TransactionAttempt, Sequence[Sequence[pa.RecordBatch]]] = {}
 
     def inject(self, faults: Sequence[Fault]) -> None:
         """Have these strike once, each in the next attempt that it fits."""
@@ -113,33 +108,22 @@ class LocalEngine(InProcessEngine):
         return False  # no two attempts share results here
 
     def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
-        """Run one segment of an attempt; of the first one keep what the second one reads."""
+        """Run an attempt."""
         with self._orders.sent(run.order) as text:
             return self._levels(run, SentOrder(text, self._deployment))
 
     def _levels(self, run: SegmentRun, order: RunOrder) -> tuple[Ack, ...]:
-        levels, attempt = self._segments[run.segment].levels, run.order.attempt
-        inputs: Sequence[Sequence[pa.RecordBatch]]
-        if run.segment is Segment.ORDERED:
-            inputs = self._kept.pop(attempt)
-        else:
-            if len(self._segments) == 1:
-                self.seen.clear()
-            inputs = scatter(self._plan, run.work)
-        acks: list[Ack] = []
-        for level in levels:
+        self.seen.clear()
+        inputs: Sequence[Sequence[pa.RecordBatch]] = scatter(self._plan, run.work)
+        widths = (*self._plan.widths, 1)  # the last one is the driver's
+        for level in range(len(self._plan.levels)):
             sent = []
             for partition in range(len(self._plan.levels[level])):
                 process = self._random.choice(self.workers.processes)
                 sent.append(self._run(TaskJob(process, order, (level, partition), inputs[partition], self.seen)))
-            self._check_job(level, level + 1 == levels.stop)
-            driver = self._plan.driver_of(level)[1]
-            widths = (*self._plan.widths, 0)
+            self._check_job(level, level + 2 == len(widths))
             inputs = self._shuffled(sent, widths[level + 1])
-            if level + 1 == levels.stop:
-                acks = [Ack.unpack(row[4]) for rows in sent for row in rows if (row[0], row[1]) == (driver, wire.ACK)]
-        if run.segment is Segment.PROCESSING:
-            self._kept[attempt] = inputs
+        acks = [Ack.unpack(payload) for batch in inputs[0] for _, _, _, payload in wire.rows_of(batch)]
         echoed = self._acks if self._struck(lambda fault: isinstance(fault, Echo)) else []
         self._acks = acks
         return (*echoed, *acks)

@@ -110,8 +110,8 @@ class LocalRunEngine(RunEngine):
     def inject(self, faults: Sequence[Fault]) -> None:
         """Refuse them: no task runs again."""
         raise ConfigError(
-            "these faults are for tasks of which each runs one attempt: leave topology.engine 'auto'",
-            key="topology.engine",
+            "these faults happen to Spark tasks of which each runs one attempt, as those of streams do; the tasks of "
+            "spouts live on"
         )
 
     def wake(self) -> None:

@@ -122,8 +122,7 @@ class TopologyTester:
     checkpointLocation : str or path
         As for ``submit``.
     config : Mapping, optional
-        As for ``submit``. Tasks live as those of the pipelined engine do if ``topology.engine`` is ``pipelined``; else
-        each runs one attempt, as in a Spark job.
+        As for ``submit``.
     adopt : str or collection of str, optional
         As for ``submit``.
     rename, drop, rescale : Mapping, collection of str, bool, optional
@@ -137,9 +136,9 @@ class TopologyTester:
     steps : DurableSteps, optional
         Counts them in its place, as `statefx.testing.crashes.crashes` wants.
     processes, seed : int
-        How many worker processes there are, and the seed of the choice between them and of the order in which outputs
-        arrive. By default one, and everything in order. Where tasks live, each slot has a process of its own, and the
-        seed (by default 0) decides in which order all that is sent arrives.
+        Of streams: how many worker processes there are, and the seed of the choice between them and of the order in
+        which outputs arrive. By default one, and everything in order. Tasks of a topology of spouts live, each slot in
+        a process of its own, and the seed (by default 0) decides in which order all that is sent arrives.
     freshObjects : bool
         Whether every attempt of a task gets a bolt object of its own, as it may on Spark, where the next transaction
         can come to any worker: what a bolt keeps in its attributes rather than in its state is then lost, and the
@@ -177,8 +176,7 @@ class TopologyTester:
     """
 
     _others: tuple[Participant, ...] = ()
-    _pending: int | None = None
-    """Those of `Launch`. No topology has others than these yet; tests of the coordinator do."""
+    """As of `Launch`; tests of the coordinator have some."""
 
     def __init__(
         self,
@@ -230,7 +228,7 @@ class TopologyTester:
         steps, limits = self._steps, self._limits
         launch = Launch(
             self.topology, self._config, checkpoint, **given,
-            caller="TopologyTester", dumps=_dumps(), cache=self._cache, others=self._others, pending=self._pending,
+            caller="TopologyTester", dumps=_dumps(), cache=self._cache, others=self._others,
             dataframe=_dataframe, wrap=lambda storage: SteppedStorage(storage, steps),
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
@@ -240,7 +238,7 @@ class TopologyTester:
         log = launch.take_generation(opened)
         deployment = launch.deployment(log, limits.files_max)
         self._engine: LocalEngine | LocalRunEngine
-        if launch.settings.engine == "pipelined" or self.topology.tracked_spouts:
+        if self.topology.reads_spouts:
             worker = partial(Process, deployment, steps, self._cache, fresh=fresh)
             timeout_secs = launch.settings.transaction_timeout_secs
             self._engine = LocalRunEngine(deployment, worker, seed or 0, timeout_secs, self._clock)
@@ -413,7 +411,7 @@ class TopologyTester:
         Raises
         ------
         ConfigError
-            ``topology.engine`` is ``pipelined``: they happen to Spark tasks of which each runs one attempt.
+            The topology reads spouts: they happen to Spark tasks of which each runs one attempt.
         """
         if faults:
             self._engine.inject(faults)

@@ -62,13 +62,6 @@ def check_config(topology: Topology, config: Config) -> None:
             "less parallelism, or several topologies"
         )
     check_trees(topology, config, (config.state_checkpoint_interval_ms or 0) / 1000)
-    if streams and config.engine == "pipelined":
-        raise ConfigError(
-            f"topology.engine is 'pipelined', but {topology.name!r} reads DataFrames ({', '.join(streams)}), whose "
-            "rows only a Spark job brings: leave it at 'auto', or read with spouts",
-            key="topology.engine",
-            value=config.engine,
-        )
 
 
 def check_trees(topology: Topology, config: Config, interval_secs: float) -> None:

@@ -243,9 +243,8 @@ def kafka_cases(args: argparse.Namespace) -> list[Case]:
         *(
             Case(group, name, "kafka_latency.py", paced, args.warmup, args.batches, options)
             for name, options in (
-                ("pipelined", ("--engine", "pipelined")),
-                ("pipelined, every 20 ms", ("--engine", "pipelined", "--interval-ms", "20")),
-                ("jobs, without a pause", ("--engine", "jobs", "--interval-ms", "0")),
+                ("every 100 ms", ()),
+                ("every 20 ms", ("--interval-ms", "20")),
             )
         ),
         Case(f"Kafka to state to Kafka at full speed, {few.rows:,} records a transaction", "in turns",

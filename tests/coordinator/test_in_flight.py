@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from statefx.errors import AttemptsExhaustedError
 from statefx.testing.crashes import crashes
-from statefx.testing.faults import Fault, HooksFail, JobFails, Lost, Zombie
+from statefx.testing.living import LocalRunEngine
 from statefx.testing.steps import DurableSteps
 from tests.coordinator.in_flight import InFlight
 from tests.testing.topologies import REFERENCES, lines, totals, words
 
 WORKS = [lines("to be or not to be"), lines("that is"), lines(), lines("the question"), lines("to be", "to do")]
-TOPOLOGY = totals()
+TOPOLOGY = totals(works=WORKS)
 """`split` is before the cut; `count` and `total` are committers, and `total` has hooks."""
 
 PROVIDERS = ["memory", "tests.testing.eager:EagerProvider"]
@@ -32,7 +31,7 @@ class Place:
     def start(self, **given: Any) -> InFlight:
         config = {**self.config, **given.pop("config", {})}
         given = {"cache": self.folder / "cache", **given}
-        made = InFlight(TOPOLOGY, self.folder / "checkpoint", config, **given)
+        made = InFlight(TOPOLOGY, self.folder / "checkpoint", config=config, **given)
         self.made.append(made)
         return made
 
@@ -69,7 +68,7 @@ def records(tester: InFlight) -> list[str]:
 @pytest.mark.slow
 def test_transactions_begin_before_those_before_them_are_decided(here: Place) -> None:
     tester = here.start()
-    tester.drive(WORKS)
+    tester.drain()
     here.check(tester)
     assert tester.at_once() == 3
     began = records(tester).index("PREPARING(3, 0)")
@@ -78,64 +77,46 @@ def test_transactions_begin_before_those_before_them_are_decided(here: Place) ->
 
 def test_what_they_came_to_is_told_once_each_and_in_order(here: Place) -> None:
     tester = here.start()
-    tester.drive(WORKS)
+    tester.drain()
     told = tester._progress.recent()
     assert [done["txid"] for done in told] == [1, 2, 3, 4, 5]
     assert [done["numInputRows"] for done in told] == [1, 1, 0, 1, 2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_jobs_end_in_any_order(here: Place, seed: int) -> None:
-    tester = here.start(seed=seed, processes=2)
-    tester.drive(WORKS)
-    here.check(tester)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [None, 0, 1, 2])
-@pytest.mark.parametrize(
-    "fault",
-    [JobFails(0), JobFails(2), Lost("split", 1, "barrier"), Lost("count", 0), Zombie("total"), HooksFail(done=0)],
-    ids=repr,
-)
-def test_what_fails_is_tried_again_with_what_is_behind_it(here: Place, fault: Fault, seed: int | None) -> None:
     tester = here.start(seed=seed)
-    tester.inject(fault, fault)
-    tester.drive(WORKS)
+    tester.drain()
     here.check(tester)
-
-
-def test_a_failure_in_the_middle_leaves_alone_what_is_below_it(here: Place) -> None:
-    tester = here.start()
-    tester.when("after PREPARING(3, 0)", lambda: tester.when("after PREPARING(4, 0)", lambda: fail(tester)))
-    tester.drive(WORKS)
-    here.check(tester)
-    rolled_back = [record for record in records(tester) if record.startswith("ROLLED_BACK")]
-    assert rolled_back == ["ROLLED_BACK(4, 0)", "ROLLED_BACK(3, 0)", "ROLLED_BACK(2, 0)"]
-    assert tester.pauses == [0.1], "one try, of the transaction that failed alone"
-
-
-def fail(tester: InFlight) -> None:
-    tester.inject(JobFails(2))
 
 
 @pytest.mark.slow
-def test_one_that_fails_too_often_ends_the_run_and_all_behind_it_is_rolled_back(here: Place) -> None:
+@pytest.mark.parametrize("level", [0, -1])
+@pytest.mark.parametrize(
+    "moment", ["PREPARING(2, 0)", "PREPARING(3, 0)", "COMMITTING(1, 0)", "COMMITTING(3, 0)", "prepare count/0 for 2"]
+)
+def test_what_fails_is_tried_again_with_what_is_behind_it(here: Place, moment: str, level: int) -> None:
     tester = here.start()
-    tester.inject(*[JobFails(0)] * 30)
-    with pytest.raises(AttemptsExhaustedError, match="transaction 1 failed 8 times"):
-        tester.drive(WORKS)
-    with here.start() as restarted:
-        restarted.drive(WORKS)
-        here.check(restarted)
+    assert isinstance(tester._engine, LocalRunEngine)
+    runs = tester._engine.runs
+
+    def lose() -> None:
+        """Lose a slot, of spouts or of the last level."""
+        assert runs
+        runs[-1].lose(sorted(runs[-1].slots)[level])
+
+    tester.when(f"after {moment}", lose)
+    tester.drain()
+    here.check(tester)
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_rolls_back_what_is_not_the_lowest(here: Place, now: bool) -> None:
     tester = here.start()
     tester.when("after PREPARING(3, 0)", lambda: tester.stop(now=now))
-    tester.drive(WORKS)
+    tester.drain()
     assert tester.txid == (0 if now else 1)
     kinds = records(tester)
     assert "ROLLED_BACK(3, 0)" in kinds
@@ -143,7 +124,7 @@ def test_stop_rolls_back_what_is_not_the_lowest(here: Place, now: bool) -> None:
     assert kinds.index("ROLLED_BACK(3, 0)") < kinds.index("ROLLED_BACK(2, 0)")
     assert ("ROLLED_BACK(1, 0)" in kinds) == now
     with here.start() as restarted:
-        restarted.drive(WORKS)
+        restarted.drain()
         here.check(restarted)
 
 
@@ -154,7 +135,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: st
 
     def life(steps: DurableSteps) -> None:
         with here.start(steps=steps) as tester:
-            tester.drive(WORKS)
+            tester.drain()
         passed.update(steps.passed)
 
     for point in crashes(place, life, here.journal, every=stride):
@@ -162,7 +143,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: st
             here.check(recovered, recovered.txid)
         if point.is_new(recovered.txid):
             with here.start(cache=point.cache) as tester:
-                tester.drive(WORKS)
+                tester.drain()
                 here.check(tester)
-    for step in ("PREPARING(3, 0)", "COMMITTING(2, 0)", "commit hooks total/0 for 4", "prepare count/1 for 5"):
+    for step in ("PREPARING(3, 0)", "COMMITTING(2, 0)", "prepare count/1 for 5"):
         assert {f"before {step}", f"after {step}"} <= passed

@@ -83,8 +83,10 @@ class WithSink(InFlight):
 
 
 def start(folder: Path, target: Target, pending: int, **given: Any) -> WithSink:
-    kind = type("Sinking", (WithSink,), {"target": target, "_pending": pending})
-    made: WithSink = kind(word_count(), folder / "checkpoint", **{"cache": folder / "cache", **given})
+    kind = type("Sinking", (WithSink,), {"target": target})
+    config = {"topology.max.spout.pending": pending}
+    topology = word_count(works=WORKS)
+    made: WithSink = kind(topology, folder / "checkpoint", config=config, **{"cache": folder / "cache", **given})
     return made
 
 
@@ -97,7 +99,7 @@ def check(tester: TopologyTester, target: Target, works: Sequence[Rows] = WORKS)
 def test_each_transaction_is_committed_to_it_once_and_in_order(place: Path, pending: int) -> None:
     target = Target()
     with start(place, target, pending) as tester:
-        tester.drive(WORKS)
+        tester.drain()
         check(tester, target)
         assert target.calls == [1, 2, 3, 4]
 
@@ -109,7 +111,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, pending: int
 
     def life(steps: DurableSteps) -> None:
         with start(place, target, pending, steps=steps) as tester:
-            tester.drive(WORKS)
+            tester.drain()
 
     for point in crashes(place, life, target.applied):
         passed |= set(point.moments)
@@ -117,7 +119,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, pending: int
             check(recovered, target, WORKS[: recovered.txid])
         if point.is_new(recovered.txid):
             with start(place, target, pending, cache=point.cache) as tester:
-                tester.drive(WORKS)
+                tester.drain()
                 check(tester, target)
     for step in ("COMMITTING(2, 0)", "sink for 2", "COMMITTED(4)"):
         assert {f"before {step}", f"after {step}"} <= passed
@@ -130,7 +132,7 @@ def test_a_commit_that_fails_is_repeated_and_shown(place: Path, pending: int) ->
         target.fails = 3
         stuck: list[Any] = []
         tester.when("pause", lambda: stuck.append(tester.status.get("stuck")))
-        tester.drive(WORKS)
+        tester.drain()
         check(tester, target)
         assert target.calls == [1, 1, 1, 1, 2, 3, 4]
         assert [(each["phase"], each["txid"], each["reason"]) for each in stuck] == [
@@ -144,9 +146,9 @@ def test_a_driver_that_was_replaced_does_not_commit_to_it(place: Path) -> None:
     zombie = start(place, target, 1)
     target.meanwhile = lambda: successor(place, target)
     with pytest.raises(FencedError, match="owns the target"):
-        zombie.drive(WORKS)
+        zombie.drain()
     with start(place, target, 1) as tester:
-        tester.drive(WORKS)
+        tester.drain()
         check(tester, target)
 
 
@@ -166,7 +168,7 @@ def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: 
     with pytest.raises(
         CheckpointMismatchError, match=r"transaction 1 .* 'sink', which .*once with the former topology"
     ):
-        TopologyTester(word_count(), folder / "checkpoint")
+        TopologyTester(word_count(works=WORKS), folder / "checkpoint")
     target.applied.clear()
     with start(folder, target, 1) as tester:
         assert tester.generation == generation + 1, "nothing was taken by the one that was refused"
@@ -179,7 +181,7 @@ def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place
     target, moments = Target(), count(1)
     while True:
         folder = place / f"try-{next(moments)}"
-        launch = Launch(word_count(), None, folder / "checkpoint", None, caller="test", dumps=None)
+        launch = Launch(word_count(works=WORKS), None, folder / "checkpoint", None, caller="test", dumps=None)
         launch.check_checkpoint()
         if crashed(folder, target, int(folder.name.removeprefix("try-"))) == "after COMMITTING(1, 0)":
             break
@@ -193,7 +195,7 @@ def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place
 def crashed(folder: Path, target: Target, moment: int) -> str | None:
     try:
         with start(folder, target, 1, crash_at=moment) as tester:
-            tester.drive(WORKS)
+            tester.drain()
     except Crash as crash:
         return str(crash)
     return None

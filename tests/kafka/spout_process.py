@@ -46,10 +46,9 @@ def topology(work, options):
     return builder.createTopology()
 
 
-def main(work, provider, options, trigger, engine="auto"):
-    settings = PIPELINED if engine == "pipelined" else {}
-    spark = session("local[8]" if settings else "local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    run(topology(work, options), spark, f"{work}/ck", config(provider, engine), trigger)
+def main(work, provider, options, trigger):
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    run(topology(work, options), spark, f"{work}/ck", config(provider), trigger)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def range_of(metadata: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Flight:
-    """An attempt whose job P has begun: what its tasks were told, and what they emit and say."""
+    """An attempt whose first segment has begun: what its tasks were told, and what they emit and say."""
 
     orders: Mapping[TaskId, EmissionOrder]
     rows: tuple[Rows, ...]

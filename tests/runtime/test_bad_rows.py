@@ -28,23 +28,22 @@ from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
 from tests.runtime.scripts import NOON, Script, run, scripts_of, topology
 
-ENGINES = ["jobs", "pipelined"]
 MODES = ["skip", "deadLetter"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "mode", "engine", "provider"),
+    ("seed", "mode", "provider"),
     [
-        *((seed, MODES[seed % 2], ENGINES[seed // 2 % 2], "memory") for seed in range(4)),
-        (98, "skip", "pipelined", "rocksdb"),
-        (99, "deadLetter", "jobs", "rocksdb"),
+        *((seed, MODES[seed % 2], "memory") for seed in range(4)),
+        (98, "skip", "rocksdb"),
+        (99, "deadLetter", "rocksdb"),
     ],
 )
-def test_what_bad_rows_do_is_undone_and_nothing_else(tmp_path, mode, engine, provider, seed):
+def test_what_bad_rows_do_is_undone_and_nothing_else(tmp_path, mode, provider, seed):
     """Puts, deletions, ranges, lists, timers, entries with a ttl, scans that go on, and rows on four streams."""
     scripts, good, bad = scripts_of(seed)
-    config = {"topology.engine": engine, "topology.state.provider": provider}
+    config = {"topology.state.provider": provider}
     chance = random.Random(seed)
     fresh = {"freshObjects": bool(seed % 2)}
     found, aside, letters = run(
@@ -511,15 +510,14 @@ def test_a_tick_is_no_row(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_attempt_that_is_run_again_has_the_same_letters_once(tmp_path, engine):
+def test_an_attempt_that_is_run_again_has_the_same_letters_once(tmp_path):
     builder = TopologyBuilder("letters")
     data = [[(str(number),) for number in range(20)]]
     builder.setSpout("rows", MemoryTransactionalSpout(data, "what string", takePerBatch=5))
     builder.setBolt("odd", Odd(), 2, onError="deadLetter").fieldsGrouping("rows", "what")
     builder.setSink("letters", FileSink(tmp_path / "letters", format="json")).globalGrouping("odd", stream="deadLetter")
     FAIL[:] = ["9", "3"]
-    with TopologyTester(builder.createTopology(), tmp_path / "ck", {"topology.engine": engine}) as tester:
+    with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester:
         attempts = [tester.emit().progress.attempt for _ in range(4)]
     assert attempts == [1, 1, 0, 0]
     lines = [line for file in committedFiles(tmp_path / "letters") for line in Path(file).read_text().splitlines()]

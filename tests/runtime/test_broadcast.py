@@ -17,7 +17,6 @@ from statefx.testing import TopologyTester, rows
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Grouping
 
-ENGINES = ["jobs", "pipelined"]
 PAYMENTS, RULES = "account string, cents long", "name string, cents long"
 
 
@@ -73,11 +72,10 @@ def frames(bolt=None, tasks=3):
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("engine", ENGINES)
-def test_rows_are_judged_by_the_rules_of_their_transaction(place, engine, seed):
+def test_rows_are_judged_by_the_rules_of_their_transaction(place, seed):
     payments = [[("ann", 10), ("ann", 20), ("ann", 30)], [("bob", 10), ("bob", 20), ("bob", 30)]]
     topology = checked(payments, [[("limit", 15), ("limit", 5), ("limit", 25)]])
-    with TopologyTester(topology, place, {"topology.engine": engine}, seed=seed) as tester:
+    with TopologyTester(topology, place, seed=seed) as tester:
         found = [sorted(tester.emit().emitted("check")) for _ in range(3)]
         assert found == [[], [("ann", 20, 5), ("bob", 20, 5)], [("ann", 30, 25), ("bob", 30, 25)]]
         assert tester.state("check", map="rules") == {"limit": 25}
@@ -109,8 +107,7 @@ class Heard(StatefulBolt):
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("engine", ENGINES)
-def test_all_tasks_are_given_them_in_one_order(place, engine, seed):
+def test_all_tasks_are_given_them_in_one_order(place, seed):
     builder = TopologyBuilder("ordered")
     builder.setSpout("payments", MemoryTransactionalSpout([[("ann", 1)], [("bob", 1)]], PAYMENTS), 2)
     first = [[("a", n) for n in range(3)], [("b", n) for n in range(3)]]
@@ -118,7 +115,7 @@ def test_all_tasks_are_given_them_in_one_order(place, engine, seed):
     builder.setSpout("second", MemoryTransactionalSpout([[("c", 0)]], RULES))
     heard = builder.setBolt("heard", Heard(), 3).broadcastGrouping("second")
     heard.fieldsGrouping("payments", "account").broadcastGrouping("first")
-    with TopologyTester(builder.createTopology(), place, {"topology.engine": engine}, seed=seed) as tester:
+    with TopologyTester(builder.createTopology(), place, seed=seed) as tester:
         tester.emit()
     with openState(place, "heard") as view:
         heard = view.list("heard")
@@ -136,15 +133,14 @@ class Parse(BasicBolt):
         collector.emit(tuple(tup), stream="rules" if tup.account == "limit" else "payments")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_rules_and_rows_may_be_streams_of_one_bolt(place, engine):
+def test_rules_and_rows_may_be_streams_of_one_bolt(place):
     builder = TopologyBuilder("streams")
     events = [[("ann", 10), ("limit", 15)], [("limit", 5), ("bob", 10)]]
     builder.setSpout("events", MemoryTransactionalSpout(events, PAYMENTS), 2)
     builder.setBolt("parse", Parse(), 1).shuffleGrouping("events")
     check = builder.setBolt("check", Check(), 2).broadcastGrouping("parse", stream="rules")
     check.fieldsGrouping("parse", "account", stream="payments")
-    with TopologyTester(builder.createTopology(), place, {"topology.engine": engine}, seed=1) as tester:
+    with TopologyTester(builder.createTopology(), place, seed=1) as tester:
         limit = next(iter(tester.emit() and tester.state("check", map="rules").values()))
         assert {row[2] for row in tester.emitted("check")} <= {limit}
 
@@ -287,11 +283,10 @@ def test_execute_broadcast_reads_changes_and_deletes(place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_rules_survive_a_restart_and_are_shown_once(place, engine, provider):
+def test_rules_survive_a_restart_and_are_shown_once(place, provider):
     payments = [[("ann", 10), ("ann", 20)], [("bob", 20), ("bob", 10)]]
     topology = checked(payments, [[("limit", 15)]])
-    config = {"topology.engine": engine, "topology.state.provider": provider}
+    config = {"topology.state.provider": provider}
     with TopologyTester(topology, place, config) as tester:
         assert tester.emit().emitted("check") == [("bob", 20, 15)]
         with tester.restart() as later:
@@ -318,14 +313,13 @@ class Twice(Check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_rolled_back_leaves_no_rule(place, engine):
+def test_what_is_rolled_back_leaves_no_rule(place):
     class Adds(Twice):
         def executeBroadcast(self, rule, collector):
             self.rules.put(rule.name, self.rules.get(rule.name, 0) + rule.cents)
 
     topology = checked([[("ann", 10), ("ann", 10)], [("bob", 10), ("bob", 10)]], [[("limit", 3), ("limit", 4)]], Adds())
-    with TopologyTester(topology, place, {"topology.engine": engine}) as tester:
+    with TopologyTester(topology, place) as tester:
         assert sorted(tester.emit().emitted("check")) == [("ann", 10, 3), ("bob", 10, 3)]
         assert sorted(tester.emit().emitted("check")) == [("ann", 10, 7), ("bob", 10, 7)]
 
@@ -350,15 +344,14 @@ class FailsOnce(Pass):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("engine", ENGINES)
-def test_no_row_is_judged_where_the_rules_have_not_come_whole(place, engine, seed):
+def test_no_row_is_judged_where_the_rules_have_not_come_whole(place, seed):
     """Else the bolt would raise for want of a rule, and the query end, for what only fails an attempt."""
     builder = TopologyBuilder("needs")
     builder.setSpout("payments", MemoryTransactionalSpout([[("ann", 1)]], PAYMENTS))
     builder.setSpout("rules", MemoryTransactionalSpout([[("limit", 5)]], RULES))
     builder.setBolt("parse", FailsOnce(RULES)).shuffleGrouping("rules")
     builder.setBolt("check", Needs(), 2).fieldsGrouping("payments", "account").broadcastGrouping("parse")
-    with TopologyTester(builder.createTopology(), place, {"topology.engine": engine}, seed=seed) as tester:
+    with TopologyTester(builder.createTopology(), place, seed=seed) as tester:
         sent = tester.emit()
         assert (sent.progress.attempt, sent.emitted("check")) == (1, [("ann", 1, 5)])
 

@@ -11,8 +11,6 @@ from statefx.operators import interval_join
 from statefx.testing import Crash, TopologyTester, rows
 from tests.runtime.joining import ORDERS, PAYMENTS, STREAMS, Life, at, check, join
 
-ENGINES = ["jobs", "pipelined"]
-
 
 def framed(bolt=None, parallelism=1, orders=ORDERS, payments=PAYMENTS):
     builder = TopologyBuilder("frames")
@@ -53,7 +51,7 @@ def test_pairs_come_once_and_what_is_left_over_when_no_partner_can_come(tmp_path
 @pytest.mark.parametrize("seed", range(8))
 def test_it_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):
     """With rows out of order, an input that is far behind or ends, attempts that fail, restarts and crashes."""
-    engine, pending, crashes = ENGINES[seed % 2], (1, 3)[seed // 2 % 2], seed > 3
+    pending, crashes = (1, 3)[seed % 2], seed > 3
     random.seed(seed)
     for limit, values in {
         "EXPIRED_MAX": (2, 100_000),
@@ -65,7 +63,6 @@ def test_it_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):
     life = Life(seed)
     topology = life.topology(random.randint(1, 3), 0.02)
     config = {
-        "topology.engine": engine,
         "topology.max.spout.pending": pending,
         "topology.transaction.attempts.max": 100,
     }

@@ -82,7 +82,6 @@ def test_combinations_are_those_of_nested_loops(b, c, prior_of_c, tmp_path):
     tester = TopologyTester(
         topology(ended, joined(kinds, prior_of_c), grouped=chance.random() < 0.7),
         tmp_path,
-        {"topology.engine": chance.choice(["jobs", "pipelined"])},
         now=at(10 * 86_400),
     )
     emitted = []

@@ -49,7 +49,6 @@ def test_a_scan_of_state_that_was_opened_long_ago(tmp_path, provider):
     builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
     builder.setBolt("large", Large()).fieldsGrouping("numbers", "number")
     config = {
-        "topology.engine": "pipelined",
         "topology.state.provider": provider,
         "topology.state.checkpoint.interval.ms": 1,
     }
@@ -113,7 +112,7 @@ def test_what_is_known_stays_known_when_a_store_is_opened_anew(tmp_path, monkeyp
     numbers = [[(number,) for number in range(3 * ADVANCES_MAX)]]
     builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
     builder.setBolt("counts", Counts()).globalGrouping("numbers")
-    config = {"topology.engine": "pipelined", "topology.state.checkpoint.interval.ms": 1}
+    config = {"topology.state.checkpoint.interval.ms": 1}
     with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester:
         tester.drain()
         assert 3 <= len(opened) <= 5
@@ -144,16 +143,14 @@ class Named(StatefulBolt):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("fresh", [True, False])
-def test_what_is_kept_under_names_over_transactions_and_failures(tmp_path, engine, provider, fresh):
+def test_what_is_kept_under_names_over_transactions_and_failures(tmp_path, provider, fresh):
     FAIL[:] = [4, 17, 18]
     builder = TopologyBuilder("named")
     numbers = [[(number,) for number in range(40)]]
     builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
     builder.setBolt("named", Named()).globalGrouping("numbers")
     config = {
-        "topology.engine": engine,
         "topology.state.provider": provider,
         "topology.state.checkpoint.interval.ms": 1,
     }
@@ -181,13 +178,12 @@ class Daily(StatefulBolt):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_names_may_change_for_ever_if_few_are_taken_at_a_time(tmp_path, engine):
+def test_names_may_change_for_ever_if_few_are_taken_at_a_time(tmp_path):
     builder = TopologyBuilder("daily")
     numbers = [[(number,) for number in range(NAMES_MAX + 10)]]
     builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
     builder.setBolt("daily", Daily()).globalGrouping("numbers")
-    config = {"topology.engine": engine, "topology.state.checkpoint.interval.ms": 1}
+    config = {"topology.state.checkpoint.interval.ms": 1}
     with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester:
         tester.drain()
     with openState(tmp_path / "ck", "daily") as view:
@@ -224,9 +220,8 @@ HEARD = []
 
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("fresh", [True, False])
-def test_entries_are_over_at_their_time_in_a_task_that_lives(tmp_path, engine, provider, fresh):
+def test_entries_are_over_at_their_time_in_a_task_that_lives(tmp_path, provider, fresh):
     """By the driver's clock, whether the process remembers an entry or reads it, and whether an attempt has failed."""
     FAIL[:], HEARD[:] = [7, 2003], []
     numbers = [(5,), (7,), (3,), (1005,), (2005,), (3005,), (2003,), (3,), (5,)]
@@ -234,7 +229,6 @@ def test_entries_are_over_at_their_time_in_a_task_that_lives(tmp_path, engine, p
     builder.setSpout("numbers", MemoryTransactionalSpout([numbers], "number long", takePerBatch=1))
     builder.setBolt("recent", Recent()).globalGrouping("numbers")
     config = {
-        "topology.engine": engine,
         "topology.state.provider": provider,
         "topology.state.checkpoint.interval.ms": 1,
     }
@@ -284,14 +278,12 @@ class Outbox(StatefulBolt):
         HEARD.append((txid, dict(self.outbox.items())))
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_pre_commit_sees_what_was_prepared_however_late_it_comes(tmp_path, engine):
+def test_pre_commit_sees_what_was_prepared_however_late_it_comes(tmp_path):
     HEARD[:] = []
     builder = TopologyBuilder("outbox")
     builder.setSpout("numbers", MemoryTransactionalSpout([[(7,)]], "number long"))
     builder.setBolt("outbox", Outbox()).globalGrouping("numbers")
-    config = {"topology.engine": engine}
-    tester = TopologyTester(builder.createTopology(), tmp_path / "ck", config)
+    tester = TopologyTester(builder.createTopology(), tmp_path / "ck")
     tester.when("after COMMITTING(1, 0)", _crash)
     with pytest.raises(Crash):
         tester.emit()
@@ -317,14 +309,12 @@ class Keeps(StatefulBolt):
         self.recent.put(tup.number, 1)
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_a_map_ends_with_its_transaction(tmp_path, engine):
+def test_a_map_ends_with_its_transaction(tmp_path):
     builder = TopologyBuilder("keeps")
     builder.setSpout("numbers", MemoryTransactionalSpout([[(1,), (1,)]], "number long", takePerBatch=1))
     builder.setBolt("keeps", Keeps()).globalGrouping("numbers")
-    config = {"topology.engine": engine}
     with (
-        TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester,
+        TopologyTester(builder.createTopology(), tmp_path / "ck", freshObjects=False) as tester,
         pytest.raises(BoltError, match="Use the one that initState was given last"),
     ):
         tester.drain()

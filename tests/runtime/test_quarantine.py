@@ -235,17 +235,15 @@ def check_left(place, tester):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_a_task_that_lives_keeps_what_is_in_quarantine(tmp_path, engine):
-    with started(tmp_path / "ck", spouted(), **{"topology.engine": engine}) as tester:
+def test_a_task_that_lives_keeps_what_is_in_quarantine(tmp_path):
+    with started(tmp_path / "ck", spouted()) as tester:
         tester.drain()
         check_left(tmp_path / "ck", tester)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
-def test_a_crash_at_any_step_leaves_what_is_left_without_one(place, engine):
-    config = {"topology.state.provider": "memory", "topology.engine": engine}
+def test_a_crash_at_any_step_leaves_what_is_left_without_one(place):
+    config = {"topology.state.provider": "memory"}
 
     def life(steps=None):
         with TopologyTester(spouted(), place / "ck", config, steps=steps) as tester:

@@ -26,7 +26,6 @@ from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, Ste
 from tests.runtime.joining import Life, check
 from tests.runtime.recount import KINDS, at, windowed
 from tests.runtime.test_windows import (
-    ENGINES,
     FAIL,
     FIELDS,
     LATENESS,
@@ -87,7 +86,7 @@ def test_windows_of_bolts_that_get_other_tasks_are_those_of_a_recount(form, kind
     chance = random.Random(f"{form}, {kind}")
     batches = batches_of(chance, transactions=12)
     FAIL[:] = []
-    config = {"topology.engine": chance.choice(ENGINES), "topology.state.provider": chance.choice(PROVIDERS)}
+    config = {"topology.state.provider": chance.choice(PROVIDERS)}
     start = partial(TopologyTester, config=config, now=at(10_000))
     of = partial(by_event_time, batches, windowed(form(), kind))
     tester, same = start(of(2), tmp_path / "ck"), start(of(3), tmp_path / "same")
@@ -255,7 +254,6 @@ def test_an_interval_join_that_gets_other_tasks_joins_as_a_plain_recount_does(se
         monkeypatch.setattr(f"statefx.operators.interval_join.{limit}", random.choice(values))
     life = Life(seed)
     config = {
-        "topology.engine": random.choice(ENGINES),
         "topology.state.provider": PROVIDERS[seed % 2],
         "topology.transaction.attempts.max": 100,
     }

@@ -362,8 +362,7 @@ def test_a_tick_can_be_pickled_and_kept_in_state(tmp_path):
         assert tester.state("bolt")["tick"].rate_secs == 5
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_a_combiner_sees_none_and_its_bolt_does(tmp_path, engine):
+def test_a_combiner_sees_none_and_its_bolt_does(tmp_path):
     combined = []
 
     class Sum(Stateful, BasicBolt):
@@ -389,7 +388,7 @@ def test_a_combiner_sees_none_and_its_bolt_does(tmp_path, engine):
     builder = TopologyBuilder("summing")
     builder.setSpout("words", spout("a"))
     builder.setBolt("sum", Sum()).fieldsGrouping("words", "word").setTicks(5)
-    with TopologyTester(builder.createTopology(), tmp_path, {"topology.engine": engine}) as tester:
+    with TopologyTester(builder.createTopology(), tmp_path) as tester:
         tester.advance(6)
         assert tester.emit().emitted("sum") == [(1,)]
     assert combined == [False]
@@ -465,9 +464,8 @@ def test_failing_a_tick_fails_the_transaction(tmp_path):
 # ---- a topology that has nothing to read
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
-def test_a_tick_comes_though_there_is_nothing_to_read_and_nothing_else_does(tmp_path, engine):
-    with TopologyTester(wired(Shows(), spout=spout("a")), tmp_path, {"topology.engine": engine}) as tester:
+def test_a_tick_comes_though_there_is_nothing_to_read_and_nothing_else_does(tmp_path):
+    with TopologyTester(wired(Shows(), spout=spout("a")), tmp_path) as tester:
         assert tester.emit().emitted("bolt") == [("a", 0)]
         assert tester.emit() is None
         tester.advance(6)

@@ -1,4 +1,4 @@
-"""Timers of bolts: when they fire, in both engines, over rollbacks, restarts and failures."""
+"""Timers of bolts: when they fire, over rollbacks, restarts and failures."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from statefx.errors import BoltError
 from statefx.testing import TopologyTester, rows
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ENGINES = ["jobs", "pipelined"]
 FAIL = []
 
 
@@ -74,17 +73,16 @@ def by_hand(batches, lateness_secs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "engine"), [*enumerate(ENGINES)])
-def test_sessions_end_as_they_do_by_hand(tmp_path, engine, seed):
+@pytest.mark.parametrize("seed", range(2))
+def test_sessions_end_as_they_do_by_hand(tmp_path, seed):
     """With rows out of order, users who fall silent, attempts that fail before and in onTimer, and restarts."""
     chance = random.Random(seed)
     users = "abcdef"
     batches = [[(chance.choice(users), at(3 * number + chance.randint(-4, 4)))] for number in range(40)]
     FAIL[:] = [chance.choice(users), f"timer {chance.choice(users)}"]
     topology = sessions([[row for batch in batches for row in batch]], "5 seconds")
-    config = {"topology.engine": engine}
     emitted = []
-    tester = TopologyTester(topology, tmp_path / "ck", config, now=NOON, seed=seed)
+    tester = TopologyTester(topology, tmp_path / "ck", now=NOON, seed=seed)
     while (sent := tester.emit()) is not None:
         emitted += sent.emitted("sessions")
         if chance.random() < 0.2:
@@ -124,10 +122,9 @@ def reminders(batches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("restarts", [False, True])
-def test_timers_of_the_clock_begin_a_transaction_though_nothing_is_there_to_read(tmp_path, engine, restarts):
-    tester = TopologyTester(reminders([("a", 30), ("two", 60)]), tmp_path / "ck", {"topology.engine": engine}, now=NOON)
+def test_timers_of_the_clock_begin_a_transaction_though_nothing_is_there_to_read(tmp_path, restarts):
+    tester = TopologyTester(reminders([("a", 30), ("two", 60)]), tmp_path / "ck", now=NOON)
     assert tester.emit().emitted("reminds") == []
     assert tester.emit().emitted("reminds") == []
 
@@ -148,9 +145,8 @@ def test_timers_of_the_clock_begin_a_transaction_though_nothing_is_there_to_read
     tester.close()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_timer_that_is_set_for_a_time_that_has_passed_fires_in_the_same_transaction(tmp_path, engine):
-    with TopologyTester(reminders([("again", 5)]), tmp_path / "ck", {"topology.engine": engine}, now=NOON) as tester:
+def test_a_timer_that_is_set_for_a_time_that_has_passed_fires_in_the_same_transaction(tmp_path):
+    with TopologyTester(reminders([("again", 5)]), tmp_path / "ck", now=NOON) as tester:
         tester.emit()
         tester.advance(24)
         assert [secs_of(each[1]) for each in tester.emit().emitted("reminds")] == [5, 15]
@@ -179,14 +175,13 @@ def test_behind_dataframes_timers_fire_with_the_next_batch(tmp_path):
         assert tester.send({}).emitted("reminds") == [("a", at(5), "")]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_more_than_a_transaction_fires_follow_in_the_next_ones(tmp_path, monkeypatch, engine):
+def test_more_than_a_transaction_fires_follow_in_the_next_ones(tmp_path, monkeypatch):
     monkeypatch.setattr("statefx.runtime.bolt_operator.FIRED_MAX", 2)
     words = [(f"a{number}", number) for number in range(5)]
     builder = TopologyBuilder("many")
     builder.setSpout("words", MemoryTransactionalSpout([words], "word string, secs long"))
     builder.setBolt("reminds", Reminds()).globalGrouping("words")
-    with TopologyTester(builder.createTopology(), tmp_path / "ck", {"topology.engine": engine}, now=NOON) as tester:
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", now=NOON) as tester:
         tester.emit()
         tester.advance(100)
         fired = [[word for word, *_ in tester.emit().emitted("reminds")] for _ in range(2)]
@@ -214,12 +209,11 @@ class Late(Stateful, BatchBolt):
         collector.emit((key,))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_set_when_the_others_have_fired_has_a_transaction_of_its_own(tmp_path, engine):
+def test_what_is_set_when_the_others_have_fired_has_a_transaction_of_its_own(tmp_path):
     builder = TopologyBuilder("late")
     builder.setSpout("rows", MemoryTransactionalSpout([[(at(100),)]], "at timestamp"), timestamp="at")
     builder.setBolt("late", Late()).globalGrouping("rows")
-    with TopologyTester(builder.createTopology(), tmp_path / "ck", {"topology.engine": engine}, now=at(100)) as tester:
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", now=at(100)) as tester:
         assert tester.emit().emitted("late") == []
         assert tester.emit().emitted("late") == [("late",)]
         assert tester.emit() is None

@@ -25,7 +25,6 @@ from tests.runtime.recount import KINDS, NOON, Recount, at, secs_of, windowed
 
 LATENESS = 5
 FIELDS = "user string, at timestamp, number long"
-ENGINES = ["jobs", "pipelined"]
 PROVIDERS = ["memory", "rocksdb"]
 FAIL = []
 
@@ -122,22 +121,20 @@ def shown(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("form", "kind", "per_key", "engine"),
+    ("form", "kind", "per_key"),
     [
-        (form, kind, *[(True, "pipelined"), (False, "jobs")][(number + other) % 2])
+        (form, kind, (number + other) % 2 == 0)
         for number, kind in enumerate(KINDS)
         for other, form in enumerate([Values, Tuples])
     ],
 )
-def test_windows_are_those_of_a_recount(form, kind, per_key, engine, tmp_path):
+def test_windows_are_those_of_a_recount(form, kind, per_key, tmp_path):
     """With attempts that fail in the hooks, and restarts between transactions."""
-    chance = random.Random(f"{form}, {kind}, {per_key}, {engine}")
+    chance = random.Random(f"{form}, {kind}, {per_key}")
     batches = batches_of(chance)
     FAIL[:] = [17, "emit"]
     of = topology(batches, windowed(form(), kind), per_key)
-    tester = TopologyTester(
-        of, tmp_path / "ck", {"topology.engine": engine}, now=at(10_000), seed=chance.randint(0, 99)
-    )
+    tester = TopologyTester(of, tmp_path / "ck", now=at(10_000), seed=chance.randint(0, 99))
     emitted, late, counted = [], [], 0
     while (sent := tester.emit()) is not None:
         emitted += map(shown, sent.emitted("windows"))
@@ -193,7 +190,7 @@ def test_a_crash_at_any_step_loses_no_window_and_gives_none_twice(form, kind, se
         try:
             if tester is None:
                 options = {"crash_at": chance.choice([None, chance.randint(5, 80)]), "seed": chance.randint(0, 99)}
-                config = {"topology.engine": chance.choice(ENGINES), "topology.state.provider": provider}
+                config = {"topology.state.provider": provider}
                 tester = TopologyTester(of, tmp_path / "ck", config, now=at(10_000), **options)
             done = tester.emit() is None
             if chance.random() < 0.1:
@@ -206,19 +203,18 @@ def test_a_crash_at_any_step_loses_no_window_and_gives_none_twice(form, kind, se
     tester.close()
 
 
-def by_clock(bolt, engine, place, now=NOON):
+def by_clock(bolt, place, now=NOON):
     builder = TopologyBuilder("clock")
     rows_of = [("a", number) for number in range(3)]
     builder.setSpout("rows", MemoryTransactionalSpout([rows_of], "user string, number long", takePerBatch=1))
     builder.setBolt("windows", bolt).fieldsGrouping("rows", "user")
-    return TopologyTester(builder.createTopology(), place, {"topology.engine": engine}, now=now)
+    return TopologyTester(builder.createTopology(), place, now=now)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("kind", "end"), [("tumbling", 10), ("sliding", 10), ("session", 7)])
-def test_without_event_time_windows_end_by_the_clock_in_a_transaction_that_comes_by_itself(kind, end, engine, tmp_path):
-    with by_clock(windowed(Values(), kind), engine, tmp_path, at(1)) as tester:
+def test_without_event_time_windows_end_by_the_clock_in_a_transaction_that_comes_by_itself(kind, end, tmp_path):
+    with by_clock(windowed(Values(), kind), tmp_path, at(1)) as tester:
         for _ in range(3):
             assert tester.emit().emitted("windows") == []
         assert tester.emit() is None
@@ -235,7 +231,7 @@ def test_without_event_time_windows_end_by_the_clock_in_a_transaction_that_comes
 
 @pytest.mark.slow
 def test_a_clock_that_is_set_back_begins_no_window_anew(tmp_path):
-    with by_clock(windowed(Values(), "tumbling"), "pipelined", tmp_path, at(9)) as tester:
+    with by_clock(windowed(Values(), "tumbling"), tmp_path, at(9)) as tester:
         tester.emit()
         tester.advance(1)
         assert [shown(row)[1:] for row in tester.emit().emitted("windows")] == [(0, 10, [0])]
@@ -264,8 +260,7 @@ class Stamped(Values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_windows_behind_windows_end_in_the_same_transaction(engine, tmp_path):
+def test_windows_behind_windows_end_in_the_same_transaction(tmp_path):
     batches = batches_of(random.Random(5))
     builder = TopologyBuilder("chain")
     spout = MemoryTransactionalSpout([[row for batch in batches for row in batch]], FIELDS, takePerBatch=3)
@@ -276,7 +271,7 @@ def test_windows_behind_windows_end_in_the_same_transaction(engine, tmp_path):
     wanted, ends = expected("sliding", batches, True, True)[0], {}
     for user, _, end, numbers in wanted:
         ends[end] = max(ends.get(end, (0, "")), (len(numbers), user))
-    with TopologyTester(builder.createTopology(), tmp_path, {"topology.engine": engine}, now=at(10_000)) as tester:
+    with TopologyTester(builder.createTopology(), tmp_path, now=at(10_000)) as tester:
         found = {}
         while (sent := tester.emit()) is not None:
             assert not sent.progress.late.get("busiest")
@@ -474,17 +469,15 @@ KEYS = {True: ["user"], False: []}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "per_key", "engine"),
-    [("tumbling", False, "jobs"), ("sliding", True, "pipelined"), ("sliding, with panes of 1 s", False, "pipelined")],
+    ("kind", "per_key"),
+    [("tumbling", False), ("sliding", True), ("sliding, with panes of 1 s", False)],
 )
-def test_windows_in_arrow_batches_are_those_of_a_recount(kind, per_key, engine, tmp_path):
-    chance = random.Random(f"{kind}, {per_key}, {engine}")
+def test_windows_in_arrow_batches_are_those_of_a_recount(kind, per_key, tmp_path):
+    chance = random.Random(f"{kind}, {per_key}")
     batches = batches_of(chance)
     FAIL[:] = ["emit"]
     of = topology(batches, windowed(Sums(per_key), kind), per_key)
-    tester = TopologyTester(
-        of, tmp_path / "ck", {"topology.engine": engine}, now=at(10_000), seed=chance.randint(0, 99)
-    )
+    tester = TopologyTester(of, tmp_path / "ck", now=at(10_000), seed=chance.randint(0, 99))
     emitted, late = [], []
     while (sent := tester.emit()) is not None:
         emitted += map(shown, sent.emitted("windows"))
@@ -556,13 +549,11 @@ def test_hooks_may_change_what_they_are_given(length, slide, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_tuples_before_a_pause_are_not_kept_for_ever(engine, tmp_path):
+def test_tuples_before_a_pause_are_not_kept_for_ever(tmp_path):
     batches = [[("a", at(100 * number), number)] for number in range(12)]
     with TopologyTester(
         topology(batches, Tuples().withTumblingWindow("10 seconds")),
         tmp_path,
-        {"topology.engine": engine},
         now=at(2000),
     ) as tester:
         while tester.emit() is not None:
@@ -575,7 +566,7 @@ def test_tuples_before_a_pause_are_not_kept_for_ever(engine, tmp_path):
 
 @pytest.mark.slow
 def test_a_clock_that_jumped_ahead_holds_only_what_came_meanwhile(tmp_path):
-    with by_clock(windowed(Values(), "tumbling"), "pipelined", tmp_path, at(9)) as tester:
+    with by_clock(windowed(Values(), "tumbling"), tmp_path, at(9)) as tester:
         tester.emit()
         tester.advance(86_400)
         tester.emit()  # ends the window of before; its row has the time of the wrong clock

@@ -17,15 +17,14 @@ def life_of(seed):
     return Life(seed, most=400)
 
 
-def begun(spark, work, seed, inputs, engine="auto"):
+def begun(spark, work, seed, inputs):
     """Return what `submit` is given."""
 
     def frame(name, fields, rows):
         return files_of(spark, Path(work, name), fields, rows)
 
     topology = life_of(seed).topology(2, frames=frame if inputs == "frames" else None)
-    config = {"topology.state.provider": "rocksdb", "topology.engine": engine}
-    return topology, spark, f"{work}/ck", config
+    return topology, spark, f"{work}/ck", {"topology.state.provider": "rocksdb"}
 
 
 def files_of(spark, folder, fields, rows):
@@ -50,10 +49,9 @@ def play(spark, work, provider, options, trigger, **more):
     tell(**query.status)
 
 
-def main(engine, **given):
-    settings = PIPELINED if engine == "pipelined" else {}
-    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    play(spark, engine=engine, **given)
+def main(**given):
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    play(spark, **given)
 
 
 if __name__ == "__main__":

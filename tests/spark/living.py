@@ -26,7 +26,7 @@ SERVE = PipelinedEngine.serve
 GROWN_MAX = 150 << 20
 """By how much a worker may grow while a spout emits without end."""
 
-SETTINGS = {"topology.engine": "pipelined", "topology.transaction.retry.delay.ms": 10}
+SETTINGS = {"topology.transaction.retry.delay.ms": 10}
 AVAILABLE = {"availableNow": True}
 
 

@@ -14,17 +14,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder, rescale
+from statefx import StatefulBolt, TopologyBuilder, rescale
 from statefx.errors import StatefxError
 from statefx.plan.hashing import row_hasher
-from statefx.protocol.commands import Segment
-from statefx.spark.engine import SparkEngine
 from tests.conftest import ROOT
 from tests.spark.bolts import Once, Pass, recount, word_count
 from tests.spark.counting import session, tell
-from tests.spark.running import executor, feed, lines_of, reasons, run, state, wait_for
-from tests.spark.spouting import Places, config, expected, outcome, spouts
-from tests.spouts.numbers import ALL, Count, Planned
+from tests.spark.running import executor, feed, lines_of, reasons, run, state
+from tests.spark.spouting import PIPELINED, Places, config, expected, outcome, spouts
 
 FILES = {name: [f"{name} b c {number % 7}" for number in range(200)] for name in "abc"}
 
@@ -87,48 +84,6 @@ def shuffled_input(spark, work):
     assert state(work / "ck", "count") == Counter(line for lines in FILES.values() for line in lines)
 
 
-class NotesExecutor(BasicBolt):
-    """Passes numbers on, and writes down on which executor its task 1 runs."""
-
-    outputFields = "number long"
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def open(self, context):
-        if context.task == 1:
-            Path(self.folder, "executor").write_text(str(executor()), encoding="ascii")
-
-    def execute(self, tup, collector):
-        collector.emit((tup.number,))
-
-
-def between_jobs(spark, work):
-    """An executor dies between job P and job O: job O computes what is missing in its first run.
-
-    Spark tells of no stage that ran again, so only the ledger over both jobs can refuse it.
-    """
-    start = SparkEngine.start
-
-    def killing(engine, job):
-        if getattr(job.work, "segment", None) is Segment.ORDERED and Once(work):
-            alive = len(executors(spark))
-            os.kill(int((work / "executor").read_text()), signal.SIGKILL)
-            wait_for(lambda: len(executors(spark)) != alive, "Spark to miss the executor")
-        start(engine, job)
-
-    builder = TopologyBuilder("between")
-    builder.setSpout("numbers", Planned(work), parallelism=2)
-    builder.setBolt("notes", NotesExecutor(work), parallelism=2).fieldsGrouping("numbers", "number")
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("notes", "number")
-    SparkEngine.start = killing
-    try:
-        run(builder.createTopology(), spark, work / "ck", config(), trigger={"availableNow": True})
-    finally:
-        SparkEngine.start = start
-    assert state(work / "ck", "count") == ALL
-
-
 def spout_is_lost(spark, work):
     """One dies while a bolt with state executes; what spouts have emitted on it is lost; four are in flight."""
     spouts_in_flight(spark, work, ("execute",), rows=12)
@@ -182,7 +137,6 @@ PLAYS = {
     "between bolts": (between_bolts, "true"),
     "random input": (random_input, "false"),
     "shuffled input": (shuffled_input, "true"),
-    "spouts, between the jobs": (between_jobs, "false"),
     "spouts": (spout_is_lost, "true"),
     "spouts, in each phase": (spouts_are_lost, "true"),
     "rescaled": (rescaled, "true"),
@@ -191,8 +145,9 @@ PLAYS = {
 
 def main(work, *names):
     spark = session(
-        "local-cluster[2,1,1024]",
+        "local-cluster[2,4,1024]",
         **{
+            **PIPELINED,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "2",

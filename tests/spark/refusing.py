@@ -87,24 +87,24 @@ def left(work):
     return found
 
 
-def begun(spark, work, inputs, engine, mode, trigger=ONCE):
+def begun(spark, work, inputs, mode, trigger=ONCE):
     """Return what `submit` is given."""
     settings = {"topology.state.provider": "rocksdb", "topology.transaction.retry.delay.ms": 10}
-    return refusing(spark, work, inputs, mode), spark, f"{work}/ck", {"topology.engine": engine, **settings}, trigger
+    return refusing(spark, work, inputs, mode), spark, f"{work}/ck", settings, trigger
 
 
-def play(spark, work, provider, options, trigger, inputs, engine, mode="deadLetter"):
-    query = submit(*begun(spark, work, inputs, engine, mode, trigger))
+def play(spark, work, provider, options, trigger, inputs, mode="deadLetter"):
+    query = submit(*begun(spark, work, inputs, mode, trigger))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
     aside = [each["rowsSetAside"].get("balances", 0) for each in query.recentProgress]
     tell(**query.status, aside=sum(aside), transactions=len(aside))
 
 
-def main(engine, **given):
-    master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+def main(inputs, **given):
+    master, settings = ("local[12]", PIPELINED) if inputs == "spouts" else ("local[2]", {})
     spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    play(spark, engine=engine, **given)
+    play(spark, inputs=inputs, **given)
 
 
 if __name__ == "__main__":

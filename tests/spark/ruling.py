@@ -31,10 +31,9 @@ class HeldJudge(Judge):
         self.places.pass_by("prepare", self.context, txid)
 
 
-def begun(spark, work, seed, pending, engine, provider="rocksdb"):
+def begun(spark, work, seed, pending, provider="rocksdb"):
     """What `submit` is given."""
     config = {
-        "topology.engine": engine,
         "topology.max.spout.pending": pending,
         "topology.state.provider": provider,
         "topology.transaction.retry.delay.ms": 10,
@@ -53,17 +52,16 @@ def expected(seed):
     return judged, {(task, name): cents for task in range(TASKS) for name, cents in rules.items()}
 
 
-def play(spark, work, provider, options, trigger, engine):
-    query = submit(*begun(spark, work, engine=engine, provider=provider, **options))
+def play(spark, work, provider, options, trigger):
+    query = submit(*begun(spark, work, provider=provider, **options))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
     tell(**query.status)
 
 
-def main(engine, **given):
-    master, settings = ("local[8]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    play(spark, engine=engine, **given)
+def main(**given):
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    play(spark, **given)
 
 
 if __name__ == "__main__":

@@ -150,25 +150,24 @@ def outcome(work, location=None):
     return state(location or Path(work, "ck"), "count"), dict(rows)
 
 
-def config(provider="rocksdb", engine="auto"):
+def config(provider="rocksdb"):
     return {
-        "topology.engine": engine,
         "topology.max.spout.pending": PENDING,
         "topology.state.provider": provider,
         "topology.transaction.retry.delay.ms": 10,
     }
 
 
-def begun(spark, work, options, provider="rocksdb", trigger=ONCE, engine="auto", location=None):
+def begun(spark, work, options, provider="rocksdb", trigger=ONCE, location=None):
     """What `submit` is given."""
-    return spouts(work, **options), spark, location or f"{work}/ck", config(provider, engine), trigger
+    return spouts(work, **options), spark, location or f"{work}/ck", config(provider), trigger
 
 
-def play(spark, work, provider, options, trigger, engine="auto", silence_secs=None, location=None):
+def play(spark, work, provider, options, trigger, silence_secs=None, location=None):
     before = control.SILENCE_SECS
     control.SILENCE_SECS = silence_secs or before
     try:
-        query = submit(*begun(spark, work, options, provider, trigger, engine, location))
+        query = submit(*begun(spark, work, options, provider, trigger, location))
         tell(recoveries=query.recoveries)
         query.awaitTermination()
         tell(**query.status)
@@ -176,11 +175,9 @@ def play(spark, work, provider, options, trigger, engine="auto", silence_secs=No
         control.SILENCE_SECS = before
 
 
-def main(engine="auto", master=None, **given):
-    settings = PIPELINED if engine == "pipelined" else {}
-    master = master or ("local[8]" if engine == "pipelined" else "local[2]")
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    play(spark, engine=engine, **given)
+def main(master="local[8]", **given):
+    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    play(spark, **given)
 
 
 if __name__ == "__main__":

@@ -110,12 +110,12 @@ def play_after_another(place):
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     refused = ""
     try:
-        submit(*begun(statefx.session(config=QUIET), place, {"each": 1}, engine="pipelined"))
+        submit(*begun(statefx.session(config=QUIET), place, {"each": 1}))
     except ConfigError as error:
         refused = str(error)
     statefx.session().stop()
     spark = statefx.session(config=QUIET)
-    query = submit(*begun(spark, place, {"each": 1}, engine="pipelined"))
+    query = submit(*begun(spark, place, {"each": 1}))
     query.awaitTermination()
     tell(after_another={"refused": refused, "engine": query.status["engine"]})
     spark.stop()

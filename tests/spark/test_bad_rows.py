@@ -14,25 +14,23 @@ ALL = {"execute": 2, "emit": 4, "commit": 6}
 """Where drivers are killed: among the rows, in a call that is about to be undone, and behind the decision; from which
 transaction on."""
 
-KILLS = [("spouts", "pipelined", ALL), ("frames", "jobs", ALL)]
-
-SPOUTS = {"inputs": "spouts", "engine": "pipelined"}
+ENGINES = {"spouts": "pipelined", "frames": "jobs"}
 
 
 @pytest.fixture
 def played(player, place):
     def play(name, mode="deadLetter"):
         (place / name).mkdir(exist_ok=True)
-        return player.play("tests.spark.refusing", place / name, more={**SPOUTS, "mode": mode})
+        return player.play("tests.spark.refusing", place / name, more={"inputs": "spouts", "mode": mode})
 
     return play
 
 
 @pytest.fixture
 def start(drivers, place):
-    def started(name, inputs, engine, mode="deadLetter"):
+    def started(name, inputs, mode="deadLetter"):
         (place / name).mkdir(exist_ok=True)
-        more = {"inputs": inputs, "engine": engine, "mode": mode}
+        more = {"inputs": inputs, "mode": mode}
         return drivers(place / name, program="tests.spark.refusing", more=more)
 
     return started
@@ -48,9 +46,9 @@ def expected():
     return balances, log
 
 
-def check_calm(place, said, engine):
+def check_calm(place, said, inputs):
     """Whether all is there as a plain recount says; return what is."""
-    assert said["engine"] == engine
+    assert said["engine"] == ENGINES[inputs]
     assert said["aside"] == len(BAD)
     calm = left(place)
     balances, log = expected()
@@ -63,7 +61,7 @@ def check_calm(place, said, engine):
 
 @pytest.mark.soak
 def test_a_worker_is_killed_and_each_letter_is_there_once(played, place):
-    calm = check_calm(place / "calm", played("calm"), "pipelined")
+    calm = check_calm(place / "calm", played("calm"), "spouts")
     (place / "killed").mkdir()
     Places(place / "killed").kill("emit", 7)
     played("killed")
@@ -72,21 +70,21 @@ def test_a_worker_is_killed_and_each_letter_is_there_once(played, place):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("inputs", "engine", "kills"), KILLS)
-def test_drivers_and_workers_are_killed_and_each_letter_is_there_once(start, place, inputs, engine, kills):
-    calm = check_calm(place / "calm", start("calm", inputs, engine).end(), engine)
+@pytest.mark.parametrize("inputs", ENGINES)
+def test_drivers_and_workers_are_killed_and_each_letter_is_there_once(start, place, inputs):
+    calm = check_calm(place / "calm", start("calm", inputs).end(), inputs)
     (place / "killed").mkdir()
     places = Places(place / "killed")
-    for generation, (phase, txid) in enumerate(kills.items(), 1):
+    for generation, (phase, txid) in enumerate(ALL.items(), 1):
         places.hold(phase, generation, txid)
-        driver = start("killed", inputs, engine)
+        driver = start("killed", inputs)
         driver.wait_until(
             lambda log, phase=phase, generation=generation: places.held(phase, generation), f"{phase} of {generation}"
         )
         driver.kill()
         places.release()
     places.kill("emit", 7 + (inputs == "frames"))
-    start("killed", inputs, engine).end()
+    start("killed", inputs).end()
     assert (place / "killed" / "killed-emit").exists()
     assert left(place / "killed") == calm
 
@@ -108,12 +106,12 @@ def test_keys_in_quarantine_stay_there_whoever_is_killed(start, place):
     (place / "killed").mkdir()
     places = Places(place / "killed")
     places.hold("emit", 1, 2)
-    driver = start("killed", "spouts", "pipelined", "quarantineKey")
+    driver = start("killed", "spouts", "quarantineKey")
     driver.wait_until(lambda log: places.held("emit", 1), "a bad row of transaction 2")
     driver.kill()
     places.release()
     places.kill("commit", 5)
-    start("killed", "spouts", "pipelined", "quarantineKey").end()
+    start("killed", "spouts", "quarantineKey").end()
     check_quarantine(place)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, submit
 from statefx.errors import AttemptsExhaustedError, BoltError
+from tests.runtime.test_emitting import Does
 from tests.spark.bolts import Keep, Once, Pass
 from tests.spark.running import kept, kinds, reasons, run, state, wait_for
 
@@ -198,22 +199,6 @@ def test_failed_exception_for_ever_is_bounded(spark, place):
     with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times \(topology.transaction.attempts.max\).*not yet"):
         run(topology, spark, place / "ck", {"topology.transaction.attempts.max": 2})
     assert state(place / "ck", "faulty") == {}
-
-
-class Does(StatefulBolt):
-    """Does one thing with each tuple."""
-
-    outputFields = {"default": "n int, word string", "side": "n int"}
-
-    def __init__(self, thing):
-        self.thing = thing
-
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        self.state.put("seen", True)
-        self.thing(self.state, tup, collector)
 
 
 THINGS = [

@@ -16,9 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 @pytest.fixture
 def driver(drivers, place):
-    def start(engine, seed, pending):
-        more = {"engine": engine}
-        return drivers(place, "rocksdb", program="tests.spark.ruling", more=more, seed=seed, pending=pending)
+    def start(seed, pending):
+        return drivers(place, "rocksdb", program="tests.spark.ruling", seed=seed, pending=pending)
 
     return start
 
@@ -31,25 +30,23 @@ def failing(place):
 
 
 def test_every_row_is_judged_by_the_rules_of_its_transaction(player, place, failing):
-    said = player.play("tests.spark.ruling", place, more={"engine": "pipelined"}, seed=3, pending=3)
+    said = player.play("tests.spark.ruling", place, seed=3, pending=3)
     assert said["engine"] == "pipelined"
     assert outcome(place) == expected(3)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
-def test_one_transaction_at_a_time_is_judged_alike(driver, place, failing, engine):
-    assert driver(engine, 3, 1).end()["engine"] == engine
+def test_one_transaction_at_a_time_is_judged_alike(driver, place, failing):
+    driver(3, 1).end()
     assert outcome(place) == expected(3)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
-def test_drivers_are_killed_among_the_rules_and_among_the_rows(driver, place, engine):
+def test_drivers_are_killed_among_the_rules_and_among_the_rows(driver, place):
     places = Places(place)
     for generation, (phase, txid) in enumerate({"emit": 2, "execute": 4, "prepare": 6}.items(), 1):
         places.hold(phase, generation, txid)
-        killed = driver(engine, 5, 2)
+        killed = driver(5, 2)
         killed.wait_until(
             lambda log, phase=phase, generation=generation: (
                 log.generation == generation and places.held(phase, generation) and log.in_flight
@@ -58,7 +55,7 @@ def test_drivers_are_killed_among_the_rules_and_among_the_rows(driver, place, en
         )
         killed.kill()
         places.release()
-    driver(engine, 5, 2).end()
+    driver(5, 2).end()
     assert outcome(place) == expected(5)
     assert log_of(place).generation == 4
 

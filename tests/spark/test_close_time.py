@@ -66,7 +66,7 @@ def test_a_batch_closes_once(spark, place):
 def test_spouts_close_once(spark, place):
     of = topology(lambda builder: builder.setSpout("rows", Planned([[[1]], [[11]]]), timestamp="at"))
     for _ in range(2):
-        run(of, spark, place / "ck", {"topology.engine": "pipelined"}, trigger=CLOSES)
+        run(of, spark, place / "ck", trigger=CLOSES)
         assert windows(place) == {at(0): 1, at(10): 1}
 
 

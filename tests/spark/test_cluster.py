@@ -68,7 +68,7 @@ def ran(drivers, place, master):
     """Run a driver on the cluster to its end; return what it said."""
 
     def run():
-        more = {"engine": "pipelined", "master": master}
+        more = {"master": master}
         driver = drivers(place, "rocksdb", program="tests.spark.spouting", more=more, each=EACH)
         driver.end()
         assert outcome(place) == (expected(EACH), expected(EACH))
@@ -102,7 +102,7 @@ def test_no_folder_is_shared_but_an_executor_is_killed(drivers, place, tmp_path,
         url = made()
         monkeypatch.setenv("TMPDIR", str(machines[0]))
         Places(place).kill("prepare", 2, "executor")
-        more = {"engine": "pipelined", "master": master, "location": url}
+        more = {"master": master, "location": url}
         driver = drivers(place, "rocksdb", program="tests.spark.spouting", more=more, each=EACH)
         driver.end(bound_secs=240)  # two JVMs of executors begin one after the other
         assert driver.said["runs"] >= 2

@@ -35,7 +35,7 @@ def test_a_worker_that_is_killed_changes_no_watermark(spark, place):
     builder.setBolt("relay", Relay()).shuffleGrouping("spout")
     builder.setBolt("watch", Killed(place)).globalGrouping("relay")
     topology = builder.createTopology()
-    config = {"topology.engine": "pipelined", "topology.max.spout.pending": 1}
+    config = {"topology.max.spout.pending": 1}
     query = run(topology, spark, place / "ck", config, trigger={"availableNow": True})
     assert Path(place, "killed").exists()
     assert watermarks(place / "ck") == [(None, None), (None, 35), (35, 55), (55, 145)]

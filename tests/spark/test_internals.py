@@ -284,32 +284,6 @@ def test_stages_have_the_names_that_were_set_when_their_shuffles_were_made(spark
     assert names == {f"first {tag}", f"second {tag}"}
 
 
-@pytest.mark.slow
-def test_copies_of_a_plan_have_shuffles_of_their_own_that_are_read_in_parts_and_freed(plain, schema, context):
-    frame = stages(plain, schema)
-    made = internals.scan_frame(plain.range(0, 2, 1, 2).selectExpr("cast(id as int)", "cast('x' as binary)"), schema)
-    scan = internals.scan_of(made)
-    nodes, leaf = internals.chain_of(frame)
-    assert [kind for kind, _ in nodes] == ["M", "S", "M"]
-    found = []
-    with internals.own_properties(context) as own:
-        own.putAll(internals.sql_settings(plain))
-        for _ in range(2):
-            exchange = internals.copied_onto(nodes[1][1], internals.copied_onto(nodes[0][1], leaf))
-            shuffle = internals.shuffle_of(exchange)
-            found.append(shuffle.shuffleId())
-            parts = []
-            for part in (range(1), range(1, 2)):
-                rows = internals.shuffle_rows(exchange, internals.shuffle_partitions(context, part))
-                top = internals.copied_onto(nodes[2][1], internals.scan_over(scan, rows))
-                parts.append(sorted(internals.collected_node(made, top, SCHEMA, "name")))
-            assert parts == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
-            internals.free(context, [shuffle])
-    assert found[0] != found[1]
-    known = context._jsc.sc().taskScheduler().mapOutputTracker().shuffleStatuses()
-    wait_for(lambda: not any(known.contains(each) for each in found), "the shuffles to be freed")
-
-
 # ---- jobs
 
 
@@ -335,7 +309,7 @@ def test_jobs_and_stages_are_known_by_their_tag(spark, context):
 
 @pytest.mark.slow
 def test_a_job_waits_for_slots_while_another_holds_them_all(spark, context, place):
-    tag, hold, slots = f"waits-{uuid4().hex}", place / "hold", context.defaultParallelism
+    tag, hold, slots = f"waits-{uuid4().hex}", place / "hold", internals.task_slots(context)
     hold.touch()
     pool = context._jsc.sc().taskScheduler().rootPool()
 

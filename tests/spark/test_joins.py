@@ -13,19 +13,18 @@ SEED = 11
 
 
 SLOWLY = {"processingTime": "200 milliseconds"}
-"""Else all transactions of the pipelined engine are over before one is seen."""
+"""Else all transactions of spouts are over before one is seen."""
 
 
 def test_a_join_of_spouts_is_as_a_recount_says(player, place):
-    said = player.play("tests.spark.joining", place, more={"seed": SEED, "inputs": "spouts", "engine": "pipelined"})
-    assert said["engine"] == "pipelined"
+    player.play("tests.spark.joining", place, more={"seed": SEED, "inputs": "spouts"})
     check_all(place)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("inputs", "engine"), [("frames", "jobs"), ("spouts", "pipelined"), ("spouts", "jobs")])
-def test_drivers_that_are_killed_change_nothing(drivers, place, inputs, engine):
-    more = {"seed": SEED, "inputs": inputs, "engine": engine}
+@pytest.mark.parametrize("inputs", ["frames", "spouts"])
+def test_drivers_that_are_killed_change_nothing(drivers, place, inputs):
+    more = {"seed": SEED, "inputs": inputs}
     driver = drivers(place, program="tests.spark.joining", more=more, trigger=SLOWLY)
     driver.wait_until(lambda log: log.committed >= 3, "three transactions")
     driver.kill()

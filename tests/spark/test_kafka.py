@@ -24,6 +24,7 @@ def counts(location):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("pipelined_python")
 def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place, monkeypatch):
     topic = kafka.topic(partitions=3)
     for partition in range(3):

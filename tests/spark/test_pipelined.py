@@ -21,7 +21,7 @@ from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.errors import ConfigError
 from tests.spark import living
 from tests.spark.running import wait_for
-from tests.spark.spouting import PHASES, Places, begun, expected, outcome
+from tests.spark.spouting import PHASES, Places, expected, outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -45,7 +45,7 @@ def ran(player, place):
     """Run the topology of `tests.spark.spouting` to its end; return what is said of it."""
 
     def run(**more):
-        said = player.play("tests.spark.spouting", place, more={"engine": "pipelined", **more}, each=EACH)
+        said = player.play("tests.spark.spouting", place, more=more, each=EACH)
         assert outcome(place) == (expected(EACH), expected(EACH))
         return said
 
@@ -58,7 +58,7 @@ def test_attempts_that_fail_are_rolled_back_in_place(places, ran):
     places.fail("execute", 3)
     places.fail("prepare", 4)
     said = ran()
-    assert (said["engine"], said["runs"]) == ("pipelined", 1)
+    assert said["runs"] == 1
 
 
 def test_a_worker_is_killed_at_each_step_and_another_run_goes_on(place, places, ran):
@@ -77,27 +77,38 @@ def test_a_worker_is_stopped_and_another_run_goes_on(places, ran):
     assert ran(silence_secs=3)["runs"] >= 2
 
 
+def many(tasks, levels=1):
+    """Return a topology with so many tasks in each of some levels."""
+    builder = TopologyBuilder("many")
+    builder.setSpout("rows", Numbers(), tasks)
+    for level in range(1, levels):
+        builder.setBolt(f"count-{level}", HeldCount("never"), tasks).fieldsGrouping("rows", "key")
+    return builder.createTopology()
+
+
 @pytest.mark.usefixtures("pipelined_python")
-def test_too_few_slots_are_told_before_anything_runs(spark, place):
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        (
+            5,
+            'need 10 slots of Spark. local[8] has 8. Take statefx.session("statefx-tests"), which has 32, or',
+        ),
+        (20, "need 40 slots of Spark. local[8] has 8. Take local[40] or more (slots are threads there, not cores)"),
+    ],
+)
+def test_too_few_slots_are_told_before_anything_runs(spark, place, tasks, told):
     with pytest.raises(ConfigError) as refused:
-        submit(*begun(spark, place, {"each": EACH}, engine="pipelined"))
-    assert "need 6 slots of Spark" in str(refused.value)
-    assert "local[2] has 2: take local[6] or more" in str(refused.value)
+        submit(many(tasks, 2), spark, place / "ck")
+    assert told in str(refused.value)
     assert not (place / "ck").exists()
 
 
-@pytest.mark.usefixtures("pipelined_python")
-def test_who_gets_jobs_for_want_of_slots_is_warned_unless_jobs_were_asked_for(spark, place, caplog):
-    for engine in ("auto", "jobs"):
-        work = place / engine
-        work.mkdir()
-        query = submit(*begun(spark, work, {"each": 1}, engine=engine))
-        query.awaitTermination()
-        assert query.status["engine"] == "jobs"
-    warned = [each.getMessage() for each in caplog.records if "not pipelined" in each.getMessage()]
-    assert len(warned) == 1
-    assert "need 6 slots of Spark" in warned[0]
-    assert "If jobs are meant, set topology.engine to 'jobs'" in warned[0]
+def test_a_session_whose_python_is_not_pipelined_is_told_before_anything_runs(spark, place):
+    remedy = 'Call spark.stop(), and build it with statefx.session("statefx-tests")'
+    with pytest.raises(ConfigError, match=re.escape(remedy)):
+        submit(many(1, 2), spark, place / "ck")
+    assert not (place / "ck").exists()
 
 
 class Wide(OpaquePartitionedTransactionalSpout):
@@ -171,11 +182,10 @@ def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark
     builder.setSpout("rows", Wide(place, 3, 1000))
     builder.setBolt("count", HeldCount(place)).fieldsGrouping("rows", "key")
     before = netty_mb(spark)
-    config = {"topology.engine": "auto", "topology.max.spout.pending": 3, "topology.transaction.timeout.secs": 60}
+    config = {"topology.max.spout.pending": 3, "topology.transaction.timeout.secs": 60}
     query = submit(builder.createTopology(), spark, place / "ck", config=config, trigger={"availableNow": True})
     wait_for((place / "emitted-3").exists, "the spout to have emitted all")
-    assert netty_mb(spark) < before + 100
-    assert query.status["engine"] == "pipelined"
+    assert netty_mb(spark) < before + 200  # of 300; each slot has an arena of 16 MB
     (place / "go").touch()
     query.awaitTermination()
     assert {progress["attempt"] for progress in query.recentProgress} == {0}
@@ -218,11 +228,10 @@ def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, 
         go_on(running, append)
 
     monkeypatch.setattr(RunningAttempts, "go_on", kill)
-    config = {"topology.engine": "auto", "topology.max.spout.pending": 3}
+    config = {"topology.max.spout.pending": 3}
     query = submit(builder.createTopology(), spark, place / "ck", config=config, trigger={"availableNow": True})
     assert query.awaitTermination(60), query.status
     assert killed
-    assert query.status["engine"] == "pipelined"
     with openState(place / "ck", "count") as counts:
         assert sum(count for _, count in counts.items()) == Numbers.transactions * Numbers.rows
 
@@ -294,7 +303,6 @@ def test_two_topologies_in_one_session(told):
     assert [each["error"] for each in found["both"]] == [None, None]
     assert [each["engine"] for each in found["both"]] == ["pipelined", "pipelined"]
     assert [each["right"] for each in found["both"]] == [True, True]
-    assert (
-        "need 4 slots of Spark; local[12] has 12, of which other topologies hold 10: take local[14]" in found["third"]
-    )
+    assert "need 4 slots of Spark. local[12] has 12, of which other topologies hold 10. Take" in found["third"]
+    assert "or local[14] or more" in found["third"]
     assert not found["third_has_begun"]

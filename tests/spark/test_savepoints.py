@@ -90,7 +90,6 @@ def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(spark, place, ki
     builder.setBolt("count", Count()).fieldsGrouping("numbers", "number")
     topology = builder.createTopology()
     config = {
-        "topology.engine": "pipelined",
         "topology.state.provider": provider,
         "topology.state.checkpoint.interval.ms": 1,
     }

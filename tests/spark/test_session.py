@@ -113,7 +113,7 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
 @pytest.mark.spark
 def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
     found = told["after_another"]
-    assert "no session takes once it runs: call spark.stop(), and build it with statefx.session()" in found["refused"]
+    assert 'no session takes once it runs. Call spark.stop(), and build it with statefx.session("' in found["refused"]
     assert found["engine"] == "pipelined"
 
 

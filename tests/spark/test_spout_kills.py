@@ -7,7 +7,6 @@ from tests.spark.spouting import PENDING, Places, expected, outcome
 
 pytestmark = pytest.mark.slow
 
-PIPELINED = {"engine": "pipelined"}
 EACH = 20
 """Rows of a partition: five transactions, and some more where an opaque spout takes fewer."""
 
@@ -29,7 +28,7 @@ class Chain:
             there = log.generation == self.generation and self.places.held(phase, self.generation)
             return there and len(log.in_flight) == left and (log.in_flight[-1].processed or not processed)
 
-        driver = self.drivers(self.place, "rocksdb", program="tests.spark.spouting", more=PIPELINED, each=EACH)
+        driver = self.drivers(self.place, "rocksdb", program="tests.spark.spouting", each=EACH)
         driver.wait_until(reached, f"{phase} of generation {self.generation}")
         driver.kill()
         self.fell.append((phase, str(log_of(self.place).in_flight[0].phase)))
@@ -37,7 +36,7 @@ class Chain:
 
     def end(self):
         """Nobody kills the last driver; return what it recovers."""
-        said = self.player.play("tests.spark.spouting", self.place, more=PIPELINED, each=EACH)
+        said = self.player.play("tests.spark.spouting", self.place, each=EACH)
         assert outcome(self.place) == (expected(EACH), expected(EACH))
         return said["recoveries"]
 

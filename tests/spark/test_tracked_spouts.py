@@ -108,13 +108,10 @@ def check_dedup(place):
     assert not (place / "failed").exists()  # a message that a bolt fails fails its transaction
 
 
-def test_what_needs_living_tasks_is_refused_before_anything_runs(spark, place):
+@pytest.mark.usefixtures("pipelined_python")
+def test_a_trigger_that_ends_is_refused_before_anything_runs(spark, place):
     tracking.prepared(place, 1)
     topology = tracking.topology(place, 1)
-    with pytest.raises(ConfigError, match=r"'folder' is a Spout, .* has to run pipelined; but its"):
-        submit(topology, spark, place / "ck")
-    with pytest.raises(ConfigError, match="tasks of a job end"):
-        submit(topology, spark, place / "ck", {"topology.engine": "jobs"})
     with pytest.raises(ConfigError, match=r"availableNow, but spout 'folder'.*query.stop"):
         submit(topology, spark, place / "ck", trigger={"availableNow": True})
     assert not (place / "ck").exists()

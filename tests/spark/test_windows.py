@@ -18,7 +18,6 @@ from tests.spark.windowing import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 
-INPUTS = [("spouts", "pipelined"), ("frames", "jobs")]
 PLACES = {"execute": 4, "emit": 12, "commit": 14}
 """Among the rows, among the windows or timers, and behind the decision; and from which transaction on."""
 
@@ -29,8 +28,8 @@ END_SECS = 300
 class Lives:
     """Drivers on one checkpoint, one after the other."""
 
-    def __init__(self, drivers, place, what, engine):
-        self.drivers, self.place, self.more = drivers, place, {"what": what, "engine": engine}
+    def __init__(self, drivers, place, what):
+        self.drivers, self.place, self.more = drivers, place, {"what": what}
         self.places, self.generation = Places(place), 0
 
     def start(self, trigger=ONCE):
@@ -54,15 +53,14 @@ class Lives:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("inputs", "engine"), INPUTS)
-def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs, engine):
-    lives = Lives(drivers, place, inputs, engine)
+@pytest.mark.parametrize("inputs", ["spouts", "frames"])
+def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs):
+    lives = Lives(drivers, place, inputs)
     for phase, txid in PLACES.items():
         lives.kill(phase, txid)
     lives.places.kill("execute", 17)
     said = lives.end()
     assert (place / "killed-execute").exists()
-    assert said["engine"] == engine
     assert [each["rolled"] for each in said["recoveries"]] == ["forward"]
     assert told(place) == recounted(inputs)
 
@@ -71,18 +69,17 @@ def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commi
 def test_workers_are_killed_among_rows_among_windows_and_in_a_commit(player, place):
     for phase, txid in PLACES.items():
         Places(place).kill(phase, txid)
-    said = player.play("tests.spark.windowing", place, more={"what": "spouts", "engine": "pipelined"})
-    assert said["engine"] == "pipelined"
+    player.play("tests.spark.windowing", place, more={"what": "spouts"})
     assert {each.name for each in place.glob("killed-*")} == {f"killed-{phase}" for phase in PLACES}
     assert told(place) == recounted("spouts")
 
 
 @pytest.mark.soak
 def test_of_dataframes_workers_are_killed_too(drivers, place):
-    lives = Lives(drivers, place, "frames", "jobs")
+    lives = Lives(drivers, place, "frames")
     for phase, txid in PLACES.items():
         lives.places.kill(phase, txid + (phase == "emit"))  # windows end a transaction later
-    assert lives.end()["engine"] == "jobs"
+    lives.end()
     assert {each.name for each in place.glob("killed-*")} == {f"killed-{phase}" for phase in PLACES}
     assert told(place) == recounted("frames")
 
@@ -90,18 +87,17 @@ def test_of_dataframes_workers_are_killed_too(drivers, place):
 def test_timers_and_entries_that_expire_outlive_a_worker(player, place):
     """Each timer fires once; an entry is seen until its time has passed."""
     Places(place).kill("emit", PLACES["emit"])
-    more = {"what": "alarms", "engine": "pipelined"}
+    more = {"what": "alarms"}
     player.play("tests.spark.windowing", place, trigger=ON_UNTIL_RUNG, more=more)
-    assert player.play("tests.spark.windowing", place, more=more)["engine"] == "pipelined"
+    player.play("tests.spark.windowing", place, more=more)
     assert (place / "killed-emit").exists()
     assert alarmed(place) == recounted_alarms()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", ["pipelined", "jobs"])
-def test_timers_and_entries_that_expire_outlive_drivers_and_workers(drivers, place, engine):
+def test_timers_and_entries_that_expire_outlive_drivers_and_workers(drivers, place):
     """Each timer fires once; an entry is seen until its time has passed, also by a driver that came meanwhile."""
-    lives = Lives(drivers, place, "alarms", engine)
+    lives = Lives(drivers, place, "alarms")
     for phase, txid in PLACES.items():
         lives.kill(phase, txid)
     lives.places.kill("emit", 15)

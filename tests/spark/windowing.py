@@ -194,15 +194,15 @@ def recounted_alarms():
     return {"fired": dict(fired), "rung": {number: 1 for _, _, number in rows}, "firsts": firsts}
 
 
-def begun(spark, work, what, engine, trigger=ONCE):
+def begun(spark, work, what, trigger=ONCE):
     """Return what `submit` is given."""
     topology = alarms(work) if what == "alarms" else windows(spark, work, what)
     settings = {"topology.state.provider": "rocksdb", "topology.transaction.retry.delay.ms": 10}
-    return topology, spark, f"{work}/ck", {"topology.engine": engine, **settings}, trigger
+    return topology, spark, f"{work}/ck", settings, trigger
 
 
-def play(spark, work, provider, options, trigger, what, engine):
-    query = submit(*begun(spark, work, what, engine, trigger))
+def play(spark, work, provider, options, trigger, what):
+    query = submit(*begun(spark, work, what, trigger))
     tell(recoveries=query.recoveries)
     if trigger == ON_UNTIL_RUNG:
         wait_for(lambda: query.exception() or len(alarmed(work)["rung"]) == TRANSACTIONS * ROWS_EACH, "all timers")
@@ -211,10 +211,10 @@ def play(spark, work, provider, options, trigger, what, engine):
     tell(**query.status)
 
 
-def main(engine, **given):
-    master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+def main(what, **given):
+    master, settings = ("local[2]", {}) if what == "frames" else ("local[12]", PIPELINED)
     spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    play(spark, engine=engine, **given)
+    play(spark, what=what, **given)
 
 
 if __name__ == "__main__":

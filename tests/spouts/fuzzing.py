@@ -1,7 +1,7 @@
 """Random lives of topologies of spouts: what a seed stands for is played, and the outcome compared with what there is.
 
-Spouts of all kinds, one or several, whose partitions and rows become more; up to four transactions in flight; tasks
-that fail, run twice, or wake up late; drivers that crash, are abandoned, or are replaced at any moment of theirs.
+Spouts of all kinds, one or several, whose partitions and rows become more; up to four transactions in flight; slots
+that are lost, cut off or frozen; drivers that crash, are abandoned, or are replaced at any moment of theirs.
 """
 
 import json
@@ -20,18 +20,15 @@ from statefx.operators import (
     PartitionedTransactionalSpout,
     TransactionalSpout,
 )
-from statefx.testing import Crash, Limits, TopologyTester
-from statefx.testing.faults import Doubled, HooksFail, JobFails, Killed, Lost, Moved, Rerun, Twins, Wake, Zombie
+from statefx.testing import Crash, Limits
 from tests.spouts.numbers import Count
 from tests.testing.eager import REFERENCE
 from tests.testing.living import LivingTester
 from tests.testing.topologies import REFERENCES, SMALL
 
 PARTITIONS_MAX, EACH_MAX, TAKEN_MAX, SPOUT = 4, 9, 4, 1_000_000
-STARTS = 6
-"""Drivers that may crash; the last ones only fail."""
-STARTS_LIVING = 2
-"""The same where tasks live: what is looked for are orders of arrival in a run; more lives have more of them."""
+STARTS = 2
+"""Drivers that may crash: what is looked for are orders of arrival in a run; more lives have more of them."""
 
 
 class Growing:
@@ -132,12 +129,9 @@ class Life:
     seed : int
     folder : Path
         Empty.
-    living : bool
-        Whether the tasks of a driver live in runs, whose slots are lost and frozen.
     """
 
-    def __init__(self, seed, folder, living=False):
-        self.living = living
+    def __init__(self, seed, folder):
         self.rng = random.Random(seed)
         self.seed, self.folder = seed, folder
         self.spouts = self.rng.choices([Whole, Planned, Emitted, Opaque], k=self.rng.choice([1, 1, 2, 3]))
@@ -177,31 +171,13 @@ class Life:
             "topology.max.spout.pending": self.rng.choice([1, 2, 3, 4]),
             "topology.transaction.attempts.max": 30,
         }
-        made = partial(LivingTester, breaks=crash_at is not None) if self.living else TopologyTester
-        tester = made(
-            self.topology(), self.folder / "ck", config, crash_at=crash_at, processes=self.rng.choice([1, 2]),
+        tester = LivingTester(
+            self.topology(), self.folder / "ck", config, crash_at=crash_at, breaks=crash_at is not None,
             seed=self.rng.choice([None, self.rng.randrange(1000)]), freshObjects=self.rng.random() < 0.5,
             limits=self.rng.choice([SMALL, Limits(fold_after=7), Limits()]),
         )  # fmt: skip
-        if self.living:
-            tester.orphans = self.orphans
+        tester.orphans = self.orphans
         return tester
-
-    def fault(self):
-        component = self.rng.choice(["pass", "count", "out", *(f"s{n}" for n in range(len(self.spouts)))])
-        task = self.rng.choice([0, 0, 1])
-        choose = self.rng.choice
-        return choose(
-            [
-                JobFails(choose([0, 1, None])),
-                HooksFail(choose(["commit", "rollback"])),
-                Lost(component, task, choose(["rows", "barrier", "ack"])),
-                Zombie(component, task, choose([False, True])),
-                Rerun(component, task, choose([None, (0,), (1,)])),
-                Twins(component, task, choose([0, 1])),
-                *(kind(component, task) for kind in (Wake, Moved, Killed, Doubled)),
-            ]
-        )
 
     def moment(self):
         kind = self.rng.choice(["PREPARING", "PROCESSED", "COMMITTING", "ROLLED_BACK", "commit hooks count/0"])
@@ -212,7 +188,7 @@ class Life:
     def play(self):
         """Let drivers come and go, then let one do what is left."""
         self.grow(1, 3)
-        for _ in range(self.rng.randint(1, STARTS_LIVING if self.living else STARTS)):
+        for _ in range(self.rng.randint(1, STARTS)):
             self.drive()
         self.grow(PARTITIONS_MAX, EACH_MAX)
         with self.start() as last:
@@ -236,11 +212,9 @@ class Life:
         self.replaced, tester = False, None
         try:
             tester = self.start(crash_at)
-            if not self.living:
-                tester.inject(*(self.fault() for _ in range(self.rng.choice([0, 0, 1, 3]))))
             if self.rng.random() < 0.4:
                 self.replace(tester)
-            if self.living and self.rng.random() < 0.6:  # in the middle of what the driver does
+            if self.rng.random() < 0.6:  # in the middle of what the driver does
                 do = self.rng.choice([tester.lose, tester.time_out, partial(self.stop, tester)])
                 tester.when(self.moment(), do)
             for _ in range(self.rng.randint(1, 3)):
@@ -253,7 +227,7 @@ class Life:
             tester.wake()
         except Crash as crash:
             self.told.append(str(crash))
-            if tester is not None and self.living:
+            if tester is not None:
                 tester.vanish()
                 self.orphans.append(tester)
                 return
@@ -263,7 +237,7 @@ class Life:
             assert self.replaced
         except StoppedError as error:
             self.told.append(error.message)
-        if tester is not None and self.living:
+        if tester is not None:
             tester.close()
 
     def stop(self, tester):
@@ -282,10 +256,9 @@ class Life:
             self.replaced = True
             with suppress(Crash, AttemptsExhaustedError):
                 successor = self.start(self.rng.choice([None, self.rng.randrange(1, 60)]))
-                if self.living:
-                    self.orphans.append(successor)
+                self.orphans.append(successor)
                 successor.drain()
-            if self.living and self.orphans:
+            if self.orphans:
                 self.orphans[-1].vanish()
 
         tester.when(moment, take_over)

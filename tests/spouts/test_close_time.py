@@ -108,10 +108,10 @@ WANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tasks", "engine"), [(1, "pipelined"), (2, "jobs")])
+@pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_waits_for_event_time_ends_once(kind, tasks, engine, tmp_path):
-    with begun(topology(kind(SCRIPT), tasks), tmp_path, engine) as driver:
+def test_all_that_waits_for_event_time_ends_once(kind, tasks, tmp_path):
+    with begun(topology(kind(SCRIPT), tasks), tmp_path) as driver:
         assert driver.closeTime() >= 2
         assert driver.state("keep") == WANTED
         # Spouts whose tasks find out what there is are asked once more.
@@ -257,15 +257,14 @@ FIRST = []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
 @pytest.mark.parametrize("end", ["closeTime", "drain"])
-def test_what_was_planned_is_read_if_nothing_came_before(end, engine, tmp_path):
+def test_what_was_planned_is_read_if_nothing_came_before(end, tmp_path):
     FIRST[:] = ["once"]
     builder = TopologyBuilder("begun")
     builder.setSpout("planned", Late([[[5]]]), timestamp="at")
     builder.setSpout("opaque", Once([[[5]]]), timestamp="at")
     builder.setBolt("keep", FailsFirst()).globalGrouping("planned").globalGrouping("opaque")
-    with begun(builder.createTopology(), tmp_path, engine, config={"topology.max.spout.pending": 2}) as driver:
+    with begun(builder.createTopology(), tmp_path, config={"topology.max.spout.pending": 2}) as driver:
         getattr(driver, end)()
         assert "after ROLLED_BACK(2, 0)" in driver.steps, "it was planned when the one before failed"
         assert driver.state("keep") == {("planned", "default", 0, at(5)): 1}

@@ -13,7 +13,6 @@ import pytest
 from statefx import BatchBolt, Committer, TopologyBuilder
 from statefx.errors import FailedException
 from statefx.testing import TopologyTester
-from statefx.testing.faults import JobFails
 from tests.spouts.numbers import PARTITIONS, TAKEN, Planned
 
 PENDING, BATCHES = 4, 5
@@ -105,6 +104,16 @@ class Flow:
             assert self.tester.drain() == BATCHES
         return self
 
+    def hold_until(self, *call):
+        """Let nothing go on behind the cut until a bolt was called so."""
+
+        def hold(engine):
+            for run in engine.runs:
+                for place, slot in run.slots.items():
+                    slot.frozen = place.level >= self.tester._launch.plan.cut and call not in self.calls
+
+        self.tester._engine.chances = hold
+
     def finished(self, *components):
         """The calls of finishBatch of some of the bolts, in their order."""
         return [call[:1] + call[2:] for call in self.calls if call[0] in components and call[1] == "finishBatch"]
@@ -116,12 +125,12 @@ class Flow:
 
 @pytest.mark.parametrize("marked", [True, False], ids=["Committer", "setCommitterBolt"])
 def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_of_txids(marked, tmp_path):
-    flow = Flow(tmp_path, marked=marked).drain()
+    flow = Flow(tmp_path, marked=marked)
+    flow.hold_until("a", "finishBatch", PENDING, 0)  # A waits for nobody
+    flow.drain()
     assert flow.finished("a") == [("a", txid, 0) for txid in ROWS]
     in_order = [(bolt, txid, 0) for txid in ROWS for bolt in "bcd"]
     assert flow.finished("b", "c", "d") == in_order, "D waits for no second word that it may commit"
-    calls = flow.calls
-    assert calls.index(("a", "finishBatch", PENDING, 0)) < calls.index(("b", "finishBatch", 1, 0)), "A waits for nobody"
     flow.check_counts()
     emitted = flow.tester.emitted("spout")
     assert len(emitted) == sum(ROWS.values()), (
@@ -167,8 +176,14 @@ def test_a_bolt_that_fails_a_batch_has_it_and_those_behind_it_replayed(component
 
 def test_what_a_committer_did_in_an_attempt_that_is_rolled_back_it_does_again(tmp_path):
     flow = Flow(tmp_path)
-    last = len(flow.tester._launch.plan.levels) - 1
-    flow.tester.inject(JobFails(last))  # D has finished batch 1, and its report is lost
+
+    def lose(engine):
+        """D has finished batch 1, and its ack is lost with its slot."""
+        run = engine.runs[-1] if engine.runs else None
+        if ("d", "finishBatch", 1, 0) in flow.calls and len(engine.runs) == 1 and not run.is_over:
+            run.lose(max(run.slots))
+
+    flow.tester._engine.chances = lose
     flow.drain()
     assert Counter(flow.finished("d")) == Counter(
         [("d", 1, 0), *(("d", txid, 1) for txid in range(1, PENDING + 1)), ("d", 5, 0)]

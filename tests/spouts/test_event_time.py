@@ -26,53 +26,46 @@ from tests.spouts.timed import (
 )
 
 KINDS = [Whole, Planned, Emitted, Opaque]
-ENGINES = ["jobs", "pipelined"]
-BOTH = pytest.mark.parametrize("engine", ENGINES)
 EACH = pytest.mark.parametrize("kind", KINDS)
 
 
-def ran(script, place, kind=Planned, engine="jobs", **options):
+def ran(script, place, kind=Planned, **options):
     """Run a script to its end; return the watermarks."""
-    with timed.begun(timed.topology(kind(script), **options), place, engine) as tester:
+    with timed.begun(timed.topology(kind(script), **options), place) as tester:
         for _ in script:
             tester.emit()
         return watermarks(tester)
 
 
-@BOTH
 @EACH
-def test_it_is_the_greatest_time_less_the_lateness(kind, engine, tmp_path):
+def test_it_is_the_greatest_time_less_the_lateness(kind, tmp_path):
     script = [[[10, 30, 20]], [[25]], [[40]]]
-    assert ran(script, tmp_path, kind, engine, lateness="5 seconds") == [25, 25, 35]
+    assert ran(script, tmp_path, kind, lateness="5 seconds") == [25, 25, 35]
 
 
-@BOTH
-def test_execute_sees_that_of_the_transaction_before(engine, tmp_path):
-    with timed.begun(timed.topology(Planned([[[10]], [[30]], [[20]]])), tmp_path, engine) as tester:
+def test_execute_sees_that_of_the_transaction_before(tmp_path):
+    with timed.begun(timed.topology(Planned([[[10]], [[30]], [[20]]])), tmp_path) as tester:
         tester.drain()
         assert [each[:2] for each in seen(tester).values()] == [(None, 10), (10, 30), (30, 30)]
 
 
 @pytest.mark.slow
-@BOTH
 @pytest.mark.parametrize("relay", [0, 1, 2])
 @EACH
-def test_the_slowest_task_or_partition_holds_it(kind, relay, engine, tmp_path):
+def test_the_slowest_task_or_partition_holds_it(kind, relay, tmp_path):
     script = [[[10], []], [[100], []], [[200], [50]], [[300], [60]], [[], [400]]]
-    found = ran(script, tmp_path, kind, engine, tasks=2, width=2, relay=relay)
+    found = ran(script, tmp_path, kind, tasks=2, width=2, relay=relay)
     assert found == [None, None, 50, 60, 300]
 
 
-@BOTH
-def test_each_partition_of_one_task_gets_on_by_itself(engine, tmp_path):
+def test_each_partition_of_one_task_gets_on_by_itself(tmp_path):
     script = [[[10], [20], [30]], [[], [21], [31]], [[50], [22], []]]
-    assert ran(script, tmp_path, Planned, engine, tasks=2, relay=1) == [10, 10, 22]
+    assert ran(script, tmp_path, Planned, tasks=2, relay=1) == [10, 10, 22]
 
 
-@BOTH
-def test_tuples_of_a_spout_that_lives_in_its_task_move_it(engine, tmp_path):
+def test_tuples_of_a_spout_that_lives_in_its_task_move_it(tmp_path):
     timed.FED[:] = [[[10, 30], [50]], [[20], [21]]]
-    with timed.begun(timed.topology(Living(), tasks=2, lateness="1 second"), tmp_path, engine) as tester:
+    with timed.begun(timed.topology(Living(), tasks=2, lateness="1 second"), tmp_path) as tester:
         tester.drain()
         assert watermarks(tester)[-1] == 20
 
@@ -157,27 +150,24 @@ def two(first, second, **times):
     return builder.createTopology()
 
 
-@BOTH
-def test_it_is_the_least_of_the_inputs(engine, tmp_path):
+def test_it_is_the_least_of_the_inputs(tmp_path):
     of = two(Planned([[[10]], [[20]], [[30]]]), Whole([[[5]], [[25]], [[50]]]), timestamp="at")
-    with timed.begun(of, tmp_path, engine) as tester:
+    with timed.begun(of, tmp_path) as tester:
         tester.drain()
         assert watermarks(tester) == [5, 20, 30]
 
 
-@BOTH
-def test_an_input_without_event_time_does_not_hold_it(engine, tmp_path):
+def test_an_input_without_event_time_does_not_hold_it(tmp_path):
     of = two(Planned([[[10]], [[20]]]), Whole([[[1]], [[1]]]))
-    with timed.begun(of, tmp_path, engine) as tester:
+    with timed.begun(of, tmp_path) as tester:
         tester.drain()
         assert watermarks(tester) == [10, 20]
 
 
-@BOTH
-def test_an_idle_input_does_not_hold_it_and_takes_nothing_back_when_it_comes_again(engine, tmp_path):
+def test_an_idle_input_does_not_hold_it_and_takes_nothing_back_when_it_comes_again(tmp_path):
     script = [[[10]], [[20]], [[30]], [[40]], [[50]]]
     of = two(Planned(script), Whole([[[5]], [[]], [[]], [[6]], [[]]]), timestamp="at", idleAfter="1 minute")
-    with timed.begun(of, tmp_path, engine) as tester:
+    with timed.begun(of, tmp_path) as tester:
         for _ in script:
             tester.emit()
             tester.advance(31)
@@ -268,8 +258,7 @@ def test_a_time_without_a_zone_is_utc(tmp_path):
 # ---- what bolts make of it
 
 
-@BOTH
-def test_a_bolt_gives_its_output_times_of_its_own(engine, tmp_path):
+def test_a_bolt_gives_its_output_times_of_its_own(tmp_path):
     class Parse(BasicBolt):
         outputFields = "partition int, at timestamp"
 
@@ -281,13 +270,12 @@ def test_a_bolt_gives_its_output_times_of_its_own(engine, tmp_path):
     parse = builder.setBolt("parse", Parse(), 2, timestamp="at", lateness="5 seconds")
     parse.shuffleGrouping("spout")  # each task reads the partition of its number
     builder.setBolt("watch", Watch()).fieldsGrouping("parse", "partition")
-    with timed.begun(builder.createTopology(), tmp_path, engine) as tester:
+    with timed.begun(builder.createTopology(), tmp_path) as tester:
         tester.drain()
         assert watermarks(tester) == [15, 25]
 
 
-@BOTH
-def test_finishbatch_sees_the_new_one_and_what_it_emits_has_times_that_count(engine, tmp_path):
+def test_finishbatch_sees_the_new_one_and_what_it_emits_has_times_that_count(tmp_path):
     class Batch(BatchBolt):
         outputFields = "partition int, at timestamp"
 
@@ -305,7 +293,7 @@ def test_finishbatch_sees_the_new_one_and_what_it_emits_has_times_that_count(eng
     builder.setSpout("spout", Planned([[[10]], [[20]]]), timestamp="at")
     builder.setBolt("batch", Batch(), timestamp="at", maxAhead="2 hours").shuffleGrouping("spout")
     builder.setBolt("watch", Watch()).fieldsGrouping("batch", "partition")
-    with timed.begun(builder.createTopology(), tmp_path, engine) as tester:
+    with timed.begun(builder.createTopology(), tmp_path) as tester:
         tester.drain()
         assert watermarks(tester) == [3610, 3620]
 

@@ -125,7 +125,7 @@ def topology(sources, relay, width):
     return builder.createTopology()
 
 
-def drive(chance, of, place, engine, crashes, again=None):
+def drive(chance, of, place, crashes, again=None):
     """Run all rounds, with time that passes, restarts and crashes; return when each driver began by generation.
 
     `again` makes the topology of each further start.
@@ -139,7 +139,7 @@ def drive(chance, of, place, engine, crashes, again=None):
                 # A small log is folded often, and small orders go by a file.
                 limits = Limits(fold_after=chance.choice([2, 100]), carried_bytes_max=chance.choice([0, 1 << 20]))
                 options = {"now": clock, "crash_at": crash, "seed": chance.randint(0, 99), "limits": limits}
-                driver = timed.begun(of, place, engine, **options)
+                driver = timed.begun(of, place, **options)
             clock += timedelta(seconds=chance.choice([0, 3, 11]))
             driver.advance((clock - START).total_seconds() - (driver._time() - START.timestamp()))
             began.setdefault(driver.generation, clock)
@@ -165,7 +165,7 @@ def test_every_task_sees_what_the_reference_says(seed, tmp_path):
     sources = [Source(chance, [Whole, Planned, Emitted, Opaque]) for _ in range(chance.randint(1, 2))]
     width = chance.randint(1, 2)
     of = topology(sources, chance.choice([0, 1, 2]), width)
-    driver, began = drive(chance, of, tmp_path, chance.choice(["jobs", "pipelined"]), crashes=seed % 2 == 1)
+    driver, began = drive(chance, of, tmp_path, crashes=seed % 2 == 1)
     for task in range(width):
         rounds = list(seen(driver, task).values())[:ROUNDS]  # behind it there may be an empty one, after a restart
         clocks, starts = [each[2] for each in rounds], [began[each[3]] for each in rounds]
@@ -186,7 +186,7 @@ def test_other_tasks_at_each_start_move_no_watermark(seed, tmp_path):
     def again():
         return other_tasks(chance, sources, width)
 
-    driver, began = drive(chance, again(), tmp_path, chance.choice(["jobs", "pipelined"]), chance.random() < 0.3, again)
+    driver, began = drive(chance, again(), tmp_path, chance.random() < 0.3, again)
     for task in range(width):
         rounds = list(seen(driver, task).values())[:ROUNDS]
         assert [each[1] for each in rounds] == expected(
@@ -227,7 +227,7 @@ def test_finished_partitions_hold_no_watermark(seed, tmp_path):
     def again():
         return other_tasks(chance, sources, 1)
 
-    driver, began = drive(chance, again(), tmp_path, chance.choice(["jobs", "pipelined"]), chance.random() < 0.3, again)
+    driver, began = drive(chance, again(), tmp_path, chance.random() < 0.3, again)
     rounds = list(seen(driver).values())[:ROUNDS]
     clocks, starts = [each[2] for each in rounds], [began[each[3]] for each in rounds]
     assert [each[1] for each in rounds] == expected(sources, clocks, starts)

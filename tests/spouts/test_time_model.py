@@ -152,14 +152,13 @@ def topology(sources, kinds, width, idle):
 
 def drive(chance, of, place, crashes):
     clock, driver, done = START + timedelta(minutes=1), None, 0
-    engine = chance.choice(["jobs", "pipelined"])
     while done < 3:  # behind the script come timers of the clock
         try:
             if driver is None:
                 crash = chance.randint(10, 90) if crashes and chance.random() < 0.7 else None
                 limits = Limits(fold_after=chance.choice([2, 100]), carried_bytes_max=chance.choice([0, 1 << 20]))
                 options = {"now": clock, "crash_at": crash, "seed": chance.randint(0, 99), "limits": limits}
-                driver = timed.begun(of, place, engine, **options)
+                driver = timed.begun(of, place, **options)
             clock += timedelta(seconds=chance.choice([0, 3, 11, 60 if done else 4]))
             driver.advance((clock - START).total_seconds() - (driver._time() - START.timestamp()))
             if driver.emit() is None or driver.txid > ROUNDS:
@@ -169,7 +168,7 @@ def drive(chance, of, place, crashes):
                 driver = None
         except Crash:
             driver = None
-    return driver if driver is not None else timed.begun(of, place, engine, now=clock)
+    return driver if driver is not None else timed.begun(of, place, now=clock)
 
 
 def expected(sources, kinds, rounds):

@@ -165,10 +165,9 @@ def topology(spout, tasks=1, width=1, relay=0, **times):
     return builder.createTopology()
 
 
-def begun(of, place, engine=None, **options):
-    config = {"topology.engine": "pipelined"} if engine == "pipelined" else {}
+def begun(of, place, **options):
     options = {"now": START + timedelta(hours=1)} | options
-    return TopologyTester(of, place, config | options.pop("config", {}), **options)
+    return TopologyTester(of, place, **options)
 
 
 def seen(driver, task=0):

@@ -50,7 +50,7 @@ def words(tasks, transactions=10):
 def test_a_transaction_waits_for_its_begin_its_tasks_and_its_decision(between, url, tmp_path, tasks):
     """Three requests in a row; the tasks, which run one after the other here, make one each."""
     with Remote(tmp_path, url, "rocksdb") as driver:
-        tester = driver.start(words(tasks), config={"topology.engine": "pipelined"})
+        tester = driver.start(words(tasks))
         tester.emit()
         for _ in range(5):
             with between.watched() as requests:
@@ -61,7 +61,7 @@ def test_a_transaction_waits_for_its_begin_its_tasks_and_its_decision(between, u
 
 def test_who_has_nothing_to_do_asks_for_nothing(between, url, tmp_path):
     with Remote(tmp_path, url, "rocksdb") as driver:
-        tester = driver.start(words(1, transactions=2), config={"topology.engine": "pipelined"})
+        tester = driver.start(words(1, transactions=2))
         while tester.emit() is not None:
             pass
         with between.watched() as requests:

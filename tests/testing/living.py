@@ -24,7 +24,7 @@ class LivingTester(TopologyTester):
         self._breaks, self._cut_at, self._chance = breaks, cut_at, random.Random(seed)
         self.orphans = []
         """Testers whose drivers are gone: what is left of their slots goes on meanwhile."""
-        super().__init__(topology, place, {**config, "topology.engine": "pipelined"}, seed=seed, **options)
+        super().__init__(topology, place, config, seed=seed, **options)
 
     def _driving(self, do):
         self._engine.chances = self._before_step

@@ -216,8 +216,8 @@ def test_caches_are_deleted_with_the_tester(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tasks_live_if_the_engine_is_pipelined(place: Path) -> None:
-    """What is committed is that of jobs, whatever order the seed makes; a bolt lives as long as its run."""
+def test_tasks_of_spouts_live(place: Path) -> None:
+    """What is committed is the same, whatever order the seed makes."""
     texts = [[("to be",), ("or not",), ("to be",)], [("or",)]]
     builder = TopologyBuilder("living")
     builder.setSpout("lines", MemoryTransactionalSpout(texts, "value string", takePerBatch=1), parallelism=2)
@@ -225,8 +225,8 @@ def test_tasks_live_if_the_engine_is_pipelined(place: Path) -> None:
     builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
     topology = builder.createTopology()
     outcomes = []
-    for number, (engine, seed) in enumerate([("jobs", None), ("pipelined", None), ("pipelined", 7)]):
-        with TopologyTester(topology, place / str(number), {"topology.engine": engine}, seed=seed) as tester:
+    for seed in (None, 7):
+        with TopologyTester(topology, place / str(seed), seed=seed) as tester:
             first = tester.emit()
             assert first is not None
             assert sorted(first.emitted("split")) == [("be",), ("or",), ("to",)]
@@ -235,17 +235,10 @@ def test_tasks_live_if_the_engine_is_pipelined(place: Path) -> None:
             assert again.drain() == 0
             again.close()
             outcomes.append((tester.txid, tester.state("count"), sorted(tester.emitted("count"))))
-            if engine == "pipelined":
-                with pytest.raises(ConfigError, match=r"leave topology\.engine 'auto'"):
-                    tester.emit(JobFails())
+            with pytest.raises(ConfigError, match="the tasks of spouts live on"):
+                tester.emit(JobFails())
     assert outcomes[0][:2] == (3, {"to": 2, "be": 2, "or": 2, "not": 1})
-    assert outcomes[0] == outcomes[1] == outcomes[2]
-
-
-def test_data_frames_are_not_read_pipelined(place: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'word-count' reads DataFrames \(lines\).*leave it at 'auto'"):
-        TopologyTester(word_count(), place / "checkpoint", {"topology.engine": "pipelined"})
-    assert not (place / "checkpoint").exists()
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.slow

@@ -5,7 +5,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from statefx import BasicBolt, BatchBolt, FileSink, Stateful, StatefulBolt, Topology, TopologyBuilder
+from statefx import (
+    BasicBolt,
+    BatchBolt,
+    FileSink,
+    Stateful,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+    TransactionalSpout,
+    TransactionAttempt,
+)
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
 
@@ -75,10 +85,35 @@ SMALL = Limits(
 """A snapshot of one task in each transaction, a sweep, and orders in files."""
 
 
-def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:
-    """Lines are split into words, which are counted."""
+class Works(TransactionalSpout):
+    """Reads these transactions, one after the other."""
+
+    outputFields = "value string"
+
+    def __init__(self, works: Sequence[Lines]) -> None:
+        self.works = works
+
+    def initializeTransaction(self, txid: int, previous: Any) -> Any:
+        return txid if txid <= len(self.works) else None
+
+    def emitBatch(self, attempt: TransactionAttempt, metadata: Any, collector: Any) -> None:
+        for row in self.works[metadata - 1].get("lines", ()):
+            collector.emit(row)
+
+
+def begun(name: str, works: Sequence[Lines] | None) -> TopologyBuilder:
+    """Return a builder that has a stream of lines, or a spout of them."""
     builder = TopologyBuilder(name)
-    builder.setStream("lines", rows("value string"))
+    if works is None:
+        builder.setStream("lines", rows("value string"))
+    else:
+        builder.setSpout("lines", Works(works))
+    return builder
+
+
+def word_count(parallelism: int = 2, name: str = "word-count", works: Sequence[Lines] | None = None) -> Topology:
+    """Lines are split into words, which are counted."""
+    builder = begun(name, works)
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=parallelism).fieldsGrouping("split", "word")
     return builder.createTopology()
@@ -94,10 +129,9 @@ def archived(out: Path, parallelism: int = 2) -> Topology:
     return builder.createTopology()
 
 
-def totals(total: BatchBolt | None = None) -> Topology:
+def totals(total: BatchBolt | None = None, works: Sequence[Lines] | None = None) -> Topology:
     """As `word_count`, with a total behind it that has hooks, unless another one is given."""
-    builder = TopologyBuilder("totals")
-    builder.setStream("lines", rows("value string"))
+    builder = begun("totals", works)
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
     builder.setBolt("total", total or Total()).globalGrouping("count")

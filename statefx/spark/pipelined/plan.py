@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from statefx.plan import wire
 from statefx.plan.levels import Plan
 from statefx.spark import internals
-from statefx.spark.frames import WIRE, no_rows
+from statefx.spark.frames import WIRE
 
 SETTINGS = {
     # Rows are handed to Python one by one, as they come: by default Spark waits for 10,000 of them, or 64 KB.
@@ -44,13 +44,13 @@ class RunPlan:
     """The levels of a topology as a chain of stages; `level` makes the function of a level, for ``mapInArrow``."""
 
     def __init__(self, session: SparkSession, plan: Plan, level: Callable[[int], Any], workers: int) -> None:
-        frame = no_rows(session, plan)
+        frame: DataFrame = session.range(0, plan.widths[0], 1, plan.widths[0])  # a partition for each slot
         for number, width in enumerate(plan.widths):
             if number:
                 frame = frame.repartitionById(width, F.col("target"))
             columns = wire.SCHEMA.names if number else frame.columns
             frame = internals.mapping(level(number), WIRE, columns, workers)(frame)
-        self._frame: DataFrame = frame
+        self._frame = frame
 
     def prepare(self) -> None:
         """Have Spark make the physical plan, which `run` does too."""

@@ -130,23 +130,23 @@ def native(name: str, turn: int) -> list[float]:
     return counted(name, minutes.of_spark(sessions, args.work / f"spark-{turn}", total))
 
 
-def ran(name: str, engine: str, turn: int) -> list[float]:
+def ran(name: str, given: str, turn: int) -> list[float]:
     """Run a turn of a topology."""
     builder = TopologyBuilder("sessions")
-    if engine == "jobs":
+    if given == "frames":
         builder.setStream("clicks", minutes.frame(spark, source, CLICK), timestamp="at", lateness=LATENESS)
     else:
         spout = minutes.Minutes(source, CLICK, total)
         builder.setSpout("clicks", spout, minutes.TASKS, timestamp="at", lateness=LATENESS)
     builder.setBolt("sessions", Sessions(), minutes.TASKS).fieldsGrouping("clicks", "user")
     builder.setBolt("rows", minutes.Rows(), minutes.TASKS).fieldsGrouping("sessions", "user")
-    return counted(name, minutes.of_statefx(builder.createTopology(), spark, args.work / f"{engine}-{turn}", engine))
+    return counted(name, minutes.of_statefx(builder.createTopology(), spark, args.work / f"{given}-{turn}"))
 
 
 ended: dict[str, int] = {}
 reference = f"transformWithState ({args.api})"
 systems: dict[str, Callable[[int], list[float]]] = {reference: partial(native, reference)}
-for what, engine in {"statefx, DataFrame": "jobs", "statefx, spout, pipelined": "pipelined"}.items():
-    systems[what] = partial(ran, what, engine)
+for what, kind in {"statefx, DataFrame": "frames", "statefx, spout": "spouts"}.items():
+    systems[what] = partial(ran, what, kind)
 take_turns(args, systems, turns, (reference,), dict.fromkeys(systems, args.rows), ended=ended)
 spark.stop()

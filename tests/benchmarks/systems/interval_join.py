@@ -66,26 +66,26 @@ def native(name: str, turn: int) -> list[float]:
     return counted(name, minutes.of_spark(pairs, args.work / f"spark-{turn}", total))
 
 
-def ran(name: str, engine: str, turn: int) -> list[float]:
+def ran(name: str, source: str, turn: int) -> list[float]:
     """Run a turn of a topology."""
     builder = TopologyBuilder("join")
     select = "order, orders.at, payments.at as paidAt, item, cents"
     join = IntervalJoin("orders", "payments", "order", ("0 seconds", f"{WITHIN} minutes"), select)
     paid = builder.setBolt("paid", join, minutes.TASKS)
     for id, folder, fields in (("orders", orders, ORDER), ("payments", payments, PAYMENT)):
-        if engine == "jobs":
+        if source == "frames":
             builder.setStream(id, minutes.frame(spark, folder, fields), timestamp="at", lateness=LATENESS)
         else:
             spout = minutes.Minutes(folder, fields, total)
             builder.setSpout(id, spout, minutes.TASKS, timestamp="at", lateness=LATENESS)
         paid.fieldsGrouping(id, "order")
     builder.setBolt("rows", minutes.Rows(), minutes.TASKS).fieldsGrouping("paid", "order")
-    return counted(name, minutes.of_statefx(builder.createTopology(), spark, args.work / f"{engine}-{turn}", engine))
+    return counted(name, minutes.of_statefx(builder.createTopology(), spark, args.work / f"{source}-{turn}"))
 
 
 REFERENCE = "Spark's join of streams"
 systems: dict[str, Callable[[int], list[float]]] = {REFERENCE: partial(native, REFERENCE)}
-for what, engine in {"statefx, DataFrame": "jobs", "statefx, spout, pipelined": "pipelined"}.items():
-    systems[what] = partial(ran, what, engine)
+for what, kind in {"statefx, DataFrame": "frames", "statefx, spout": "spouts"}.items():
+    systems[what] = partial(ran, what, kind)
 take_turns(args, systems, turns, (REFERENCE,), dict.fromkeys(systems, args.rows), pairs=expected)
 spark.stop()

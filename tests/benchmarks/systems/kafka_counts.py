@@ -55,11 +55,11 @@ class SparkTotals(StatefulProcessor):
         pass
 
 
-def statefx(spark: SparkSession, args: Any, broker: KafkaBroker, source: str, target: str, *, engine: str) -> None:
+def statefx(spark: SparkSession, args: Any, broker: KafkaBroker, source: str, target: str) -> None:
     """Run a topology until it has read all."""
     made = topology(broker, source, target, maxRows=args.rows)
-    config = {"topology.state.provider": "rocksdb", "topology.engine": engine}
-    query = submit(made, spark, args.work / engine, config=config, trigger={"availableNow": True})
+    config = {"topology.state.provider": "rocksdb"}
+    query = submit(made, spark, args.work / "checkpoint", config=config, trigger={"availableNow": True})
     query.awaitTermination()
 
 
@@ -141,8 +141,7 @@ def main() -> None:
             runs["Quix Streams"] = quix
         else:
             print(f"Quix Streams is left out: there is no {QUIX}", file=sys.stderr)
-        runs["statefx, jobs"] = partial(statefx, spark, engine="jobs")
-        runs["statefx, pipelined"] = partial(statefx, spark, engine="pipelined")
+        runs["statefx"] = partial(statefx, spark)
         found = [
             {"name": name, "reference": not name.startswith("statefx"), **measured(args, broker, source, count, run)}
             for name, run in runs.items()

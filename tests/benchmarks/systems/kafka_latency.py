@@ -38,10 +38,7 @@ def topology(broker: KafkaBroker, source: str, target: str, **options: Any) -> A
 def main() -> None:
     """Measure it."""
     parser = arguments(__doc__)
-    parser.add_argument("--engine", choices=["pipelined", "jobs"], default="pipelined")
-    parser.add_argument(
-        "--interval-ms", type=int, help="topology.state.checkpoint.interval.ms; by default that of the engine"
-    )
+    parser.add_argument("--interval-ms", type=int, help="topology.state.checkpoint.interval.ms")
     parser.add_argument("--rate", type=int, default=10_000, help="records a second")
     args = parser.parse_args()
     count = args.rate * (args.warmup + args.batches)
@@ -54,7 +51,7 @@ def main() -> None:
         consumer.start()
         answers.get(timeout=FIRST_SECS)
         spark = session(RECOMMENDED | LIVING, SLOTS)
-        config = {"topology.state.provider": "rocksdb", "topology.engine": args.engine}
+        config = {"topology.state.provider": "rocksdb"}
         if args.interval_ms is not None:
             config["topology.state.checkpoint.interval.ms"] = args.interval_ms
         query = submit(topology(broker, source, target), spark, args.work / "checkpoint", config=config)

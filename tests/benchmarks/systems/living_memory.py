@@ -87,7 +87,7 @@ def main() -> None:
     builder.setBolt("forward", Forward(), parallelism=2).fieldsGrouping("words", "word")
     weighed = Weighed(every, str(args.work / "objects"))
     builder.setBolt("count", weighed, parallelism=2).fieldsGrouping("forward", "word")
-    config = {"topology.engine": "pipelined", "topology.state.provider": args.provider}
+    config = {"topology.state.provider": args.provider}
     began = time.monotonic()
     query = submit(
         builder.createTopology(), spark, args.work / "checkpoint", config=config, trigger={"availableNow": True}

@@ -42,7 +42,7 @@ def start(args: Any) -> None:
     filling = args.start <= FILLS
     spark = session(RECOMMENDED | LIVING, SLOTS)
     spout = Words(FILLS, args.keys, max(1, args.keys // 2 // FILLS)) if filling else Words(args.start, args.keys)
-    config = {"topology.engine": "pipelined", "topology.state.provider": args.provider}
+    config = {"topology.state.provider": args.provider}
     before, began = processor_secs(), time.perf_counter()
     query = submit(topology(spout), spark, args.work / "checkpoint", config=config, trigger={"availableNow": True})
     submitted = time.perf_counter() - began

@@ -89,9 +89,9 @@ def of_spark(out: DataFrame, checkpoint: Path, minutes: int) -> tuple[int, list[
     return rows, committed
 
 
-def of_statefx(topology: Topology, spark: SparkSession, checkpoint: Path, engine: str) -> tuple[int, list[float]]:
+def of_statefx(topology: Topology, spark: SparkSession, checkpoint: Path) -> tuple[int, list[float]]:
     """Run a topology whose bolt `rows` counts what comes out; return the same."""
-    config = {"topology.state.provider": "rocksdb", "topology.engine": engine}
+    config = {"topology.state.provider": "rocksdb"}
     query = submit(topology, spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
     with openState(checkpoint, "rows", byTask=True) as counts:

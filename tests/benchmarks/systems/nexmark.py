@@ -16,7 +16,7 @@ args = parser.parse_args()
 spark = session(RECOMMENDED | LIVING, SLOTS)
 size = args.warmup + args.batches, args.rows, RATE
 checkpoint = args.work / "checkpoint"
-config = {"topology.state.provider": "rocksdb", "topology.engine": "pipelined"}
+config = {"topology.state.provider": "rocksdb"}
 query = submit(topology(args.query, *size), spark, checkpoint, config=config, trigger={"availableNow": True})
 query.awaitTermination()
 with openState(checkpoint, "results") as results:

@@ -38,7 +38,7 @@ def ran(checkpoint: str) -> list[float]:
     builder = TopologyBuilder("store")
     builder.setSpout("words", MemoryTransactionalSpout(rows, "word string", takePerBatch=share), parallelism=TASKS)
     builder.setBolt("count", Count(), parallelism=TASKS).fieldsGrouping("words", "word")
-    config = {"topology.state.provider": "rocksdb", "topology.engine": "pipelined"}
+    config = {"topology.state.provider": "rocksdb"}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
     with openState(checkpoint, "count") as counts:

@@ -229,7 +229,7 @@ def by_statefx(spark: SparkSession, args: Any, folder: Path) -> tuple[list[float
     builder.setBolt("counts", bolt, parallelism=2).fieldsGrouping("rows", "key")
     builder.setBolt("check", Check()).globalGrouping("counts")
     checkpoint = args.work / "checkpoint"
-    config = {"topology.state.provider": args.provider, "topology.engine": "pipelined"}
+    config = {"topology.state.provider": args.provider}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
     with openState(checkpoint, "check") as sums:

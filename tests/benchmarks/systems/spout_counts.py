@@ -71,15 +71,13 @@ def stream(builder: TopologyBuilder) -> None:
     builder.setStream("words", words(spark, args, args.format))
 
 
-def ran(
-    name: str, given: Callable[[TopologyBuilder], None], bolt: StatefulBolt, turn: int, engine: str = "auto"
-) -> list[float]:
+def ran(name: str, given: Callable[[TopologyBuilder], None], bolt: StatefulBolt, turn: int) -> list[float]:
     """Run a turn of a topology."""
     builder = TopologyBuilder("count")
     given(builder)
     builder.setBolt("count", bolt, parallelism=2).fieldsGrouping("words", "word")
     checkpoint: Path = args.work / f"{name}-{turn}"
-    config = {"topology.state.provider": "rocksdb", "topology.engine": engine}
+    config = {"topology.state.provider": "rocksdb"}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
     with openState(checkpoint, "count") as counts:
@@ -97,11 +95,7 @@ def ran(
 
 spent: dict[str, object] = {}
 systems: dict[str, Callable[[int], list[float]]] = {NATIVE: native}
-systems |= {name: partial(ran, name, spout, bolt(), engine="jobs") for name, bolt in BOLTS.items()}
-systems |= {
-    f"pipelined {name}": partial(ran, f"pipelined {name}", spout, BOLTS[name](), engine="pipelined")
-    for name in ("spout, combineBatch, batch", "spout, tuple")
-}
+systems |= {name: partial(ran, name, spout, bolt()) for name, bolt in BOLTS.items()}
 if args.format == "parquet":
     systems[STREAM] = partial(ran, STREAM, stream, Count())
 take_turns(args, systems, turns, references=(NATIVE, STREAM), format=args.format, spent=spent)

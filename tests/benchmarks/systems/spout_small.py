@@ -1,11 +1,11 @@
-"""A nearly empty transaction of a spout, pipelined and as jobs, beside a streaming DataFrame's, and beside the floor.
+"""A nearly empty transaction of a spout beside a streaming DataFrame's, and beside the floor of Spark jobs.
 
 All have the same bolts. They take turns in one process: on a busy machine only figures of the same minute can be
 compared. Each turn has a query of its own, whose first transactions are left out. The time of a transaction is that
 from the commit before it to its own.
 
-The floor of the jobs is a bare loop of the same Spark jobs: stages and tasks are those of the spout's transaction,
-their functions do nothing, and nothing is kept or checked.
+The floor is a bare loop of Spark jobs: stages and tasks are those of the spout's transaction, their functions do
+nothing, and nothing is kept or checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import itertools
 import time
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 
 from in_workers import ROWS, Count, Forward, emit, identity
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, take_turns
@@ -46,14 +45,14 @@ def bolts(builder: TopologyBuilder, source: str) -> TopologyBuilder:
     return builder
 
 
-def ran(builder: TopologyBuilder, system: str, turn: int, engine: str = "auto") -> list[float]:
+def ran(builder: TopologyBuilder, system: str, turn: int) -> list[float]:
     """Run a turn of a topology; return the times of its transactions."""
     checkpoint = args.work / f"{system}-{turn}"
     query = submit(
         bolts(builder, "words").createTopology(),
         spark,
         checkpoint,
-        config={"topology.state.provider": "rocksdb", "topology.engine": engine},
+        config={"topology.state.provider": "rocksdb"},
         trigger={"availableNow": True},
     )
     query.awaitTermination()
@@ -78,13 +77,13 @@ def stream(turn: int) -> list[float]:
     return ran(builder, "stream", turn)
 
 
-def spout(engine: str, turn: int) -> list[float]:
+def spout(turn: int) -> list[float]:
     """Run a turn of the spout."""
     share = args.rows // TASKS
     rows = [[(f"word-{n % args.keys}",) for n in range(share * (each + DROPPED))] for _ in range(TASKS)]
     builder = TopologyBuilder("spout")
     builder.setSpout("words", MemoryTransactionalSpout(rows, "word string", takePerBatch=share), parallelism=TASKS)
-    return ran(builder, f"spout-{engine}", turn, engine)
+    return ran(builder, "spout", turn)
 
 
 chain = spark.range(0, TASKS, 1, TASKS).mapInArrow(emit, ROWS)
@@ -104,8 +103,7 @@ def floor(turn: int) -> list[float]:
 
 systems: dict[str, Callable[[int], list[float]]] = {
     "streaming DataFrame": stream,
-    "spout, jobs": partial(spout, "jobs"),
-    "spout, pipelined": partial(spout, "pipelined"),
+    "spout": spout,
     "bare loop": floor,
 }
 take_turns(args, systems, turns, references=("streaming DataFrame", "bare loop"), stages=args.stages)
