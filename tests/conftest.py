@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders share."""
 
+import functools
 import gc
 import json
 import os
@@ -155,10 +156,11 @@ def _functions(item: pytest.Item) -> Iterator[FunctionType]:
     yield from (each for each in found if isinstance(each, FunctionType))
 
 
-def _names(code: CodeType) -> set[str]:
+@functools.cache  # most tests share their fixtures
+def _names(code: CodeType) -> frozenset[str]:
     """Return the names that a function uses, also within functions of its own."""
     within = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*within)
+    return frozenset(code.co_names).union(*within)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

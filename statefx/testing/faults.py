@@ -166,10 +166,12 @@ class Wake(TaskFault):
 class JobFails(Fault):
     """The job fails as infrastructure does: an executor was lost, a fetch failed.
 
+    Where spouts are read, one job holds all tasks: it fails when the first of them has prepared.
+
     Attributes
     ----------
     level : int or None
-        After all tasks of this level have run; None: after all tasks, when everything is prepared.
+        After all tasks of this level have run; None: after all tasks, when everything is prepared. Of streams alone.
     reason : str
         What Spark says.
     """

@@ -15,14 +15,14 @@ from functools import partial
 import pyarrow as pa
 
 from statefx.coordinator.engine import Finished, Job, JobFailedError
-from statefx.coordinator.runs import RunEngine
+from statefx.coordinator.runs import Run, RunEngine
 from statefx.errors import ConfigError
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
 from statefx.protocol.messages import Kind, SlotId
 from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.living import LivingSlot
-from statefx.testing.faults import Fault
+from statefx.testing.faults import Fault, JobFails
 from statefx.testing.processes import Emitted, Process, WatchedSlot
 from statefx.testing.processes import Run as TaskRun
 
@@ -69,6 +69,8 @@ class LocalRunEngine(RunEngine):
         self._deployment = deployment
         self._make_process = make_process
         self._calls: list[Callable[[], None]] = []
+        self._failing: deque[str] = deque()
+        """Why the next runs end."""
         self._going: list[LocalRun] = []
         """Those in which something may still happen: a life has a hundred that are over."""
         self.crash: BaseException | None = None
@@ -108,11 +110,21 @@ class LocalRunEngine(RunEngine):
         return True
 
     def inject(self, faults: Sequence[Fault]) -> None:
-        """Refuse them: no task runs again."""
-        raise ConfigError(
-            "these faults happen to Spark tasks of which each runs one attempt, as those of streams do; the tasks of "
-            "spouts live on"
-        )
+        """Have the run end that often, each time with the first ack of an attempt; refuse faults of other kinds."""
+        for fault in faults:
+            if not isinstance(fault, JobFails) or fault.level is not None:
+                raise ConfigError(
+                    f"{fault} happens to Spark tasks of which each runs one attempt, as those of streams do. The tasks "
+                    "of spouts live on: all that happens to them is JobFails()"
+                )
+            self._failing.append(fault.reason)
+
+    def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
+        """Take what a slot says, unless the run is to end with it."""
+        if kind is Kind.ACK and self._failing and run is self._run:
+            self.over(run, JobFailedError(self._failing.popleft()))
+            return
+        super().heard(run, slot, kind, body)
 
     def wake(self) -> None:
         """Let everything happen that still can, also in runs that are over."""

@@ -411,7 +411,7 @@ class TopologyTester:
         Raises
         ------
         ConfigError
-            The topology reads spouts: they happen to Spark tasks of which each runs one attempt.
+            The topology reads spouts, and it is another one than JobFails: only tasks of streams run one attempt each.
         """
         if faults:
             self._engine.inject(faults)

@@ -63,6 +63,7 @@ def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, pla
     assert kafka.group_offsets("on-spark", topic) in told
 
 
+@pytest.mark.usefixtures("pipelined_python")
 def test_the_program_of_the_page_runs(spark, kafka, place, monkeypatch, capsys):
     kafka.topic(name="payments")
     kafka.topic(name="totals")

@@ -235,8 +235,8 @@ def test_tasks_of_spouts_live(place: Path) -> None:
             assert again.drain() == 0
             again.close()
             outcomes.append((tester.txid, tester.state("count"), sorted(tester.emitted("count"))))
-            with pytest.raises(ConfigError, match="the tasks of spouts live on"):
-                tester.emit(JobFails())
+            with pytest.raises(ConfigError, match=r"Moved.*The tasks of spouts live on"):
+                tester.emit(Moved("count"))
     assert outcomes[0][:2] == (3, {"to": 2, "be": 2, "or": 2, "not": 1})
     assert outcomes[0] == outcomes[1]
 
@@ -264,3 +264,18 @@ with TopologyTester(builder.createTopology(), {str(place)!r} + "/checkpoint") as
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout.strip() == "{'a': 2, 'b': 1}", run.stderr
+
+
+@pytest.mark.slow
+def test_a_job_that_holds_all_tasks_may_fail(place: Path) -> None:
+    builder = TopologyBuilder("living")
+    builder.setSpout("lines", MemoryTransactionalSpout([[("to be",), ("or",)]], "value string", takePerBatch=1))
+    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
+    with TopologyTester(builder.createTopology(), place / "checkpoint") as tester:
+        sent = tester.emit(JobFails(reason="the executor is gone"), JobFails())
+        assert sent is not None
+        assert sent.progress.attempt == 2
+        assert tester.state("count") == {"to": 1, "be": 1}
+        assert tester.drain() == 1
+        assert tester.pauses == [0.1, 0.2]
