@@ -384,10 +384,10 @@ def check_end(where):
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_while_several_are_open(place):
+def test_a_crash_at_any_step_while_several_are_open(place, stride):
     from statefx.testing import Crash
 
-    for at in range(1, 1000, 2):
+    for at in range(1, 1000, stride):
         where = place / str(at)
         where.mkdir()
         step = At(at)

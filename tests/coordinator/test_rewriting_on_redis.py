@@ -115,6 +115,7 @@ def both_bolts(tasks, bolt):
     return builder.createTopology()
 
 
+@pytest.mark.soak
 def test_a_start_that_was_killed_between_new_keys_and_new_tasks_does_the_rest(server, place):
     second = both_bolts(3, Second(for_task=False))
     with Pair(server, place) as pair:

@@ -44,6 +44,7 @@ def strand(client):
         assert time.monotonic() < limit, "the client is told of brokers"
 
 
+@pytest.mark.soak
 def test_a_task_asks_about_its_topic_by_another_client(broker):
     topic = broker.topic()
     readers = reading.Readers(spout(broker, topic, config=CONFIG).clients, "group", WAIT_SECS, lambda *gone: None)
@@ -53,7 +54,7 @@ def test_a_task_asks_about_its_topic_by_another_client(broker):
     readers.close()
 
 
-@pytest.mark.parametrize("unavailable", ["wait", "skip"])
+@pytest.mark.parametrize("unavailable", ["wait", pytest.param("skip", marks=pytest.mark.soak)])
 def test_the_driver_asks_by_other_clients(broker, unavailable):
     topic = broker.topic(partitions=2)
     reads = spout(broker, topic, config=CONFIG)
@@ -91,6 +92,7 @@ def asked_for_marker(target):
     wait_for(ask, "that there is no marker", WAIT_SECS)
 
 
+@pytest.mark.soak
 def test_a_sink_asks_about_its_topic_by_another_client(broker):
     questions = limits.Questions(KafkaSink(broker.address, broker.topic(), config=CONFIG).publisher)
     strand(questions._admin)

@@ -5,6 +5,7 @@ import pytest
 from tests.examples.test_examples import run
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [0, pytest.param(12, marks=pytest.mark.soak)])
 def test_payments_are_exact_whenever_the_driver_is_killed(kafka, tmp_path, kills):

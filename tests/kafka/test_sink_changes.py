@@ -108,6 +108,7 @@ def test_a_topic_that_takes_less_than_was_decided_is_told_and_goes_on_when_it_is
     assert values(kafka, topic) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("partitions", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_topic_that_was_deleted_under_a_decision_can_be_made_again_and_taken_over(kafka, topic, tmp_path, partitions):
     missing = []

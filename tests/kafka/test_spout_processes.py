@@ -72,6 +72,7 @@ def test_each_record_counts_once_whatever_becomes_of_drivers_workers_and_the_bro
     assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-emit", "killed-execute"}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_after_ctrl_c_all_processes_end_within_seconds_while_the_broker_is_silent(kafka, drivers, tmp_path):
     """A task of transaction 5 asks for its topic then, and the driver publishes transaction 2."""

@@ -210,6 +210,7 @@ def test_a_broken_provider_fails(kind: type[Any], test: str, arguments: tuple[An
         getattr(StateProviderContract(), test)(site, *arguments)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",

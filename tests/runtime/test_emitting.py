@@ -87,8 +87,7 @@ def test_what_does_not_fit_the_declared_schema_is_named(place: Path, emit: Emit,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("rest", [20, 20_000], ids=["in-the-last-batch", "in-the-first-of-many"])
+@pytest.mark.parametrize(("late", "rest"), [(False, 20), (True, 20), (True, 20_000)], ids=["now", "late", "of-many"])
 def test_a_bolt_that_goes_on_after_an_error_of_emit_loses_no_other_rows(place: Path, late: bool, rest: int) -> None:
     """The error comes when a batch is full: it is that of a row long before, and all rows of the batch go with it."""
 

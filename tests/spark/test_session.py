@@ -99,6 +99,7 @@ def told(tmp_path_factory):
     return {name: found for line in lines for name, found in line.items()} | {"stderr": done.stderr}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
     assert "[Stage" not in told["stderr"]
@@ -110,6 +111,7 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
         assert compiled, "pyspark.zip has no compiled modules"
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
     found = told["after_another"]
@@ -117,6 +119,7 @@ def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
     assert found["engine"] == "pipelined"
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(told):
     assert told["stream"]["error"] is None

@@ -40,6 +40,7 @@ def text_of(log):
     return log.read()
 
 
+@pytest.mark.soak
 def test_what_sigterm_interrupts_the_next_start_completes(place, started, programs):
     process, log = started
 

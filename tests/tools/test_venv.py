@@ -100,6 +100,7 @@ def run(root: Path, *extras: str, wheels: Path | str, **environment: str) -> "su
     )
 
 
+@pytest.mark.soak
 def test_a_source_package_is_built_whatever_setuptools_python_brings_and_then_no_package_is_looked_for(
     tmp_path: Path, wheels: Path
 ) -> None:
