@@ -156,8 +156,7 @@ def test_with_one_at_a_time_the_order_is_the_same(tmp_path):
     flow.check_counts()
 
 
-@pytest.mark.parametrize("pending", [1, PENDING])
-@pytest.mark.parametrize("hook", ["execute", "finishBatch"])
+@pytest.mark.parametrize(("hook", "pending"), [("execute", 1), ("finishBatch", PENDING)])
 @pytest.mark.parametrize("component", ["a", "b", "c", "d"])
 def test_a_bolt_that_fails_a_batch_has_it_and_those_behind_it_replayed(component, hook, pending, tmp_path):
     flow = Flow(tmp_path, pending=pending)
