@@ -360,3 +360,4 @@ def pipelined_python(spark: "object") -> Iterator[None]:
     settings.set(PIPELINED_PYTHON, "true")
     yield
     settings.remove(PIPELINED_PYTHON)
+    drop_closed(spark)

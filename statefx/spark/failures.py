@@ -22,6 +22,7 @@ _UNREACHABLE = re.compile(r"DriverUnreachableError: (.*)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Invalid)\b.*)$", re.MULTILINE)
+_CAUSES = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _CUT_OFF = re.compile(
     r"^(?:[\w.]*\.)?(?:ArrowInvalid|EOFError|OSError|TimeoutError|BrokenPipeError|ConnectionResetError|ControlLostError"
     r"|DriverUnreachableError)\b"
@@ -89,8 +90,13 @@ def not_importable(module: str, *, local: bool) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the line of a long trace that says what went wrong: a Python traceback's last, else the first."""
+    """Return the line of a long trace that says what went wrong.
+
+    A Python traceback's last, else the first; or Java's last cause, where the first says that something was waited for.
+    """
     lines = _LAST_LINE.findall(text)
     if "Traceback (most recent call last)" in text and lines:
         return str(lines[-1])[:_SHOWN]
-    return " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())[:_SHOWN]
+    first = " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())
+    causes = _CAUSES.findall(text) if "awaitResult" in first else []
+    return str((causes or [first])[-1])[:_SHOWN]

@@ -85,8 +85,7 @@ class Pair:
 # ---- migrateKey
 
 
-@pytest.mark.parametrize("bolt", [Second, Sized])
-@pytest.mark.parametrize(("was", "now"), [(2, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize(("bolt", "was", "now"), [(Second, 2, 2), (Sized, 2, 3), (Second, 3, 1)])
 def test_keys_have_the_form_that_they_have_in_files(server, place, bolt, was, now):
     first, second = First(was == now), bolt(was == now)
     with Pair(server, place) as pair:
@@ -324,6 +323,7 @@ class Killing(DurableSteps):
 KILLED_AT = ["after fence", "after prepare count~", "after commit count~", "before RESCALED", "after RESCALED"]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_process_that_was_killed_while_it_wrote_has_written_all_rows_or_none(server, place):
     code = (

@@ -29,7 +29,9 @@ def broker(kafka):  # which skips where there is no Kafka
     ("kept", "late", "error", "failing"),
     [
         pytest.param(END_TXN, "before _mark", Dead, "after _mark", id="commit-dead"),
-        pytest.param(END_TXN, "before _mark", ConnectionError, "after _mark", id="commit-failed"),
+        pytest.param(
+            END_TXN, "before _mark", ConnectionError, "after _mark", id="commit-failed", marks=pytest.mark.soak
+        ),
         pytest.param(TXN_OFFSET_COMMIT, "before _commit", Dead, "after _commit", id="marker-dead"),
     ],
 )

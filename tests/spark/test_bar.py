@@ -146,6 +146,7 @@ def test_an_option_that_is_no_option_is_refused(spark, place):
     assert not (place / "ck").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_terminal_with_spark_as_it_comes(tmp_path):

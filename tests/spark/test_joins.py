@@ -16,6 +16,7 @@ SLOWLY = {"processingTime": "200 milliseconds"}
 """Else all transactions of spouts are over before one is seen."""
 
 
+@pytest.mark.soak
 def test_a_join_of_spouts_is_as_a_recount_says(player, place):
     player.play("tests.spark.joining", place, more={"seed": SEED, "inputs": "spouts"})
     check_all(place)

@@ -59,6 +59,7 @@ def test_workers_that_can_not_read_it_are_named(spark, place, url):
     assert log_at(url).generation == 0
 
 
+@pytest.mark.soak
 def test_a_life_with_savepoints_other_tasks_and_state_as_a_table(drivers, place, url):
     said = drivers(place, program="tests.spark.storing", more={"location": url}).end()
     two, three = (recount(line for name in names for line in TEXTS[name]) for names in ("ab", "abc"))

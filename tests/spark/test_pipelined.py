@@ -236,6 +236,7 @@ def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, 
         assert sum(count for _, count in counts.items()) == Numbers.transactions * Numbers.rows
 
 
+@pytest.mark.soak
 def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(own_player, place):
     found = own_player.ask("tests.spark.living", work=str(place), case="unreachable")
     error = found["error"]

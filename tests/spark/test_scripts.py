@@ -52,6 +52,7 @@ def shows(lines, expected):
     return False
 
 
+@pytest.mark.soak
 def test_the_users_traceback_is_shown_and_spark_s_is_not(place):
     (lines,) = told(place, "waiting", 1)
     assert shows(lines, TRACEBACK)

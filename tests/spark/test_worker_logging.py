@@ -12,6 +12,7 @@ from statefx.spark import worker
 from tests.conftest import ROOT
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_bolts_log_at_info_is_on_the_workers_stderr(place):
