@@ -49,7 +49,7 @@ soak: ## what takes too long for each day, such as crashes at each moment, and l
 	@$(WITH_JAVA) $(PY) -m tests.kafka.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
 
-cluster-test: ## the pipelined engine on a standalone cluster of two executors, which are killed: two minutes
+cluster-test: ## topologies on a standalone cluster of two executors, which are killed: two minutes
 	@tools/venv.sh rocksdb,redis,testing,dev
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak tests/spark/test_cluster.py $(ARGS)
 

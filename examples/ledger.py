@@ -13,10 +13,8 @@ Spark; `ledger_kills.py` kills both, and `ledger_rules.py` has what they share.
 import ledger_rules
 from ledger_kills import main
 from ledger_rules import ENTRY, TRANSFER, move, sinks
-from pyspark.sql import SparkSession
 
-from statefx import StatefulBolt, TopologyBuilder, submit
-from statefx.spark.session import RECOMMENDED
+from statefx import StatefulBolt, TopologyBuilder, session, submit
 
 
 class Ledger(StatefulBolt):
@@ -37,8 +35,7 @@ class Ledger(StatefulBolt):
 
 def run(work):
     """Run the ledger until it is told to end; a file of transfers is a transaction."""
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = session.config(map=RECOMMENDED).getOrCreate()
+    spark = session("ledger", config={"spark.ui.enabled": "false"})
     spark.sparkContext.addPyFile(ledger_rules.__file__)  # Spark's workers don't look in this folder
     transfers = spark.readStream.schema(TRANSFER.replace("long", "bigint")).option("maxFilesPerTrigger", 1)
     builder = TopologyBuilder("ledger")

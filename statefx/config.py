@@ -187,7 +187,7 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.control.port",
         "int",
         0,
-        "The port of the driver that the tasks of a topology of spouts connect to; 0 takes any that is free.",
+        "The port of the driver that tasks connect to; 0 takes any that is free.",
         most=65535,
     ),
     Setting(

@@ -320,18 +320,19 @@ def spark() -> Iterator["object"]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    from statefx.spark.session import RECOMMENDED
+    from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
 
-    builder = SparkSession.builder.master("local[8]").appName("statefx-tests")
+    builder = SparkSession.builder.master("local[32]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
+        PIPELINED_PYTHON: "true",
         "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
         "spark.ui.port": "0",  # any that is free: what it shows is tested
         "spark.ui.showConsoleProgress": "false",
         # Whoever kills or cancels a task waits for the others of its job: by default Spark gives those two seconds.
         "spark.python.task.killTimeout": "100ms",
         "spark.sql.shuffle.partitions": "2",
-        "spark.default.parallelism": "2",  # the slots are for tasks of spouts, which all live
+        "spark.default.parallelism": "2",  # the slots are for the tasks of topologies, which all live
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # bolts of test modules are found by their module's name
         "spark.sql.streaming.numRecentProgressUpdates": "10",
     }
@@ -341,23 +342,3 @@ def spark() -> Iterator["object"]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def pipelined_python(spark: "object") -> Iterator[None]:
-    """Has Python workers take and give rows at the same time, which the pipelined engine needs from two levels on.
-
-    Other tests go without. A task that ends may then close the connection of its worker (see
-    `statefx.spark.internals.got_closed_worker`). The next task of that worker fails before any of its code has run, a
-    topology makes the attempt again, and a test that counts attempts finds one too many. Spark reads the setting for
-    each task; a local session has its executor in the driver's JVM, so it can be switched here.
-    """
-    from statefx.spark.session import PIPELINED_PYTHON
-    from tests.spark.idle_workers import drop_closed
-
-    drop_closed(spark)
-    settings = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
-    settings.set(PIPELINED_PYTHON, "true")
-    yield
-    settings.remove(PIPELINED_PYTHON)
-    drop_closed(spark)

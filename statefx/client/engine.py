@@ -35,7 +35,7 @@ class Changes:
 
 
 class ClientEngine(InProcessEngine):
-    """Runs transactions that are `Changes`. Every component of `deployment` has one task and no reader.
+    """Runs transactions that are `Changes`. Every component has one task, and none but a stream has a reader.
 
     Attributes
     ----------
@@ -59,16 +59,15 @@ class ClientEngine(InProcessEngine):
         store = self.stores[component] = open_store(provider, self.deployment.namespace(*task), context)
         return store
 
-    def reuses(self, work: object) -> bool:
-        """Tell that a transaction that failed is not tried again here: its caller decides."""
-        return True  # the log can't bring the rows back (rule 3.9)
-
     def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
         """Write and prepare everything; AttemptFailedError if a component can't, and all of it is rolled back."""
         operators: list[TaskOperator] = []
         keep = False
+        streams = {stream: self._stream_ack(run, stream) for stream in self.deployment.plan.streams}
+        seen = {ack.id: ack.token for ack in streams.values()}
         try:
-            acks = tuple(self._ack(run, component, operators) for component in self.deployment.plan.components)
+            bolts = [each for each in self.deployment.plan.components if each not in streams]
+            acks = (*streams.values(), *(self._ack(run, component, seen, operators) for component in bolts))
             keep = True
         except FencedError:
             raise
@@ -80,8 +79,18 @@ class ClientEngine(InProcessEngine):
                 operator.close(keep=keep)
         return acks
 
-    def _ack(self, run: SegmentRun, component: str, operators: list[TaskOperator]) -> Ack:
-        """Prepare one component, also one that nothing came to: every task acks (rule 5.1)."""
+    def _stream_ack(self, run: SegmentRun, stream: str) -> Ack:
+        """Say how many rows the caller has brought: every task acks (rule 5.1)."""
+        emitted = {
+            edge.id: sum(batch.num_rows for batch in run.work.rows.get(edge.target, ()))
+            for edge in self.deployment.plan.outputs[stream]
+        }
+        return Ack(run.order.attempt, stream, 0, uuid.uuid4().hex, emitted=emitted)
+
+    def _ack(
+        self, run: SegmentRun, component: str, sources: Mapping[TaskId, str], operators: list[TaskOperator]
+    ) -> Ack:
+        """Prepare one component, also one that nothing came to."""
         plan, changes = self.deployment.plan, run.work
         operator: TaskOperator = SinkOperator()
         if plan.components[component].stateful:
@@ -107,6 +116,7 @@ class ClientEngine(InProcessEngine):
             run.order.attempt,
             *task.id,
             task.token,
+            seen={TaskId(edge.source, 0): sources[TaskId(edge.source, 0)] for edge in plan.inputs[component]},
             received={edge.id: rows for edge in plan.inputs[component]},
             prepared_bytes=prepared.size_bytes,
             snapshot=prepared.snapshot,

@@ -23,6 +23,7 @@ from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.source import Batch
 from statefx.errors import (
     BoltError,
     FencedError,
@@ -388,7 +389,8 @@ class Session:
                 return _rolled_back(txid, error)
             changes = Changes({**buffer.rows, **self._acks(buffer)}, writes)
             try:
-                self.coordinator.transact(BatchInput(), changes)  # 4
+                # The log can't bring the rows back (rule 3.9): it is the caller who tries again.
+                self.coordinator.transact(Batch(BatchInput(), changes, renews=lambda failure: True))  # 4
             except RenewInputError as error:
                 changes.failure = changes.failure or error
             except StoppedError as error:  # no TransactionError: it is decided, and must not be done again

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from statefx.coordinator.engine import Engine, Finished, Job, RenewInputError, StoppedError
 from statefx.coordinator.judging import Judge
@@ -55,7 +54,6 @@ from statefx.protocol.commands import (
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.pipeline_entry import Shape
-from statefx.protocol.records import Input
 from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
@@ -93,7 +91,7 @@ class Coordinator:
     """The segments that run, by their jobs."""
     _failures: dict[int, StatefxError] = field(default_factory=dict, init=False)
     """Why transactions are being rolled back."""
-    _retry: tuple[int, StatefxError, Any] | None = field(default=None, init=False)
+    _retry: tuple[int, StatefxError, Batch] | None = field(default=None, init=False)
     """A transaction that was rolled back and is to be tried again: why, and what it reads."""
     _ending: StatefxError | None = field(default=None, init=False)
     """What is raised when everything in flight has ended."""
@@ -138,16 +136,16 @@ class Coordinator:
             self._advance(Idle())
         self._failures.clear()
 
-    def close_time(self, source: Callable[[], Input], work: Any) -> None:
+    def close_time(self, empty: Callable[[], Batch]) -> None:
         """Close event time, if it is not: run transactions without rows until all that waits for it has ended.
 
-        `source` returns what the next transaction is said to read, `work` has no rows. It raises as `transact`.
+        `empty` returns what the next transaction is said to read. It raises as `transact`.
         """
         while self.log.state.closes:
-            self.transact(source(), work, closes=True)
+            self.transact(empty()._replace(closes=True))
 
-    def transact(self, source: Input, work: Any, *, closes: bool = False) -> TransactionProgress:
-        """Run the next transaction over `work` until it is committed.
+    def transact(self, batch: Batch) -> TransactionProgress:
+        """Run the next transaction over `batch` until it is committed.
 
         Raises
         ------
@@ -158,15 +156,15 @@ class Coordinator:
         FencedError
             A newer generation has taken over.
         RenewInputError
-            It failed and may be tried again, but over a newly planned input: call again; rolled back.
+            It failed, and may be tried again, but not over this very batch; rolled back.
         TransactionError
             It can't be tried again as it is; rolled back.
         StoppedError
             The query is being stopped; rolled back.
         """
-        batch = OneBatch(Batch(source, work, closes=closes), self._pipeline.next.txid, lambda: self._pipeline.committed)
-        self.run(batch)
-        if self._pipeline.committed < batch.txid:  # `stop` came first
+        one = OneBatch(batch, self._pipeline.next.txid, lambda: self._pipeline.committed)
+        self.run(one)
+        if self._pipeline.committed < one.txid:  # `stop` came first
             raise StoppedError("the query was stopped")
         assert self.last is not None
         return self.last
@@ -222,6 +220,8 @@ class Coordinator:
             self._advance(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
             if source.ended(self._pipeline.next.txid):
                 return False
+            self._wait(source.look_secs() if self._may_begin else None)
+            return True
         self._wait(source.look_secs() if self._may_begin and not source.ended(upcoming) else None)
         return True
 
@@ -229,10 +229,10 @@ class Coordinator:
     def _may_begin(self) -> bool:
         return self._pipeline.admits and not self._waits.attempt
 
-    def _delay_retry(self, txid: int, failure: StatefxError, work: Any) -> None:
+    def _delay_retry(self, txid: int, failure: StatefxError, batch: Batch) -> None:
         """Let some time pass before the next attempt of a transaction that was rolled back."""
         self._retry = None
-        if self.engine.reuses(work):
+        if batch.renews(failure):
             raise RenewInputError(failure.message, **failure.data) from failure
         self._waits.add(backoff_secs(self._pipeline.failures(txid), self.retry_delay_secs))
 
@@ -348,7 +348,7 @@ class Coordinator:
             reason = failure.message if failure else f"transaction {lowest} failed before it" if lowest else "stopped"
             batch = self._running.end(name, reason)
             if failure is not None and batch is not None and not self._pipeline.stopping:
-                self._retry = name.txid, failure, batch.work
+                self._retry = name.txid, failure, batch
         else:  # steps 4, 6 and 8
             self._running.go_on(append)
 

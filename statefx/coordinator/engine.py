@@ -1,4 +1,7 @@
-"""What the coordinator asks of the engine: run jobs, several at a time, and say what came of each."""
+"""What the coordinator asks of the engine: carry out jobs, several at a time, and say what came of each.
+
+A job is a segment of an attempt, a round of commits or rollbacks, or a call on the driver; it is no job of Spark.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class AttemptFailedError(TransactionError):
 
 
 class JobFailedError(AttemptFailedError):
-    """The attempt's job ended without a bolt's error: an executor or worker was lost, it was cancelled or re-run."""
+    """The attempt ended without a bolt's error: a run was lost, or it was cancelled."""
 
 
 class RenewInputError(TransactionError):
@@ -36,7 +39,7 @@ class SegmentRun:
     segment: Segment
     order: Order
     work: Any
-    """What the attempt reads: a DataFrame; in the tester, rows."""
+    """Of a client's transaction, what it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +79,19 @@ class Finished:
     acks: tuple[Ack, ...] = ()
     reports: tuple[Report, ...] = ()
     failure: BaseException | None = None
-    """BoltError: a bolt's code raised, and went on raising when its task was tried again. JobFailedError:
+    """BoltError: a bolt's code raised. JobFailedError:
     infrastructure; the same may be tried again. StoppedError: the query is being stopped. Another TransactionError:
     trying again would not help. Of a DriverCall, whatever the call raised. Anything else ends the driver."""
 
 
 class Engine(Protocol):
-    """Runs jobs: as Spark jobs, or as a loop in this process.
+    """Carries out jobs: as orders to tasks that live (`statefx.coordinator.runs`), or in this process.
 
     Contract
     --------
     * All methods but `interrupt` are called by one thread.
     * Jobs end in any order; what came of each is told once.
-    * No task waits for another job: it would hold a slot that the other one may need (rule 2.6).
+    * No job makes a task wait for another transaction (rule 2.6: what must wait is ordered later).
     * A job that was cancelled may go on for a while, and may still be told of by `next` (rule 6.4).
     """
 
@@ -107,11 +110,8 @@ class Engine(Protocol):
     def interrupt(self) -> None:
         """Let `next` return; called by another thread."""
 
-    def reuses(self, work: Any) -> bool:
-        """Tell whether another attempt over `work` would read results that an earlier one has left behind."""
-
     def status(self) -> dict[str, Any]:
-        """Return what ``query.status`` says of it: JSON, with its name as ``engine``; called by any thread."""
+        """Return what ``query.status`` says of it: JSON; called by any thread."""
 
     def close(self) -> None:
         """Release what it holds: no job is begun any more, and none is under way."""

@@ -27,7 +27,14 @@ class EventTimes:
     """The partitions that are finished (rule 14.11), of each spout of which some may be."""
 
     def orders(
-        self, state: LogState, since_ms: int, partitions: Mapping[str, int], *, closing: bool = False
+        self,
+        state: LogState,
+        since_ms: int,
+        partitions: Mapping[str, int],
+        staged: Mapping[str, Heard],
+        ahead: Mapping[str, int],
+        *,
+        closing: bool = False,
     ) -> dict[TaskId, TimeOrder]:
         """Return what each task is told.
 
@@ -38,6 +45,8 @@ class EventTimes:
             When the first attempt of this driver began.
         partitions : Mapping of str to int
             How many partitions each spout has that has some.
+        staged, ahead : Mapping
+            What the rows of DataFrames say, by stream, and how many of them say nothing: too far ahead.
         closing : bool
             Whether the transaction closes event time.
         """
@@ -45,9 +54,11 @@ class EventTimes:
         units = _by_source(state.heard) if self.plan.timed else {}
         for name in sorted(self.plan.timed):
             component = self.plan.components[name]
-            raw = {edge.source for edge in self.plan.inputs[name] if edge in self.plan.raw}
-            read = {source: state.heard[source] for source in raw if source in state.heard}
-            own: list[dict[str, Heard]] = [dict(read) for _ in range(component.parallelism)]
+            own: list[dict[str, Heard]] = [{} for _ in range(component.parallelism)]
+            if name in self.plan.timings:
+                before = {name: state.heard[name]} if name in state.heard else {}
+                now = {name: staged[name]} if name in staged else {}
+                own = [dict(then(before, now)) for _ in own]
             finished, number_of = self.finished.get(name), partitions.get(name)
             unfinished: list[list[int]] = [[] for _ in own]
             for number in () if finished is None else finished.lacking(number_of or 0):
@@ -65,7 +76,8 @@ class EventTimes:
                 id = TaskId(name, task)
                 watermark = state.watermarks.get(str(id), BEGINNING)
                 left = None if finished is None else tuple(unfinished[task])
-                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms, closing)
+                out = ahead.get(name, 0) if task == 0 else 0  # once: acks of all tasks are added up
+                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms, closing, out)
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:

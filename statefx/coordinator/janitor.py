@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.coordinator import orders
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
 from statefx.coordinator.participant import Participant
@@ -130,7 +129,6 @@ class Janitor:
         state = check_newest(self.folders, self.generation)
         pins = state.pinned_versions()
         gone = self._forget({state.namespace(task).id for task in self.tasks} | pins.keys())
-        orders.sweep(self.folders.storage, self.generation)
         for task, files in found.items():
             retained = self._retained(state, task, pins)
             try:

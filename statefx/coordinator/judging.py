@@ -16,6 +16,7 @@ from statefx.protocol.commands import Segment
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.topology.graph import ComponentKind
 
 logger = logging.getLogger("statefx")
 
@@ -38,11 +39,11 @@ class Judge:
         self.segments = len(self._segments)
         edges = [edge for edge in plan.edges if not is_of_acks(edge.target)]
         self._sources = frozenset(edge.source for edge in edges)
-        self._spout_edges = [e for e in edges if e.source in {task.component for task in plan.spouts}]
-        self._raw = [(edge.id, edge.source, plan.multiplicity(edge)) for edge in plan.raw]
+        sources = (ComponentKind.SPOUT, ComponentKind.STREAM)
+        self._source_edges = [edge for edge in edges if plan.components[edge.source].kind in sources]
 
     def judge(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
-        """Judge the acks of `segment`, with those of the segment before it: a job may run a part of that again.
+        """Judge the acks of `segment`, with those of the segment before it.
 
         After FencedError this driver rolls nothing back: its successor has done that at its start (rule 6.5).
         """
@@ -54,20 +55,9 @@ class Judge:
         return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
 
     def input_rows(self, complete: Complete) -> int:
-        """Count the rows of the raw DataFrames, or of the spouts' streams, each once, however many edges leave them."""
-        received: dict[int, int] = {}
-        for ack in complete.acks.values():
-            for edge_id, rows in ack.received.items():
-                received[edge_id] = received.get(edge_id, 0) + rows
-        raw: dict[str, int] = {}
-        for edge_id, source, multiplicity in self._raw:
-            # Every edge that leaves a stream has all its rows: one of them tells how many there were.
-            raw[source] = max(raw.get(source, 0), received.get(edge_id, 0) // multiplicity)
-        return sum(raw.values()) + self._spout_rows(complete)
-
-    def _spout_rows(self, complete: Complete) -> int:
+        """Count the rows of DataFrames and spouts, each once, however many edges leave its stream."""
         found: dict[tuple[str, str], int] = {}
-        for edge in self._spout_edges:
+        for edge in self._source_edges:
             acks = [ack for task, ack in complete.acks.items() if task.component == edge.source]
             rows = sum(ack.taken.get(edge.id) or ack.emitted.get(edge.id, 0) for ack in acks)
             stream = edge.source, edge.stream
@@ -88,7 +78,7 @@ def _error(attempt: TransactionAttempt, verdict: Incomplete) -> StatefxError:
     match failure.kind:
         case FailureKind.FENCED:
             raise FencedError(message, txid=attempt.txid)
-        case FailureKind.BOLT:  # rule 6.7: Spark's own tries are over, another attempt would raise the same
+        case FailureKind.BOLT:  # rule 6.7: another attempt would raise the same
             return BoltError(failure.reason, **failure.facts)
         case FailureKind.CORRUPTED:
             return StateCorruptedError(failure.reason, **data, task=failure.task)

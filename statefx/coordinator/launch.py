@@ -122,6 +122,7 @@ class Launch:
             raise ConfigError(f"rescale must be True or False, got {rescale!r}")
         self._rescale = rescale
         self._cache = cache
+        self._endings: list[Callable[[], None]] = []
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
         self.folders = Folders(checkpoint_location(checkpointLocation), wrap)
@@ -138,7 +139,7 @@ class Launch:
         self.provider = self.build_provider()
         check_misplaced(self.settings, self.provider)
         self._encodings = encodings_of(given, self.settings)  # the acker's keys and values are its own
-        # Rule 9.1: with one transaction at a time one job does, unless what spouts emitted must be durable in between.
+        # Rule 9.1: one transaction at a time needs one segment, unless what spouts emitted must be durable in between.
         self.plan = compile_plan(topology, segments=1 if self.pending == 1 and not self._writes_processed else 2)
         self._identity = identify(topology, self._provider_reference, self._encodings, self.provider.public_options())
 
@@ -272,8 +273,8 @@ class Launch:
         """Return who takes part in the transactions of the generation of `log`."""
         return Participants(StateParticipant.of(self.plan, log, self.provider, self.folders.storage), self.others)
 
-    def deployment(self, log: TransactionLog, files_max: int = FILES_MAX) -> Deployment:
-        """Return what tasks are sent in the generation of `log`."""
+    def deployment(self, log: TransactionLog, files_max: int = FILES_MAX, staged: Storage | None = None) -> Deployment:
+        """Return what tasks are sent in the generation of `log`; rows of DataFrames wait in `staged`."""
         return Deployment(
             name=self.topology.name,
             plan=self.plan,
@@ -286,10 +287,15 @@ class Launch:
             kept_as=log.state.kept_as,
             tracked=log.state.topology.tracked,
             storage=self.folders.storage,
+            staged=staged or self.folders.storage,
             cache=self._cache,
             encodings=self._encodings,
             files_max=files_max,
         )
+
+    def on_end(self, release: Callable[[], None]) -> None:
+        """Have `release` called when the coordinator's query has ended."""
+        self._endings.append(release)
 
     def janitor(self, log: TransactionLog) -> Janitor:
         """Return who sweeps the state of the generation of `log`."""
@@ -332,6 +338,8 @@ class Launch:
 
         def ended() -> None:
             engine.close()
+            for release in self._endings:
+                release()
             janitor.close()
             for sink in self._sinks:
                 sink.close()

@@ -122,11 +122,11 @@ class Progress:
         self._enter(attempt, "PREPARING", "log")
 
     def running(self, attempt: TransactionAttempt) -> None:
-        """A job of it runs."""
+        """A segment of it runs."""
         self._turn(attempt, "run")
 
     def waiting(self, attempt: TransactionAttempt) -> None:
-        """The first of its two jobs has ended; the second one waits for the transactions before it."""
+        """The first of its two segments has ended; the second one waits for the transactions before it."""
         self._turn(attempt, "wait")
 
     def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:

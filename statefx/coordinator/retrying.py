@@ -29,7 +29,7 @@ def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: f
 
 def may_be_tried_again(failure: StatefxError) -> bool:
     """Tell whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
-    # Rule 6.7: a bolt that raises has had Spark's own tries already. Rule 6.8: machines come back.
+    # Rule 6.7: a bolt that raises would raise again. Rule 6.8: machines come back.
     return isinstance(failure, AttemptFailedError | FailedException)
 
 

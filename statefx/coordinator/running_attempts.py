@@ -92,8 +92,10 @@ class RunningAttempts:
         due = self.policy.due(state.growth, newest)
         clock_ms = state.clock_ms(attempt.txid)
         assert clock_ms is not None  # PREPARING is in the log
-        closing = running.batch.closes
-        times = self._times.orders(state, self._since_ms or 0, running.partitions, closing=closing)
+        batch = running.batch
+        staged, ahead = ({}, {}) if batch.emissions is None else batch.emissions.times(clock_ms)
+        since_ms = self._since_ms or 0
+        times = self._times.orders(state, since_ms, running.partitions, staged, ahead, closing=batch.closes)
         ticks = self.ticks.due(attempt.txid, clock_ms)
         heads = state.heads_to_come()
         return Order(attempt, state.generation, heads, newest, due, running.orders or {}, clock_ms, times, ticks)

@@ -36,6 +36,9 @@ logger = logging.getLogger("statefx")
 STUCK_SECS = 10.0
 """How long a slot may take to drop an attempt that has timed out. It had all the time of the attempt before."""
 
+STOPPING_SECS = 2.0
+"""The same while the query is being stopped: somebody waits for it, and the next start rolls back what is left."""
+
 READY_SECS = 300.0
 """How long the slots of a run may take to connect. Spark starts all of them at once, or fails at once; a worker starts
 within seconds, where it unpacks an environment of gigabytes within minutes. One that hangs before it connects (it
@@ -46,8 +49,12 @@ SLOTS_AGAIN_SECS = 1.0
 """How long a run is begun again and again for which there are no slots, before that counts as a try, and how often."""
 
 
-class NoSlotsError(JobFailedError):
-    """A run could not begin: there are too few slots for all of its tasks now."""
+class NotBegunError(JobFailedError):
+    """A run could not begin, for a reason that passes: no task of it has done anything."""
+
+
+class NoSlotsError(NotBegunError):
+    """There are too few slots for all of its tasks now."""
 
 
 class UnreachableError(JobFailedError):
@@ -136,7 +143,7 @@ class _Pending:
 
 
 class RunEngine(ABC):
-    """Runs one deployment whose rows spouts emit (see `statefx.coordinator.engine.Engine`).
+    """Runs one deployment of tasks that live (see `statefx.coordinator.engine.Engine`).
 
     A subclass starts runs, and calls `ready`, `heard` and `over` of what becomes of them, from any thread.
 
@@ -196,6 +203,8 @@ class RunEngine(ABC):
         """By slot of spouts of this run: the roots of the trees that they were told to go on with."""
         self._resting = threading.Event()
         """Set by what ends a `rest`."""
+        self.busy: Callable[[], bool] = lambda: False
+        """Tells whether the topology's own job holds slots."""
         self._stopping = False
         self._ending = 0
         """Runs that are over and have not ended."""
@@ -215,11 +224,17 @@ class RunEngine(ABC):
 
     # ---- what the coordinator asks (see `Engine`)
 
+    def open(self) -> None:
+        """Begin a run, if there is none, for what will be started; that begins another one if this one fails."""
+        with self._lock:
+            if not self._stopping:
+                self._begin()
+
     def start(self, job: Job) -> None:
         """Begin a job."""
         work = job.work
         if isinstance(work, DriverCall):
-            self.call_aside(job, lambda: self._finished.put(work.run(job.id)))
+            self.call_aside(job, lambda: self._finished.put(self._called(work.run(job.id))))
             return
         tasks = self._segments[work.segment].tasks if isinstance(work, SegmentRun) else work.tasks
         if not tasks:
@@ -245,6 +260,12 @@ class RunEngine(ABC):
                 self._send(pending)
             else:
                 self._begin()
+
+    def _called(self, finished: Finished) -> Finished:
+        """Return what came of a call; one that fails while the query is being stopped would fail for ever."""
+        if finished.failure is None or not self._stopping:
+            return finished
+        return Finished(finished.job_id, failure=StoppedError("the query was stopped"))
 
     def next(self, timeout_secs: float | None) -> Finished | None:
         """Wait until a job has ended; None after `timeout_secs`, or when it was interrupted."""
@@ -275,14 +296,10 @@ class RunEngine(ABC):
         self._resting.clear()
         return not self._stopping
 
-    def reuses(self, work: object) -> bool:
-        """Tell whether attempts share results: what spouts emit is emitted anew for each."""
-        return False
-
     def status(self) -> dict[str, Any]:
-        """Return its name, and which run there is since when."""
+        """Return which run there is since when, and how many there were."""
         with self._lock:
-            found: dict[str, Any] = {"engine": "pipelined", "run": None, "since": None, "runs": self._runs}
+            found: dict[str, Any] = {"run": None, "since": None, "runs": self._runs}
             if self._run is not None and self._ready and self._since is not None:
                 found |= {"run": self._run.id, "since": self._since.isoformat(timespec="milliseconds")}
             return found
@@ -294,6 +311,8 @@ class RunEngine(ABC):
         """
         with self._lock:
             self._stopping = True
+            soon = self._clock() + STOPPING_SECS
+            self._unconfirmed = {of: (slots, min(until, soon)) for of, (slots, until) in self._unconfirmed.items()}
             for job_id, pending in list(self._pending.items()):
                 work = pending.job.work
                 if isinstance(work, ResolutionOrder) and (work.resolution is Resolution.COMMIT or not self._ready):
@@ -352,6 +371,8 @@ class RunEngine(ABC):
             self.woken.set()
             if self._stopping:
                 failure = StoppedError("the query was stopped")
+            if not self._pending and not self._stopping:
+                logger.warning("%s: run %s has ended: %s", self._name, run.id, failure.message)
             failed = self._taken(failure)
             self._ending += 1
         try:
@@ -371,8 +392,10 @@ class RunEngine(ABC):
 
         While there are no slots for a run, no job fails: the loss of an executor alone ends no query (rule 6.8).
         """
-        if isinstance(failure, NoSlotsError):
+        if isinstance(failure, NotBegunError):
             now = self._clock()
+            if self.busy():  # with a job of this very topology, which ends
+                self._slotless = None
             self._slotless = now if self._slotless is None else self._slotless
             if now < self._slotless + SLOTS_SECS:
                 self._again = now + SLOTS_AGAIN_SECS
@@ -438,6 +461,7 @@ class RunEngine(ABC):
 
     def _abandon(self, pending: _Pending, patience_secs: float) -> None:
         attempt, work = pending.attempt, pending.job.work
+        patience_secs = min(patience_secs, STOPPING_SECS) if self._stopping else patience_secs
         if self._run is None or not self._ready or attempt is None:  # its orders were not sent
             return
         assert isinstance(work, SegmentRun)

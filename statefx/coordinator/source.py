@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from statefx.errors import StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import Input
+from statefx.protocol.watermark import Heard
 
 LOOK_SECS = 0.1
 """How long it takes at most until a source is asked again; nothing wakes the loop when there is something to read."""
 
 
+def _never(failure: StatefxError) -> bool:
+    return False
+
+
 class Emissions(Protocol):
-    """What the tasks of spouts are told of one transaction, and what they say."""
+    """What the tasks of sources are told of one transaction, and what they say."""
 
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
         """Return what each task is told; asked for when its job begins, and what is before it has been processed."""
@@ -32,21 +38,26 @@ class Emissions(Protocol):
     def processed(self, acks: Iterable[Ack]) -> None:
         """Take note of what the tasks have emitted: the next transaction goes on behind it."""
 
+    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
+        """Return what rows of DataFrames say of event time, by stream, and how many are too far ahead to count."""
+
     def emitted(self, emission: Emission) -> BySpout:
         """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
 
 
 class Batch(NamedTuple):
-    """The input of one transaction: what PREPARING says of it, and what its first job reads."""
+    """The input of one transaction: what PREPARING says of it, and what its tasks are told."""
 
     input: Input
-    work: Any
-    """What the first job reads: a DataFrame; in the tester, rows; None where spouts emit."""
+    work: Any = None
+    """Of a client's transaction, what it changes."""
     planned: BySpout = MappingProxyType({})
     """What the driver has planned that spouts read, and that is not in the log yet."""
     emissions: Emissions | None = None
     closes: bool = False
     """Whether it reads nothing and closes event time."""
+    renews: Callable[[StatefxError], bool] = _never
+    """Tells of what an attempt has failed of whether another one over this very batch is of no use."""
 
 
 class Source(Protocol):

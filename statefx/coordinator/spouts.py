@@ -39,6 +39,7 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import SpoutInput
+from statefx.protocol.watermark import Heard
 from statefx.storage import Storage
 from statefx.topology.graph import ComponentKind
 
@@ -258,12 +259,8 @@ class SpoutSource:
 
         With ``availableNow`` it never is: ticks would go on for ever, and for a timer it would wait.
         """
-        if self.trigger.available_now:
-            return False
-        state, now_ms = self.log.state, round(self.progress.now() * 1000)
-        # What is in flight may fire the timer, and say when the next one is due.
-        timer = not state.in_flight and 0 < state.due_ms <= now_ms
-        return timer or bool(self.ticks.due(txid, now_ms))
+        now_ms = round(self.progress.now() * 1000)
+        return not self.trigger.available_now and self.ticks.time_has_come(txid, now_ms)
 
     def _plan(self, spout: DriverSpout, txid: int) -> Metadata:
         state = self.log.state
@@ -433,6 +430,9 @@ class _Emissions:
                 found = found or bool(said) or any(ack.emitted.values())
                 self._said.setdefault(ack.component, {}).update(said)
         self.source.processed(self.txid, self._said, found, due_ms)
+
+    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
+        return {}, {}  # their tasks look at them
 
     def emitted(self, emission: Emission) -> BySpout:
         return to_be_durable(self._orders, self._said, emission)

@@ -104,7 +104,7 @@ class Standstill:
         """Yield all that can hold event time."""
         for name, timing in self.plan.timings.items():
             yield _Unit(name, name, f"the DataFrame {name!r}", "setStream", timing)
-        for name in sorted(self.plan.timed):
+        for name in sorted(self.plan.timed - self.plan.timings.keys()):
             component = self.plan.components[name]
             read = {edge.stream for edge in self.plan.outputs[name]}
             parted = has_partitions(component.operator)

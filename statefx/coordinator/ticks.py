@@ -30,6 +30,13 @@ class Ticks:
         # Unequal, and not more: a clock that was set back by an hour would give no tick for an hour.
         return tuple(id for id, secs in self.secs.items() if _period(clock_ms, secs) != _period(before_ms, secs))
 
+    def time_has_come(self, txid: int, now_ms: int) -> bool:
+        """Tell whether `txid` is to begin for a tick, or for a timer of a bolt, also if there is nothing to read."""
+        state = self.log.state
+        # What is in flight may fire the timer, and say when the next one is due.
+        timer = not state.in_flight and 0 < state.due_ms <= now_ms
+        return timer or bool(self.due(txid, now_ms))
+
     def _clock_before(self, txid: int) -> int:
         # Also of one that is in flight: if that is rolled back, so is `txid`, and both are tried again.
         state = self.log.state

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from statefx.plan.levels import name_shown
 from statefx.protocol.barrier import Ack, LeftOut, SetAside
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
@@ -33,7 +32,7 @@ class TransactionProgress:
     ----------
     txid, attempt : int
     input_rows : int
-        Rows of all raw DataFrames, or those that all spouts emitted.
+        Rows that DataFrames or spouts brought.
     rows : Mapping[str, int]
         Rows that each bolt received.
     keys, state_bytes : Mapping[str, int]
@@ -184,8 +183,7 @@ def _ahead(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
     found: dict[str, int] = {}
     for (component, _), ack in acks.items():
         if ack.time is not None and ack.time.ahead:
-            name = name_shown(component)  # a DataFrame may be read by a bolt of statefx's own
-            found[name] = found.get(name, 0) + ack.time.ahead
+            found[component] = found.get(component, 0) + ack.time.ahead
     return found
 
 

@@ -117,8 +117,7 @@ class Stateful(ABC):
             That the object is the one of the last transaction, or a new one: anything that was derived from state
             must be derived again here.
         Raising
-            Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
-            with BoltError.
+            The transaction is rolled back and the query ends with BoltError.
 
         Parameters
         ----------
@@ -419,8 +418,7 @@ class Bolt(Combining, ABC):
         Not guaranteed
             That the object lives longer than one transaction, or that ``close`` will be called.
         Raising
-            Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
-            with BoltError.
+            The transaction is rolled back and the query ends with BoltError.
 
         Parameters
         ----------
@@ -439,9 +437,9 @@ class Bolt(Combining, ABC):
             An order between upstream tasks; that the attempt is the first, or the only one running. What is done
             outside state and collector may happen more than once.
         Raising
-            Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
-            with BoltError. FailedException: the transaction is rolled back and tried again, the query goes on; behind a
-            ``Spout`` the messages fail that the tuple comes from, and one without a tree is lost.
+            The transaction is rolled back and the query ends with BoltError. FailedException: the transaction is rolled
+            back and tried again, the query goes on; behind a ``Spout`` the messages fail that the tuple comes from, and
+            one without a tree is lost.
 
         Parameters
         ----------
@@ -485,7 +483,7 @@ class Bolt(Combining, ABC):
         Guaranteed
             No hook follows.
         Not guaranteed
-            That it is called at all: Spark kills the tasks of a failed or cancelled job.
+            That it is called at all: a lost run kills its tasks.
         Raising
             Is logged and changes nothing.
         """

@@ -50,9 +50,9 @@ class Context:
         back where ``ordered``. None: no input has event time, nothing is known yet, or a commit or a rollback calls a
         hook. Live. See :doc:`/time`.
     processingTime : datetime
-        When the present attempt began, in UTC, by the driver's clock: the same in all tasks, however often Spark runs
-        one of them again. It may go back from one transaction to the next, if the clock was set back. Live; 1970 in the
-        driver's copy of a spout, and where a commit or a rollback calls a hook.
+        When the present attempt began, in UTC, by the driver's clock: the same in all tasks. It may go back from one
+        transaction to the next, if the clock was set back. Live; 1970 in the driver's copy of a spout, and where a
+        commit or a rollback calls a hook.
     failure : str
         For a `Spout`, while ``fail`` runs: who failed the message and why, such as ``"bolt 'bill': card refused"`` or
         ``"it was not acked within 30 s"``; of several reasons one. Else empty. Live.

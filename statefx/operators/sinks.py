@@ -224,7 +224,8 @@ class WriterContext:
     component, task, parallelism : str, int, int
     attempt : TransactionAttempt
     token : str
-        Random, of this attempt of the task: Spark may run a task twice, and both write. Put it into every name.
+        Random, of this attempt of the task: one that was taken for lost may write beside its successor. Put it into
+        every name.
     schema : pyarrow.Schema
         Of the rows.
     storage : Storage

@@ -33,6 +33,7 @@ class Deployment:
     lineage: str
     generation: int
     storage: Storage
+    staged: Storage  # where rows of DataFrames wait: the checkpoint's, or a folder of the driver's that all tasks see
     # Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     cache: str = ""
     origin: str = ""

@@ -1,18 +1,11 @@
-"""The groupings, each written once: how its rows find their tasks in Python, and how they do in Spark SQL.
-
-Rows of bolts are sent by a `Router`, batch by batch. Rows of a DataFrame are sent by Spark, before any Python has seen
-them; what Spark has to compute for it stands beside the Python in ``targets``, as calls of `RowExpressions`, which
-`statefx.spark` implements. Equal keys must meet in one task whichever way they come, so the two are tested against each
-other, and Spark's hash against the JVM's own (`statefx.plan.hashing`).
-"""
+"""The groupings, each written once: how rows find their tasks, batch by batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,36 +21,6 @@ Split = Iterator[tuple[int, pa.RecordBatch]]
 """(target task, its rows)."""
 
 
-class RowExpressions(Protocol):
-    """What Spark SQL computes of one row of a DataFrame; what it returns can be added to a number.
-
-    ``share`` is never negative, as ``%`` is in Python and is not in Spark.
-    """
-
-    def number(self, value: int) -> Any:
-        """Return `value` itself."""
-
-    def share_of_key(self, fields: Sequence[str], ways: int, *salt: int) -> Any:
-        """Return the hash of some fields, and of `salt` behind them, modulo `ways`."""
-
-    def share_of_row(self, ways: int) -> Any:
-        """Return the hash of everything in the row that has one, modulo `ways`."""
-
-    def around(self, number: Any, ways: int) -> Any:
-        """Return `number` modulo `ways`."""
-
-    def either(self, which: Any, if_zero: Any, if_one: Any) -> Any:
-        """Return `if_zero` where `which` is 0, else `if_one`."""
-
-
-class Spread(Enum):
-    """How Spark may move a DataFrame's rows, where one edge alone takes them all."""
-
-    TO_TARGETS = "to the tasks that `targets` computes"
-    EVENLY = "round robin"
-    STAYING = "not at all, as far as there are enough partitions"
-
-
 class Router(ABC):
     """Chooses target tasks for the rows of one edge, in one attempt of one source task.
 
@@ -67,11 +30,9 @@ class Router(ABC):
     ----------
     shares : int
         How many targets share the rows of a batch.
-    spread : Spread
     """
 
     shares = 1
-    spread = Spread.TO_TARGETS
 
     def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
         self.shares = width
@@ -80,16 +41,9 @@ class Router(ABC):
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         """Yield (target task, its rows of `batch`), in their order; `columns` has its values, if they are at hand."""
 
-    @staticmethod
-    @abstractmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        """Return the tasks to which Spark sends a row of a DataFrame: more than one where the row is copied."""
-
 
 class Shuffle(Router):
     """Even shares. Each source task starts at another consumer: else all would send one of them its larger shares."""
-
-    spread = Spread.EVENLY
 
     def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
         super().__init__(edge, schema, width, task)
@@ -105,16 +59,9 @@ class Shuffle(Router):
                 self._next = (self._next + 1) % self.shares
             start += size
 
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        # By content: a stage that runs again must send each row where the first run sent it (rule 5.4).
-        return [row.share_of_row(width)]
-
 
 class Local(Shuffle):
     """As shuffle, and where the sender's own process has a task of the consumer, the edge is fused."""
-
-    spread = Spread.STAYING
 
 
 class Fields(Router):
@@ -135,10 +82,6 @@ class Fields(Router):
     def _tasks(self, batch: pa.RecordBatch, columns: Columns | None) -> Sequence[int] | pa.Array:
         return self._tasks_of([batch.column(place) for place in self._places])
 
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        return [row.share_of_key(fields, width)]
-
 
 class PartialKey(Fields):
     """Two hashes of the key name two tasks; of these the one to which this task has sent fewer rows."""
@@ -151,15 +94,6 @@ class PartialKey(Fields):
         values = [column.to_pylist() for column in batch.columns] if columns is None else columns
         return list(map(self._choose, zip(*values, strict=True)))
 
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        one = row.share_of_key(fields, width)
-        if width == 1:
-            return [one]
-        other = row.around(one + 1 + row.share_of_key(fields, width - 1, 1), width)
-        # The hash of the whole row stands in for the load: Spark SQL can't count what it has sent.
-        return [row.either(row.share_of_row(2), one, other)]
-
 
 class All(Router):
     """Every task gets every row."""
@@ -171,10 +105,6 @@ class All(Router):
         for target in range(self._width):
             yield target, batch
 
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        return [row.number(task) for task in range(width)]
-
 
 class Global(Router):
     """Task 0 gets all rows."""
@@ -184,10 +114,6 @@ class Global(Router):
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         yield 0, batch
-
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        return [row.number(0)]
 
 
 class Direct(Router):
@@ -235,10 +161,6 @@ class Direct(Router):
             stream=edge.stream,
         )
 
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        raise NotImplementedError("a DataFrame names no tasks: the builder refuses it")
-
 
 class Fused(Router):
     """No grouping: the rows of a fused edge stay in the Spark task that made them."""
@@ -248,10 +170,6 @@ class Fused(Router):
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         yield self._task, batch
-
-    @staticmethod
-    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
-        raise NotImplementedError("a DataFrame is in no Spark task of ours")
 
 
 ROUTERS: Mapping[str, type[Router]] = {

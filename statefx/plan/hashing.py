@@ -132,7 +132,7 @@ def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: i
     Two hashes name two different tasks; the row goes to the one that this sender has sent fewer rows so far, the first
     if they are even. So the rows of one key are in at most two tasks, and one heavy key is halved ("the power of both
     choices", Nasir et al., ICDE 2015). Loads are counted per chooser: make a new one for every attempt, and the same
-    rows in the same order take the same ways. What Spark SQL does in its place is `PartialKey.targets`.
+    rows in the same order take the same ways.
     """
     if parallelism == 1:
         return lambda row: 0

@@ -1,14 +1,14 @@
-"""A topology compiled into levels: which tasks share a Spark task, and where every row goes next."""
+"""A topology compiled into levels: which tasks share a slot, and where every row goes next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 
-from statefx.operators import DEFAULT_STREAM, BasicBolt, Spout
+from statefx.operators import DEFAULT_STREAM, Spout
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_to_several
 from statefx.operators.dedup import DEDUP
@@ -16,44 +16,25 @@ from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.identity import TaskId
 from statefx.protocol.watermark import Timing
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
-from statefx.topology.groupings import Grouping, Promise
-
-EDGE_COLUMN = "__edge"
-"""Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
+from statefx.topology.groupings import Promise
 
 ROOT, ROOTS = pa.int64(), pa.list_(pa.int64())
-
-INGEST = "__ingest-"
-"""Begins the name of the bolt that takes a raw DataFrame's rows to a later level."""
 
 
 def name_shown(component: str) -> str:
     """Return by which name a user knows what rows come from: statefx may have put a bolt of its own in between."""
-    return component.removeprefix(INGEST).removeprefix(DEDUP)
-
-
-class Ingest(BasicBolt):
-    """Takes a raw DataFrame's rows into the topology for bolts that are not at the first level."""
-
-    def execute(self, tup, collector):  # type: ignore[no-untyped-def]
-        raise NotImplementedError
-
-    def executeBatch(self, batch, collector):  # type: ignore[no-untyped-def]
-        collector.emitBatch(batch)
+    return component.removeprefix(DEDUP)
 
 
 @dataclass(frozen=True)
 class Plan:
     """Where everything runs."""
 
-    components: Mapping[str, Component]  # bolts by id, without DataFrames, so that a plan can be sent to executors
+    components: Mapping[str, Component]  # by id, in topological order
     edges: tuple[Edge, ...]  # all edges, in the order of their ids
     # ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
     levels: tuple[tuple[tuple[TaskId, ...], ...], ...]
-    # Raw DataFrames by id, in the order in which their columns stand in the united frame.
-    streams: Mapping[str, pa.Schema]
     cut: int = 0  # how many levels are before the cut (see `statefx.plan.segments`); 0 for a plan that one job runs
-    timings: Mapping[str, Timing] = field(default_factory=dict)  # of raw DataFrames that have event time, by id
 
     @cached_property
     def place(self) -> Mapping[TaskId, tuple[int, int]]:
@@ -69,6 +50,16 @@ class Plan:
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task of the topology."""
         return tuple(self.place)
+
+    @cached_property
+    def streams(self) -> Mapping[str, pa.Schema]:
+        """The schema of each DataFrame, by id, in the order in which their columns stand in the united frame."""
+        return {one.id: one.outputs[DEFAULT_STREAM] for one in self.components.values() if one.is_stream}
+
+    @cached_property
+    def timings(self) -> Mapping[str, Timing]:
+        """How event time is read from DataFrames that have it, by id."""
+        return {name: timings[DEFAULT_STREAM] for name in self.streams if (timings := self.components[name].timings)}
 
     @cached_property
     def stateful(self) -> tuple[TaskId, ...]:
@@ -105,53 +96,23 @@ class Plan:
         return {name: tuple(e for e in self.edges if e.target == name) for name in self.components}
 
     @cached_property
-    def raw(self) -> tuple[Edge, ...]:
-        """Edges that start at a raw DataFrame."""
-        return tuple(e for e in self.edges if e.source not in self.components)
-
-    @cached_property
     def timed(self) -> frozenset[str]:
         """The components that have event time: of their own, or from what they read."""
-        found = set(self.timings)
+        found: set[str] = set()
         for name, component in self.components.items():  # in topological order
             ends = component.kind is ComponentKind.SINK or name == ACKER  # nobody there asks for it
             if component.timings or (not ends and any(edge.source in found for edge in self.inputs[name])):
                 found.add(name)
-        return frozenset(found & self.components.keys())
+        return frozenset(found)
 
     def fused(self, edge: Edge) -> bool:
         """Tell whether the rows of `edge` stay inside their Spark task."""
-        if edge.source not in self.components:
-            return False
         return self.place[TaskId(edge.source, 0)] == self.place[TaskId(edge.target, 0)]
-
-    @cached_property
-    def layout(self) -> Mapping[str, tuple[int, pa.Schema]]:
-        """First column and schema of each raw DataFrame in the frame that unites them all."""
-        start = 0
-        found: dict[str, tuple[int, pa.Schema]] = {}
-        for name, schema in self.streams.items():
-            found[name] = (start, schema)
-            start += len(schema)
-        return found
-
-    def raw_rows(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Cut the columns of one raw DataFrame out of the united frame's rows."""
-        # The cast: Spark marks timestamps with the session's zone, and says of lists and structs what it knows of their
-        # nulls; bolts get the types that the stream's schema says, whatever the session is set to.
-        start, schema = self.layout[edge.source]
-        columns = [batch.column(start + i).cast(field.type) for i, field in enumerate(schema)]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """Partitions of every level."""
         return tuple(map(len, self.levels))
-
-    @property
-    def driver(self) -> tuple[int, int]:
-        """Level and partition that stand for the driver: behind the last level, which acks pass through as rows do."""
-        return len(self.levels), 0
 
     def follows(self, component: str) -> bool:
         """Tell whether another task of the same Spark task reads from `component`."""
@@ -161,8 +122,6 @@ class Plan:
         """Channels (edge, upstream component, upstream task) whose barriers close a task's input."""
         found: set[tuple[int, str, int]] = set()
         for edge in self.inputs[component]:
-            if edge.source not in self.components:
-                continue
             if self.fused(edge):  # the other tasks of the source are in other Spark tasks, and send nothing here
                 found.add((edge.id, edge.source, task))
             else:
@@ -184,7 +143,7 @@ class Plan:
         """
         found = set()
         for edge in self.edges:
-            if edge.source not in self.components or self.fused(edge):
+            if self.fused(edge):
                 continue
             for source in range(self.components[edge.source].parallelism):
                 at, here = self.place[TaskId(edge.source, source)]
@@ -206,9 +165,7 @@ class Plan:
 
     def stream_schema(self, edge: Edge) -> pa.Schema:
         """Return the schema of the stream that `edge` reads."""
-        if edge.source in self.components:
-            return self.components[edge.source].outputs[edge.stream]
-        return self.streams[edge.source]
+        return self.components[edge.source].outputs[edge.stream]
 
     @cached_property
     def root_types(self) -> Mapping[str, pa.DataType]:
@@ -246,30 +203,54 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
     """Lay a topology out in levels.
 
     A bolt's level is one more than the highest level it reads from. Neighbours joined by shuffle, localOrShuffle or
-    none with equal parallelism share a Spark task, when that source is the only one the consumer has.
+    none with equal parallelism share a slot, when that source is the only one the consumer has.
 
     Parameters
     ----------
     topology : Topology
     segments : int
-        1: one job runs all of it. 2: it is cut before its committers (see `statefx.plan.segments`). What is behind the
-        cut has levels behind all others, and no Spark task has members on both sides.
+        1: an attempt is one order to all tasks. 2: it is cut before the committers (see `statefx.plan.segments`). What
+        is behind the cut has levels behind all others, and no slot has tasks on both sides.
     """
-    bolts = {c.id: c for c in topology.components if not c.is_stream}
     edges = list(topology.edges)
-    ordered = ordered_components(bolts, edges) if segments > 1 else frozenset()
-    depth = _depths(bolts, edges, _chains(bolts, edges, ordered), ordered)
-    bolts, edges = _ingest_late_streams(topology, bolts, edges, depth)
-    chains = _chains(bolts, edges, ordered)
-    depth = _depths(bolts, edges, chains, ordered)
+    parts = {one.id: _emitting(one, topology) if one.is_stream else one for one in topology.components}
+    ordered = ordered_components(parts, edges) if segments > 1 else frozenset()
+    chains = _chains(parts, edges, ordered)
+    depth = _depths(parts, edges, chains, ordered)
     levels: list[list[tuple[TaskId, ...]]] = [[] for _ in range(max(depth.values()) + 1)]
     for head, members in chains.items():
-        for task in range(bolts[head].parallelism):
+        for task in range(parts[head].parallelism):
             levels[depth[head]].append(tuple(TaskId(name, task) for name in members))
-    streams = {c.id: c.outputs["default"] for c in topology.components if c.is_stream}
     cut = min((depth[name] for name in ordered), default=len(levels)) if segments > 1 else 0
-    timings = {c.id: c.timings[DEFAULT_STREAM] for c in topology.components if c.is_stream and c.timings}
-    return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams, cut, timings)
+    return Plan(parts, tuple(edges), tuple(tuple(level) for level in levels), cut)
+
+
+def _emitting(stream: Component, topology: Topology) -> Component:
+    """Return a DataFrame as what emits its rows, with a number of tasks, and without Spark's object.
+
+    To read rows and to choose their tasks costs about a tenth of what a bolt does with them, tuple by tuple.
+    """
+    edges = topology.outputs(stream.id)
+    readers = {edge.target: topology.component(edge.target) for edge in edges}
+    sharing = [each.parallelism for each in readers.values() if _shares(each, topology)]
+    if any(edge.grouping.broadcast for edge in edges):
+        width = 1  # rows of one task stay in their order, of which a later one may take back an earlier one
+    elif sharing:
+        width = max(sharing)
+    else:
+        width = -(-max((each.parallelism for each in readers.values()), default=1) // _READERS_EACH)
+    return replace(stream, parallelism=width, dataframe=None)
+
+
+_READERS_EACH = 4
+"""How many tasks of its widest reader there are for each task of a DataFrame."""
+
+
+def _shares(reader: Component, topology: Topology) -> bool:
+    """Tell whether each task of a reader is best served by a task of its own: in its slot, or adding up before it."""
+    inputs = topology.inputs(reader.id)
+    in_its_slot = all(edge.grouping.promise is Promise.ANY for edge in inputs)
+    return reader.combines or (in_its_slot and len({edge.source for edge in inputs}) == 1)
 
 
 def ordered_components(bolts: Mapping[str, Component], edges: Iterable[Edge]) -> frozenset[str]:
@@ -304,7 +285,7 @@ def _chains(bolts: Mapping[str, Component], edges: list[Edge], ordered: frozense
             and source in bolts
             and bolts[source].parallelism == bolt.parallelism
             and all(e.grouping.promise is Promise.ANY for e in inputs)
-            and (source in ordered) == (name in ordered)  # the two run in different jobs
+            and (source in ordered) == (name in ordered)  # the two run in different segments
         )
         head_of[name] = head_of[source] if fusable else name
         chains.setdefault(head_of[name], []).append(name)
@@ -319,8 +300,7 @@ def _depths(
     depth: dict[str, int] = {}
     lowest = 0
     # Nothing before the cut reads from behind it, so the two halves can be placed one after the other, each in
-    # topological order. A cut plan has a level before the cut also if every bolt is ordered: rows of DataFrames are
-    # taken in there.
+    # topological order.
     for half in ([name for name in bolts if name not in ordered], [name for name in bolts if name in ordered]):
         for name in half:
             sources = [e.source for e in edges if e.target == name and e.source in bolts]
@@ -328,43 +308,3 @@ def _depths(
             depth[name] = own if head_of[name] == name else depth[head_of[name]]
         lowest = 1 + max(depth.values(), default=0)
     return depth
-
-
-def _ingest_late_streams(
-    topology: Topology, bolts: Mapping[str, Component], edges: list[Edge], depth: Mapping[str, int]
-) -> tuple[dict[str, Component], list[Edge]]:
-    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level, and some others.
-
-    Spark could send the rows to a later level itself, by a union with the rows of the level before: but then every
-    stage would have to carry the DataFrames' columns beside the wire's five.
-
-    A bolt that combines is given rows of tasks alone: what the JVM sends was never in Python before it is sent. So is
-    one that reads by broadcast: rows of tasks have an order, and barriers that say when all of them are there.
-    """
-    broadcasts = {edge.target for edge in edges if edge.grouping.broadcast}
-    ingesting: dict[str, Component] = {}
-    rewired: dict[int, Edge] = {}
-    added: list[Edge] = []
-    for stream in topology.components:
-        late = [
-            e
-            for e in edges
-            if stream.is_stream
-            and e.source == stream.id
-            and (depth[e.target] > 0 or bolts[e.target].combines or e.target in broadcasts)
-        ]
-        if not late:
-            continue
-        name = INGEST + stream.id
-        if any(e.grouping.broadcast for e in late):
-            # One task: rows of one Spark task stay in their order, of which a later one may take back an earlier one.
-            width, kind = 1, "global"
-        else:
-            # As many tasks as the widest consumer: the rows are only passed on, and with fewer one task would pass on
-            # more than any task takes. Rows that will be added up are not moved before: that is what a combiner saves.
-            width = max(bolts[e.target].parallelism for e in late)
-            kind = "local" if all(bolts[e.target].combines for e in late) else "shuffle"
-        ingesting[name] = Component(name, ComponentKind.BOLT, width, stream.outputs, Ingest())
-        added.append(Edge(len(edges) + len(added), stream.id, "default", name, Grouping(kind)))
-        rewired |= {e.id: replace(e, source=name) for e in late}
-    return ingesting | dict(bolts), [rewired.get(e.id, e) for e in edges] + added

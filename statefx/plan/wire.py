@@ -2,7 +2,7 @@
 
 ``target`` is the partition of the next stage that must read the row. ``head`` is the row's address: the level and
 partition it is meant for in the end, the edge, and the task that sent it. ``payload`` is an Arrow IPC batch of one
-edge for one target task (records), a packed Barrier, or a packed Ack.
+edge for one target task (records), or a packed Barrier.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-RECORDS, BARRIER, ACK, FILLER, ABANDONED = range(5)
+RECORDS, BARRIER, FILLER, ABANDONED = range(4)
 
 # The same five columns between all levels of all topologies. A schema of its own for each edge was the other way: Spark
 # would plan and compile each, a union of edges would carry the columns of all, and types of Arrow that Spark has not (a
@@ -47,7 +47,7 @@ WireRow = tuple[int, int, int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a row is going, who sent it, and in which attempt; `edge` is -1 for barriers and acks."""
+    """Where a row is going, who sent it, and in which attempt; `edge` is -1 for barriers."""
 
     level: int
     partition: int
@@ -76,8 +76,7 @@ def next_partition(partition: int, end: tuple[int, int], following: int, widths:
     """Return the partition of the level `following` to which a slot at `partition` sends what is for the slot `end`.
 
     `end` is (level, partition). Beyond the next level it is one fixed relay per source and target: one for rows and
-    barrier of a channel (rule 5.5). Else a relay that Spark runs twice might pass on the rows of one run of the sender,
-    and another relay the barrier of another. The sum spreads channels over all.
+    barrier of a channel, which stay in order (rule 5.5). The sum spreads channels over all.
     """
     if end[0] == following or following >= len(widths):
         return end[1]

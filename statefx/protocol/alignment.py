@@ -1,11 +1,11 @@
 """Decides, for one task, whether its whole input of one transaction attempt has arrived.
 
-Judged at the end of the input and never by the order of rows: Spark promises no order between blocks.
+Judged at the end of the input and never by the order of rows: there is none between senders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from statefx.protocol.barrier import Barrier
@@ -39,7 +39,7 @@ class AlignmentResult:
 class Alignment:
     """The input of one task in one transaction attempt; each attempt has one of its own, so nothing leaks to the next.
 
-    Barriers at or below `last_txid` are ignored. `raw` are edges of DataFrames, whose rows come without barriers.
+    Barriers at or below `last_txid` are ignored.
 
     Contract
     --------
@@ -56,7 +56,6 @@ class Alignment:
         attempt: TransactionAttempt,
         channels: Iterable[Channel],
         last_txid: int = 0,
-        raw: Collection[int] = (),
     ) -> None:
         if attempt.txid <= last_txid:
             raise ValueError(f"transaction {attempt.txid} is not after the last one seen, {last_txid}")
@@ -65,19 +64,14 @@ class Alignment:
         self.attempt = attempt
         self._channels = frozenset(channels)
         self._sources = sorted({TaskId(source, number) for _, source, number in self._channels})
-        self._raw = frozenset(raw)
         self._barriers: dict[TaskId, list[Barrier]] = {}
         self._stale: list[Barrier] = []
-        # By token too: where Spark ran a source task twice, blocks of both runs may be read here (rule 1.3), and their
-        # numbers of rows could add up by chance to what one barrier says.
+        # By token too: a source task that was taken for lost may send rows beside its successor (rule 1.3), and the
+        # numbers of both could add up by chance to what one barrier says.
         self._rows: dict[tuple[int, str, int, str], int] = {}
-        self._raw_rows: dict[int, int] = {}
 
     def records(self, source: str, task: int, token: str, edge: int, rows: int) -> None:
         """Count `rows` that arrived from one source task on one edge, carrying `token`."""
-        if edge in self._raw:
-            self._raw_rows[edge] = self._raw_rows.get(edge, 0) + rows
-            return
         key = (edge, source, task, token)
         self._rows[key] = self._rows.get(key, 0) + rows
 
@@ -101,10 +95,9 @@ class Alignment:
     def finish(self) -> AlignmentResult:
         """Judge what has arrived; call it when the input has ended."""
         seen = {source: self._barriers[source][0].token for source in self._sources if source in self._barriers}
-        received = dict.fromkeys(sorted({edge for edge, _, _ in self._channels} | self._raw), 0)
+        received = dict.fromkeys(sorted({edge for edge, _, _ in self._channels}), 0)
         for (edge, *_), rows in sorted(self._rows.items()):
             received[edge] = received.get(edge, 0) + rows
-        received.update(self._raw_rows)
         barriers = [barrier for each in self._barriers.values() for barrier in each]
         watermark = least(barrier.watermark for barrier in barriers)
         parts = together(barrier.parts for barrier in barriers)

@@ -41,7 +41,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Start the job of a segment; its state opens at the version before this transaction."""
+    """Start a segment; its state opens at the version before this transaction."""
 
     segment: Segment
     attempt: TransactionAttempt
@@ -100,7 +100,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The job failed, or its acks do not fit; `final`: trying again would not help."""
+    """The segment failed, or its acks do not fit; `final`: trying again would not help."""
 
     attempt: TransactionAttempt
     final: bool = False

@@ -23,6 +23,8 @@ class FailureKind(StrEnum):
     """State is damaged."""
     STORE = "store"
     """The state provider failed: another try may succeed."""
+    INPUT = "input"
+    """Rows that a DataFrame has brought are gone: they are read from the source again (rule 15.1)."""
     MISALIGNED = "misaligned"
     """Rows, barriers or tokens do not fit together."""
     UPSTREAM = "upstream"

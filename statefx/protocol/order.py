@@ -1,4 +1,4 @@
-"""What the driver tells the tasks of one job: which attempt, where their state stands, and what their spouts read.
+"""What the driver tells its tasks: which attempt, where their state stands, and what their sources read.
 
 On its way it is JSON, a line for each task that is told something, behind a head that each of them reads::
 
@@ -6,8 +6,7 @@ On its way it is JSON, a line for each task that is told something, behind a hea
     ["count/0",{"version":{"txid":6,"token":"3f..."},...}]
     ["count/1",{"version":{"txid":6,"token":"9c..."},...}]
 
-Where there are many tasks, the lines are in a file, which the head names with its checksum. A task looks for its own
-line and parses no other: of 10,000, that takes 1 ms, and to parse them all 35.
+A task looks for its own line and parses no other.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ class Emission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmissionOrder:
-    """What one task of a spout is told of the batch that it emits."""
+    """What one task of a spout or a DataFrame is told of the batch that it emits."""
 
     emission: Emission
     # Partition -> metadata, of the partitions that are this task's; the empty name stands for all of a spout that has
-    # none. Null where there was no batch before.
+    # none. Null where there was no batch before. Of a DataFrame, its parts by their numbers (`StagedPart.told`).
     partitions: Mapping[str, Json]
     cleanup_before: int = 0  # transactions before this one are committed
 
@@ -71,7 +70,7 @@ class TaskOrder(Protocol):
         """When the attempt began, or its resolution, in milliseconds since the epoch, by the driver's clock."""
 
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state; OSError if that can't be read."""
+        """Return what a task is told of its state."""
 
 
 class RunOrder(TaskOrder, Protocol):
@@ -82,10 +81,10 @@ class RunOrder(TaskOrder, Protocol):
         """The bolts whose tasks get a tick."""
 
     def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch; OSError if that can't be read."""
+        """Return what a task of a spout is told of its batch."""
 
     def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it; OSError if that can't be read."""
+        """Return what a task that has event time is told of it."""
 
 
 class TaskResolution(TaskOrder, Protocol):
@@ -135,7 +134,7 @@ class ResolutionOrder:
     # What is committed or rolled back. For a commit, `versions` are the prepared ones; for a rollback, the committed
     # ones.
     order: Order
-    tasks: tuple[TaskId, ...]  # who takes part, one Spark task each
+    tasks: tuple[TaskId, ...]  # who takes part
     previous: Mapping[str, Version] = field(default_factory=dict)  # for a commit, the versions before it
 
     @property
@@ -171,29 +170,14 @@ _MARKS: Mapping[type, str] = {StateOrder: "", EmissionOrder: "", TimeOrder: "@"}
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part of an order that travels with its job to every task."""
+    """What every task of an order reads."""
 
     attempt: TransactionAttempt
     generation: int
     resolution: Resolution | None = None  # of a ResolutionOrder
     tasks: Runs = ()  # of a ResolutionOrder, who takes part: runs of numbers of stateful tasks
-    file: str = ""  # name of the file that has the lines, in the checkpoint's storage; empty if they follow the head
-    checksum: int = 0  # CRC-32 of that file
     clock_ms: int = 0
     ticks: tuple[str, ...] = ()  # of an Order
-
-    @property
-    def parties(self) -> int:
-        """How many tasks take part in a ResolutionOrder."""
-        return sum(count for _, count in self.tasks)
-
-    def task_number(self, place: int) -> int:
-        """Return the number of the stateful task that is at `place` among those that take part."""
-        for first, count in self.tasks:
-            if place < count:
-                return first + place
-            place -= count
-        raise IndexError(place)
 
 
 def runs_of(numbers: Sequence[int]) -> Runs:

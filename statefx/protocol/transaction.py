@@ -1,7 +1,7 @@
 """One transaction's life as a small value and a total table; what a restart has to do is in the same table.
 
-`statefx.protocol.pipeline` moves several of them through it. State is opened at the committed version by the job of the
-next transaction: Storm's INITSTATE is no step of its own.
+`statefx.protocol.pipeline` moves several of them through it. State is opened at the committed version in the next
+transaction: Storm's INITSTATE is no step of its own.
 """
 
 from __future__ import annotations

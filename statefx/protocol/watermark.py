@@ -85,11 +85,13 @@ class TimeOrder:
     """What a task is told of event time: what was decided before its transaction."""
 
     watermark: int = BEGINNING  # the task's own
-    heard: Mapping[str, Heard] = field(default_factory=dict)  # of the units that it reads
+    # Of the units that it emits; of a DataFrame with what the rows of the transaction say, all of which are known.
+    heard: Mapping[str, Heard] = field(default_factory=dict)
     partitions: int | None = None  # how many its spout has; None: it has none
     unfinished: tuple[int, ...] | None = None  # those of the task that are not finished; None: none ever is
     since_ms: int = 0  # when the driver's first attempt began: nobody was idle before
     closing: bool = False  # whether the transaction closes event time: it reads nothing, and its watermark is `END`
+    ahead: int = 0  # rows of a DataFrame whose times did not count
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from statefx.errors import SchemaError
 from statefx.operators import Bolt, overrides, to_ddl
 from statefx.operators.fitting import MISFITS, fitted_array, fitted_table, shown
 from statefx.operators.tuples import tuple_maker
-from statefx.plan.levels import INGEST, Plan, name_shown
+from statefx.plan.levels import Plan, name_shown
 from statefx.protocol.identity import TaskId
 from statefx.runtime.bolts import hook
 from statefx.topology.graph import Edge
@@ -216,7 +216,7 @@ def combiner_of(plan: Plan, edge: Edge, sender: TaskId, txid: int) -> Combiner |
     if not reader.combines:
         return None
     assert isinstance(reader.operator, Bolt)
-    kind = plan.components[edge.source].kind if not edge.source.startswith(INGEST) else "stream"
+    kind = plan.components[edge.source].kind
     task = sender._replace(component=name_shown(sender.component))
 
     def calling(name: str) -> AbstractContextManager[None]:

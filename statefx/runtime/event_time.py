@@ -101,8 +101,8 @@ class TaskTime:
         What else its barriers say: of spouts whose partitions can finish, by stream.
     late : int
         Rows of this attempt that came too late for the bolt.
-    emitted, read : Mapping of str to StreamTimes
-        By stream that it emits, and by DataFrame that it reads, those that have event time.
+    emitted : Mapping of str to StreamTimes
+        By stream that it emits, those whose rows are looked at for their times.
     """
 
     def __init__(self, plan: Plan, task: TaskId, clock_ms: int) -> None:
@@ -110,20 +110,16 @@ class TaskTime:
         self._task = task
         self._clock_ms = clock_ms
         self._width = component.parallelism
-        self._is_spout = component.kind is ComponentKind.SPOUT
+        self._is_source = component.kind in (ComponentKind.SPOUT, ComponentKind.STREAM)
+        self._is_stream = component.kind is ComponentKind.STREAM
         self._partitioned = has_partitions(component.operator)
         sent = {edge.stream for edge in plan.outputs[task.component]}
         self._timings = {stream: timing for stream, timing in component.timings.items() if stream in sent}
-        self._raw = {
-            edge.source: plan.timings[edge.source]
-            for edge in plan.inputs[task.component]
-            if edge in plan.raw and edge.source in plan.timings
-        }
         self.emitted = {
             stream: self._times(component.outputs[stream], timing, unit_of(*task, stream))
             for stream, timing in self._timings.items()
+            if not self._is_stream  # its rows were looked at when they were staged
         }
-        self.read = {name: self._times(plan.streams[name], timing, name) for name, timing in self._raw.items()}
         self._told = TimeOrder()
         self.watermark = BEGINNING
         self.sent: int | None = None
@@ -154,18 +150,12 @@ class TaskTime:
         """No row will come of a partition any more."""
         self._finished.append(number)
 
-    def take(self, stream: str, batch: pa.RecordBatch) -> None:
-        """Look at rows of a DataFrame."""
-        if stream in self.read:
-            self.read[stream].take(batch)
-
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
-        """Get on to what the input allows: its barriers, and the DataFrames as they were decided before (rule 14.6)."""
+        """Get on to what the barriers of the input allow."""
         if self._told.closing:  # rule 14.12
             self._get_on(END, {})
             return
-        found = least([barriers, *(self._reached(name, timing) for name, timing in self._raw.items())])
-        self._get_on(found, parts)
+        self._get_on(barriers, parts)
 
     def end_output(self) -> None:
         """Get on by the rows that were emitted, if their times count."""
@@ -175,7 +165,7 @@ class TaskTime:
             self._get_on(None, {unit_of(self._task.component, FINISHED, s): self._part(s) for s in self._timings})
             return
         found = least(self._reached(unit, timing, greatest) for unit, timing, greatest in self._units())
-        if self._is_spout:
+        if self._is_source:
             self._get_on(found, {})
         else:  # its own watermark is that of its input, and what reads from it goes by the new times
             self.sent, self.parts = found, {}
@@ -191,6 +181,9 @@ class TaskTime:
     def _units(self) -> Iterator[tuple[str, Timing, int | None]]:
         """Yield all that the task emits, with the greatest time of now; None: it has none."""
         name, task = self._task
+        if self._is_stream:  # the whole of it, whatever the task has of it
+            yield from ((name, timing, None) for timing in self._timings.values())
+            return
         numbers = range(task, self._told.partitions or 0, self._width) if self._partitioned else (task,)
         for stream, timing in self._timings.items():
             for number in numbers:
@@ -231,7 +224,6 @@ class TaskTime:
     def report(self) -> TimeReport:
         """Return what the driver is told."""
         streams = [(self._timings[name], times) for name, times in self.emitted.items()]
-        streams += [(self._raw[name], times) for name, times in self.read.items()]
         heard = {
             unit: self._now(unit, greatest, timing)
             for timing, times in streams
@@ -239,7 +231,9 @@ class TaskTime:
         }
         if self.asks_finished:
             heard = self._without_finished(heard)
-        ahead = sum(times.ahead for _, times in streams)
+        if self._is_stream:
+            heard = dict(self._told.heard)
+        ahead = self._told.ahead + sum(times.ahead for _, times in streams)
         return TimeReport(self.watermark, heard, ahead, self.late, tuple(self._finished))
 
     def _without_finished(self, heard: dict[str, Heard]) -> dict[str, Heard]:

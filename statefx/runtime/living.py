@@ -30,6 +30,7 @@ from statefx.operators import Bolt
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
+from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.runtime.bolts import ProcessGone, close_bolt
@@ -103,10 +104,11 @@ class LivingSlot:
     deployment : Deployment
     slot : SlotId
     control : Control
-    filler_bytes : int
-        Of the row behind the barriers: as many as make Spark send at once what it has gathered.
-    make_slot : callable
-        Makes what runs one attempt.
+    fillers : (int, int)
+        How many batches of fillers there are behind the barriers, and the bytes of each for each reader: as many as
+        make the worker and Spark send at once what they have gathered.
+    make_slot, resolve : callable
+        Makes what runs one attempt, and commits or rolls back a task.
     """
 
     def __init__(
@@ -115,17 +117,19 @@ class LivingSlot:
         deployment: Deployment,
         slot: SlotId,
         control: Control,
-        filler_bytes: int,
+        fillers: tuple[int, int],
         make_slot: Callable[..., Slot] = Slot,
+        resolve: Callable[[Worker, Deployment, SentResolution, TaskId], Report] = resolve_task,
     ) -> None:
-        self._make_slot = make_slot
+        self._make_slot, self._resolve_task = make_slot, resolve
         self._worker, self._deployment, self._control = worker, deployment, control
         self._slot = slot
         plan = deployment.plan
         self._closing = plan.barriers_through(slot.level, slot.partition)
         following = slot.level + 1
         self._readers = range(plan.widths[following]) if following < len(plan.widths) else range(0)
-        self._filler = bytes(filler_bytes)
+        self._filler_batches, size = fillers
+        self._filler = bytes(size)
         self._early = EarlyRows()
         self._states: dict[TaskId, LentState] = {}
         self._spouts: dict[TaskId, LivingSpout] = {}
@@ -222,7 +226,6 @@ class LivingSlot:
             order,
             self._slot.level,
             self._slot.partition,
-            last_try=True,
             ack=lambda ack: self._control.send(Kind.ACK, ack.pack()),
             check=self._control.check,
             behind_barriers=self._fillers(),
@@ -235,6 +238,7 @@ class LivingSlot:
             slot.abandon()
         try:
             yield from slot.run(self._input(attempt, rows))
+            yield from self._more_fillers()
         except AbandonedError:
             self._abandoned.add(attempt)
             yield from self._wake_readers(attempt)
@@ -253,7 +257,7 @@ class LivingSlot:
                 raise AbandonedError
             batch = next(rows, None)
             if batch is None:
-                raise AbandonedError  # the job ends
+                raise AbandonedError  # the run ends
             for row in _rows_of(batch):
                 kind = row.column(1)[0].as_py()
                 if kind == wire.FILLER:
@@ -288,9 +292,14 @@ class LivingSlot:
             head = wire.Address(0, 0, -1, 0, 0, attempt.txid, attempt.attempt).pack()
             told: list[wire.WireRow] = [(reader, wire.ABANDONED, 0, head, b"") for reader in self._readers]
             yield wire.to_batch([*told, *self._fillers()])
+            yield from self._more_fillers()
 
     def _fillers(self) -> list[wire.WireRow]:
         return [(reader, wire.FILLER, 0, b"", self._filler) for reader in self._readers]
+
+    def _more_fillers(self) -> Iterator[pa.RecordBatch]:
+        for _ in range(self._filler_batches - 1 if self._readers else 0):
+            yield wire.to_batch(self._fillers())
 
     # ---- commit and rollback
 
@@ -298,7 +307,7 @@ class LivingSlot:
         order = SentResolution(body.decode(), self._deployment)
         for task in order.tasks:
             self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
-            report = resolve_task(self._worker, self._deployment, order, task)
+            report = self._resolve_task(self._worker, self._deployment, order, task)
             self._control.send(Kind.REPORT, report.pack())
 
 

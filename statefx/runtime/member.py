@@ -17,6 +17,7 @@ from statefx.protocol.failure import Failure, FailureKind
 from statefx.runtime.bolts import hook
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.outbox import BatchQueue
+from statefx.runtime.staging import PartLostError
 from statefx.topology.graph import Edge
 
 METRICS = ("restore", "open", "execute", "finish")
@@ -35,8 +36,6 @@ class Member:
     operator : TaskOperator
     alignment : Alignment
         Of its input.
-    last_try : bool
-        As of `Slot`.
 
     Attributes
     ----------
@@ -44,12 +43,12 @@ class Member:
         What came to it from before it in the chain, each with its edge.
     failure : Failure or None
         Why it can't prepare. From then on it does nothing more, but its barriers and its ack still go out: they tell
-        the tasks behind it and the driver (rule 6.6), and the Spark task ends well, so that Spark does not repeat it.
+        the tasks behind it and the driver (rule 6.6), and the slot lives on.
     """
 
     _aligned: AlignmentResult
 
-    def __init__(self, task: TaskAttempt, operator: TaskOperator, alignment: Alignment, *, last_try: bool) -> None:
+    def __init__(self, task: TaskAttempt, operator: TaskOperator, alignment: Alignment) -> None:
         self.task = task
         self.component = task.id.component
         self._kind = task.deployment.plan.components[task.id.component].kind
@@ -59,7 +58,6 @@ class Member:
         self.acked = False
         """The driver may know that it has prepared: only the log says what becomes of that."""
         self._operator = operator
-        self._last_try = last_try
         self._secs = dict.fromkeys(METRICS, 0.0)
 
     def open(self) -> None:
@@ -174,17 +172,17 @@ class Member:
         try:
             return step(*arguments, **named)
         except BoltError as error:
-            if not self._last_try:
-                raise  # Spark runs the task again, here or elsewhere: it may well succeed there
             self._fail(FailureKind.BOLT, error.message, **error.data)
         except ProviderError as error:  # no further try would give anything else
             self._fail(FailureKind.BOLT, error.message, **{"task": self.task.id.task, **error.data})
         except FailedException as error:
             self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
-        except FencedError as error:  # rule 6.6: Spark would run the task again, to be fenced again
+        except FencedError as error:  # rule 6.6
             self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
             self._fail(FailureKind.CORRUPTED, error.message)
+        except PartLostError as error:
+            self._fail(FailureKind.INPUT, str(error))
         except (StateError, OSError) as error:  # rule 6.8: a store that is away; the next attempt comes after a pause
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:

@@ -48,7 +48,7 @@ class TaskAttempt:
     id : TaskId
         Which task it is.
     token : str
-        Names this very run and what it prepares (rule 1.3): Spark may run a task twice, side by side.
+        Names this very execution and what it prepares (rule 1.3: nothing else ever has that name).
     collector : TaskCollector
         Takes what the operator emits.
     outbox : Outbox

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -19,16 +17,12 @@ _Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
 
 
 class SentOrder:
-    """An order as text, from which a task reads its own line, and only when it asks for it (see `TaskOrder`).
-
-    When it asks, it is under the eyes of its slot, which tells the driver that a file can't be read. An error before
-    that would be one of the Spark task, with which Spark ends the query.
-    """
+    """An order as text, from which a task reads its own line, and only when it asks for it (see `TaskOrder`)."""
 
     def __init__(self, text: str, deployment: Deployment) -> None:
         head, newline, lines = text.partition("\n")
         self._head = msgspec.json.decode(head, type=Head)
-        self._carried = newline + lines
+        self._lines = newline + lines
         self._deployment = deployment
         self._known: dict[TaskId, StateOrder] = {}
 
@@ -53,40 +47,21 @@ class SentOrder:
         return self._head.ticks
 
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state.
-
-        Raises
-        ------
-        OSError
-            The file of the order can't be read, is gone because its job is over, or is damaged.
-        """
+        """Return what a task is told of its state."""
         if task not in self._known:  # asked for when state is opened, and again when it is prepared
             self._known[task] = self._read(task, StateOrder)
         return self._known[task]
 
     def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch; raises as `state`."""
+        """Return what a task of a spout is told of its batch."""
         return self._read(task, EmissionOrder)
 
     def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it; raises as `state`."""
+        """Return what a task that has event time is told of it."""
         return self._read(task, TimeOrder)
 
     def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
-        try:
-            return read_line(self._lines, task, shape)
-        except ValueError as error:  # an OSError, so that the slot acks it and Spark's task ends well (rule 6.6)
-            raise OSError(f"{self._head.file or 'the order'}: {error}") from error
-
-    @cached_property
-    def _lines(self) -> str:
-        head = self._head
-        if not head.file:
-            return self._carried
-        data = self._deployment.storage.read(head.file)
-        if zlib.crc32(data) != head.checksum:
-            raise ValueError("it is damaged")
-        return data.decode()
+        return read_line(self._lines, task, shape)
 
 
 class SentResolution(SentOrder):
@@ -101,8 +76,5 @@ class SentResolution(SentOrder):
     @property
     def tasks(self) -> Sequence[TaskId]:
         """Those that take part, in order."""
-        return [self.task(place) for place in range(self._head.parties)]
-
-    def task(self, place: int) -> TaskId:
-        """Return the task at `place` among those that take part."""
-        return self._deployment.plan.stateful[self._head.task_number(place)]
+        stateful = self._deployment.plan.stateful
+        return [stateful[first + place] for first, count in self._head.tasks for place in range(count)]

@@ -1,4 +1,4 @@
-"""What one Spark task does in one attempt: a chain of tasks, relayed rows, barriers and acks.
+"""What a slot does in one attempt: a chain of tasks, relayed rows, barriers and acks.
 
 ::
 
@@ -13,14 +13,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statefx.operators import Bolt, Spout
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.plan.levels import EDGE_COLUMN, ROOTS
+from statefx.plan.levels import ROOTS
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -38,6 +37,7 @@ from statefx.runtime.outbox import Outbox
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.spout_operator import LivingSpoutOperator, SpoutOperator
+from statefx.runtime.staging import StreamOperator
 from statefx.runtime.trees import LOOSE_ROOT, Trees
 from statefx.runtime.worker import Worker
 from statefx.state.view.lent import LentState
@@ -49,6 +49,8 @@ logger = logging.getLogger("statefx")
 def operator_of(component: Component) -> TaskOperator:
     """Return a new operator for one attempt of a task of `component`."""
     match component.kind:
+        case ComponentKind.STREAM:
+            return StreamOperator()
         case ComponentKind.SINK:
             return SinkOperator()
         case ComponentKind.SPOUT:
@@ -71,18 +73,15 @@ class Slot:
     deployment : Deployment
     order : RunOrder
     level, partition : int
-    last_try : bool
-        Nobody would run the task again: a bolt's error goes to the driver in the ack. Raised, Spark would print it
-        several times, each time with the stack of its own threads, and the driver would have to find it in there.
     operators : callable
         Makes the operator for a task of a component.
-    ack : callable, optional
-        Takes the acks; by default they ride with the rows, to the driver.
+    ack : callable
+        Takes the acks.
     check : callable
         Raises if the slot must prepare nothing more (rule 13.7).
     behind_barriers : sequence of wire.WireRow
         Sent behind the barriers.
-    states, spouts, bolts : dict, optional
+    states, spouts, bolts : dict
         As of `TaskAttempt`.
     """
 
@@ -94,14 +93,13 @@ class Slot:
         level: int,
         partition: int,
         *,
-        last_try: bool = False,
+        ack: Callable[[Ack], None],
+        states: dict[TaskId, LentState],
+        spouts: dict[TaskId, LivingSpout],
+        bolts: dict[TaskId, tuple[Bolt, int]],
         operators: Callable[[Component], TaskOperator] = operator_of,
-        ack: Callable[[Ack], None] | None = None,
         check: Callable[[], None] = lambda: None,
         behind_barriers: Sequence[wire.WireRow] = (),
-        states: dict[TaskId, LentState] | None = None,
-        spouts: dict[TaskId, LivingSpout] | None = None,
-        bolts: dict[TaskId, tuple[Bolt, int]] | None = None,
     ) -> None:
         self._spouts, self._bolts = spouts, bolts
         self._states = states
@@ -113,7 +111,6 @@ class Slot:
         self._deployment = deployment
         self._plan = deployment.plan
         self._order = order
-        self._last_try = last_try
         self._level = level
         self._operators = operators
         self._outbox = Outbox(level, partition, self._plan.widths)
@@ -126,22 +123,15 @@ class Slot:
         self._held = HeldRows(self._head.alignment, broadcast) if broadcast else None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the attempt over the Spark task's input and yield the rows of its output.
-
-        Raises
-        ------
-        BoltError
-            A bolt's own code raised, and this is not the last try.
-        """
+        """Run the attempt over rows of the level before, and yield rows for the next one."""
         done = False
-        take = self._take_raw if self._level == 0 else self._take_wire
         try:
             for member in self._members.values():
                 member.open()
-            yield from self._go_on(self._head, self._head.begin())  # also where no row will come (rule 5.6)
+            yield from self._go_on(self._head, self._head.begin())  # rule 5.6: also where no row will come
             for batch in batches:
                 self._refuse_abandoned()
-                yield from take(batch)
+                yield from self._take_wire(batch)
                 yield from self._let_go()
             # In the order of the chain: the input of a follower is whole when the barriers of those before it are
             # there.
@@ -186,7 +176,7 @@ class Slot:
 
     def _member(self, id: TaskId) -> Member:
         plan, (component, number) = self._plan, id
-        token = uuid.uuid4().hex  # rule 1.3: also another run of this very attempt by Spark gets another one
+        token = uuid.uuid4().hex  # rule 1.3: also this very attempt in another run gets another one
         outputs = plan.components[component].outputs
         trees = None
         if component in plan.root_types:
@@ -213,7 +203,6 @@ class Slot:
             )
             for edge in plan.outputs[component]
         ]
-        raw = [edge.id for edge in plan.inputs[component] if edge in plan.raw]
         return Member(
             TaskAttempt(
                 self._worker,
@@ -230,8 +219,7 @@ class Slot:
                 time=time,
             ),
             self._operators(plan.components[component]),
-            Alignment(component, number, self._order.attempt, plan.channels(component, number), raw=raw),
-            last_try=self._last_try,
+            Alignment(component, number, self._order.attempt, plan.channels(component, number)),
         )
 
     _make_collector: Callable[..., TaskCollector] = TaskCollector
@@ -280,20 +268,6 @@ class Slot:
         return send
 
     # ---- rows
-
-    def _take_raw(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Give a DataFrame's own rows to the head of the chain; one that emits by itself reads none of them."""
-        edges = [edge for edge in self._plan.raw if edge.target == self._head.component]
-        tagged = len(self._plan.raw) > 1
-        for edge in edges:
-            rows = batch
-            if tagged and len(edges) > 1:
-                rows = rows.filter(pc.equal(batch.column(EDGE_COLUMN), edge.id))
-            if rows.num_rows:
-                for part in wire.cut(self._plan.raw_rows(edge, rows)):  # Spark's are of up to 64 MB
-                    if self._head.task.time is not None:
-                        self._head.task.time.take(edge.source, part)
-                    yield from self._take(edge, part, "", 0)
 
     def _take_wire(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give rows of the level before to the head of the chain, and pass on what is for later levels."""
@@ -384,11 +358,8 @@ class Slot:
     def _prepare(self, member: Member) -> None:
         """Let a member prepare, and send its ack."""
         ack = member.prepare()
-        if self._ack is not None:
-            member.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
-            self._ack(ack)
-            return
-        self._outbox.send(self._address(*self._plan.driver, -1, member.task.id), wire.ACK, 0, ack.pack())
+        member.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
+        self._ack(ack)
 
     def _address(self, level: int, partition: int, edge: int, sender: TaskId) -> wire.Address:
         attempt = self._order.attempt

@@ -101,7 +101,7 @@ class Worker:
             close_bolt(bolt)
             return
         twin = run.bolts.pop(task, None)
-        if twin is not None:  # rule 1.3: two attempts of the task ran here; none knows which of them will count
+        if twin is not None:  # rule 1.3: a task that was taken for lost ran beside its successor
             close_bolt(twin)
         run.bolts[task] = bolt
 
@@ -115,7 +115,7 @@ class Worker:
     def raise_late(self, deployment: Deployment, task: TaskId) -> None:
         """Raise what was kept of a task: rows of a transaction that is committed are lost."""
         run = self._runs.get(deployment.run)
-        if run is not None and task in run.late:  # and it stays: Spark gives a task that fails another try
+        if run is not None and task in run.late:  # and it stays, for whatever is tried next
             raise run.late[task]
 
     def settle(self) -> None:

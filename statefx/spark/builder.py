@@ -25,7 +25,7 @@ def session(
     appName : str
         What Spark's UI calls it.
     master : str, optional
-        As for ``SparkSession.builder.master``. By default that of spark-submit; without it ``local[32]``: 32 tasks of
+        As for ``SparkSession.builder.master``. By default that of spark-submit; without it ``local[32,4]``: 32 tasks of
         Spark at a time on this machine. These are threads, of which most wait; they need no cores of their own.
     config : Mapping, optional
         Further settings of Spark; they overrule those that are set here.
@@ -34,7 +34,7 @@ def session(
     -------
     SparkSession
         With rows between the JVM and Python on Unix sockets, Python workers that take and give rows at the same time
-        (two levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
+        (topologies of three levels and more need it), and checkpoints of streams that are written with one
         file operation; without Spark's bar of stages, which a job that lives would show for ever; in local mode with
         Python workers that run the driver's own Python, unless PYSPARK_PYTHON says otherwise, and have everything
         loaded when they are forked. If a session runs already, those of its
@@ -51,7 +51,8 @@ def session(
     # Spark's bar of stages would be drawn twice a second for as long as tasks live, over what is logged.
     settings: dict[str, Any] = {**RECOMMENDED, PIPELINED_PYTHON: "true", "spark.ui.showConsoleProgress": "false"}
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and knows the master
-        master = f"local[{SLOTS}]"
+        # A task is tried more than once: Spark may give one a worker whose connection it has closed.
+        master = f"local[{SLOTS},4]"
         # By default as many partitions as slots, for whatever else the session runs.
         settings["spark.default.parallelism"] = str(os.cpu_count() or 1)
     if master is not None:

@@ -9,9 +9,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from statefx.coordinator.engine import JobFailedError
-from statefx.coordinator.runs import NoSlotsError, UnreachableError
+from statefx.coordinator.runs import NoSlotsError, NotBegunError, UnreachableError
 from statefx.errors import StatefxError, TransactionError
-from statefx.spark.internals import cant_start_workers
+from statefx.spark.internals import cant_start_workers, got_closed_worker
 
 logger = logging.getLogger("statefx")
 
@@ -53,6 +53,8 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
             "the tasks of the topology live at the same time, and Spark has no slots for all of them now: another "
             f"query or job of this session may hold some. Give the session more slots ({slots[1][:_SHOWN]})"
         )
+    if got_closed_worker(error):
+        return NotBegunError(f"Spark gave a task a Python worker whose connection it had closed ({last_line(text)})")
     if cant_start_workers(error):
         return JobFailedError(
             "Spark has lost the program that starts its Python workers, without noticing (a defect of Spark's with "

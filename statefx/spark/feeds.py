@@ -12,7 +12,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import IllegalArgumentException, PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.coordinator import Coordinator
@@ -20,6 +20,8 @@ from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
 from statefx.coordinator.retrying import backoff_secs
+from statefx.coordinator.source import Batch
+from statefx.coordinator.staging import StagedBatch, StagedSource, staged
 from statefx.errors import (
     AttemptsExhaustedError,
     CheckpointMismatchError,
@@ -28,16 +30,17 @@ from statefx.errors import (
     StatefxError,
     TransactionError,
 )
+from statefx.plan.levels import Plan
 from statefx.protocol.records import BatchInput, SourceNotes, StreamInput
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.compaction import DEFAULT, SETTING
-from statefx.spark.engine import SparkEngine
-from statefx.spark.internals import clone, deny_log_lines, is_stopped, rebase
+from statefx.spark.internals import deny_log_lines, is_stopped, lets_go
+from statefx.spark.pipelined.engine import PipelinedEngine
+from statefx.spark.staging import Stager
 
 logger = logging.getLogger("statefx")
 
-_ROLLBACK_SECS = 30.0
-_POLL_SECS = 0.1
+_POLL_SECS = 0.05
 _CONTEXT_POLL_SECS = 1
 _STOP_POLL_SECS = 0.01
 
@@ -54,6 +57,9 @@ class _QuietError(Exception):
 class StreamFeed:
     """The micro-batches of one streaming query, over the united frame.
 
+    Spark's query only stages: its callback returns when its batch waits for a transaction, which the coordinator's loop
+    runs in this feed's own thread (rule 6.10).
+
     `trigger` are arguments for Spark's ``trigger``; `interval_ms` is its interval, if the user has not asked for one.
     """
 
@@ -64,8 +70,10 @@ class StreamFeed:
         checkpoint: SparkCheckpoint,
         trigger: Mapping[str, Any],
         name: str,
+        plan: Plan,
         coordinator: Coordinator,
-        engine: SparkEngine,
+        engine: PipelinedEngine,
+        stager: Stager,
         interval_ms: int | None = None,
     ) -> None:
         self._frame = frame
@@ -75,15 +83,19 @@ class StreamFeed:
         self._trigger = {kind: value for kind, value in trigger.items() if kind != "closeTime"}
         self._close_time = "closeTime" in trigger
         self._name = name
+        self._plan = plan
+        every = trigger.get("processingTime")
+        self._interval_secs = None if every is None else int(every.split()[0]) / 1000
         self._coordinator = coordinator
         self._engine = engine
+        self._stager = stager
         self._interval_ms = interval_ms
+        self._ahead = not lets_go(frame)
         self._starting = threading.Lock()
         self._query: StreamingQuery | None = None
-        self._error: BaseException | None = None
+        self._source: StagedSource | None = None
         self._draining = False
-        self._idle = threading.Condition()
-        self._busy = False
+        self._ended = threading.Event()
 
     def run(self, started: Callable[[], None]) -> None:
         """Run Spark's query until it ends (see `Feed.run`).
@@ -91,7 +103,7 @@ class StreamFeed:
         A driver that was replaced may have lost its folder: whatever Spark says of that, it is FencedError.
         """
         try:
-            self._checkpoint.rebuild(int(self._frame.sparkSession.conf.get(SETTING) or DEFAULT))
+            self._stager.sweep()
             self._run(started)
         except (FencedError, StoppedError):
             raise
@@ -100,6 +112,7 @@ class StreamFeed:
             raise
         finally:
             self._checkpoint.remove()
+            self._ended.set()
 
     def _run(self, started: Callable[[], None]) -> None:
         restarts = 0
@@ -109,73 +122,94 @@ class StreamFeed:
             falling = rf"falling behind\. The trigger interval is {self._interval_ms} milliseconds"
             deny_log_lines(self._context, falling)
         while True:
-            before = self._coordinator.log.state.committed
-            with self._starting:  # the first batch may come before it has returned
-                self._query = self._start()
-            if self._draining:  # `cancel` may have come before there was a query to stop
-                self._query.stop()
-            started()
-            again = self._ended(self._query)
+            before = self._offsets()
+            again = self._read(started)
             if again is None:
                 break
-            # From 1 again after each commit: what is limited is how often one transaction stands in the way (rule 6.8).
-            restarts = 1 if self._coordinator.log.state.committed > before else restarts + 1
+            # From 1 again when a batch was committed: what is limited is how often one stands in the way (rule 6.8).
+            restarts = 1 if self._offsets() != before else restarts + 1
             if restarts > self._coordinator.shape.attempts_max:
                 raise AttemptsExhaustedError(
-                    f"Spark's query had to be started again {restarts} times, and transaction {before + 1} failed each "
-                    f"time (topology.transaction.attempts.max); last: {again.message}",
+                    f"Spark's query had to be started again {restarts} times, and the same batch failed each time "
+                    f"(topology.transaction.attempts.max); last: {again.message}",
                     **{**again.data, "attempts": restarts},
                 ) from again
             logger.warning("Spark's query is started again: %s", again.message)
             if not self._coordinator.pause(backoff_secs(restarts, self._coordinator.retry_delay_secs)):
                 break
-            self._checkpoint.note()  # puts back where sources begin: Spark asks for it again before its first commit
-        if self._error is not None:
-            raise self._error
         self._checkpoint.note()
         if self._close_time and not self._draining:
-            self._engine.bind(self._frame.sparkSession)
-            self._coordinator.close_time(self._no_batch, _empty(self._frame, self._frame.sparkSession))
+            self._coordinator.close_time(self._no_batch)
 
-    def _no_batch(self) -> StreamInput:
+    def _offsets(self) -> str:
+        """Return how far what was read is committed; transactions without a batch have the offsets of the last one."""
+        last = self._coordinator.log.state.last_input
+        return last.offsets if isinstance(last, StreamInput) else ""
+
+    def _read(self, started: Callable[[], None]) -> RenewInputError | None:
+        """Run Spark's query once, and transactions over what it stages; return why it has to be started again."""
+        # From the log, not from what Spark has noted here: of that, batches may have been staged that are lost now.
+        self._checkpoint.remove()
+        self._checkpoint.rebuild(int(self._frame.sparkSession.conf.get(SETTING) or DEFAULT))
+        source = self._source = StagedSource(
+            self._plan,
+            self._coordinator.log,
+            self._checkpoint.with_notes,
+            self._checkpoint.note,
+            self._engine.interrupt,
+            self._stager.delete,
+            self._coordinator.progress,
+            self._coordinator.ticks,
+            self._interval_secs,
+            busy=lambda: self._stager.is_busy,
+            ahead=self._ahead,
+        )
+        if "processingTime" in self._trigger:
+            self._engine.open()  # else when the first batch is there: there may be none
+        with self._starting:  # the first batch may come before it has returned
+            query = self._query = self._start()
+        if self._draining:  # `cancel` may have come before there was a query to stop
+            source.stop()
+        started()
+        watching = threading.Thread(target=self._watch, args=(query, source), name="statefx-input", daemon=True)
+        watching.start()
+        try:
+            self._coordinator.run(source)
+        except RenewInputError as again:
+            source.end(again)
+        finally:
+            source.stop()
+            self._stager.cancel()
+            _stop(query)
+            watching.join()
+            source.close()
+        if isinstance(source.error, RenewInputError):
+            return source.error
+        if source.error is not None and not self._draining:
+            raise source.error
+        return None
+
+    def _no_batch(self) -> Batch:
         """Return the next batch, as one that reads nothing: Spark then goes on from there, as after its own."""
         state = self._coordinator.log.state
         assert isinstance(state.last_input, StreamInput)
-        return replace(state.last_input, batch_id=state.committed, notes=SourceNotes())
+        return staged(self._plan, replace(state.last_input, batch_id=state.committed, notes=SourceNotes()), [])
 
-    def _ended(self, query: StreamingQuery) -> RenewInputError | None:
-        """Wait for the end of Spark's query; return why it has to be started again, if it has."""
-        failure: StreamingQueryException | None = None
+    def _watch(self, query: StreamingQuery, source: StagedSource) -> None:
+        """Tell the source how Spark's query has ended."""
         try:
             while not query.awaitTermination(_CONTEXT_POLL_SECS):
-                self._check_context(query)
-                self._note(query)
-        except StreamingQueryException as error:
-            failure = error
-        again = None
-        if isinstance(self._error, RenewInputError):
-            again, self._error = self._error, None
-        if self._error is not None or self._draining:
-            return None
-        if failure is not None and again is None:
-            raise self._input_error(failure) from failure
-        self._check_newest()  # another driver in this session ends Spark's query without an error
-        return again
-
-    def _check_context(self, query: StreamingQuery) -> None:
-        """End a query that waits for input on a SparkContext that was stopped: Spark itself would look for ever."""
-        if not self._busy and is_stopped(self._context):
-            _stop(query)
-            raise StoppedError("the SparkContext was stopped")
-
-    def _note(self, query: StreamingQuery) -> None:
-        """Log where sources begin, while none has brought a row."""
-        try:
-            if not self._busy:
-                self._checkpoint.note()
-        except Exception:
-            _stop(query)
-            raise
+                if is_stopped(self._context):  # Spark itself would look for input for ever
+                    _stop(query)
+                    raise StoppedError("the SparkContext was stopped")
+            self._check_newest()  # another driver in this session ends Spark's query without an error
+            source.end()
+        except StreamingQueryException as failure:
+            error = self._input_error(failure)
+            error.__cause__ = failure
+            source.end(error)
+        except Exception as error:  # noqa: BLE001 - raised by the feed's own thread
+            source.end(error)
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
         """Tell what Spark's words mean for the topology: they speak of its own query and files alone."""
@@ -193,28 +227,37 @@ class StreamFeed:
 
     def drain(self) -> None:
         """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""
-        with self._idle:
-            self._draining = True
-            self._idle.wait_for(lambda: not self._busy)
+        self._draining = True
+        self._end_input()
+        self._coordinator.stop()
+        self._ended.wait()
 
     def cancel(self) -> None:
         """Cancel what runs (see `Feed.cancel`)."""
         self._draining = True
-        self._engine.stop()
-        with self._idle:  # stopping Spark's query interrupts whatever runs, a rollback too
-            self._idle.wait_for(lambda: not self._busy, _ROLLBACK_SECS)
-        if self._query is not None:
-            self._query.stop()
+        if not self._ended.is_set():
+            self._end_input()
+            self._coordinator.stop(now=True)
+            self._engine.stop()
+
+    def _end_input(self) -> None:
+        if self._source is not None:
+            self._source.stop()
+        self._stager.cancel()
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Wait for all input that is there now (see `Feed.process_all_available`)."""
         while not ended.is_set():
-            query = self._query
+            query, source = self._query, self._source
             assert query is not None
+            assert source is not None
             with contextlib.suppress(StreamingQueryException):  # `run` knows what it means
                 query.processAllAvailable()
                 if query.isActive:
-                    return
+                    while not (source.is_read or source.is_over or ended.wait(_POLL_SECS)):
+                        pass
+                    if source.is_read and not source.is_over:  # else it is read again, or has ended
+                        return
             ended.wait(_POLL_SECS)  # it is started again, or has ended
 
     def _start(self) -> StreamingQuery:
@@ -224,6 +267,7 @@ class StreamFeed:
         """
         writer = self._frame.writeStream.foreachBatch(self._on_batch).outputMode("update").queryName(self._name)
         writer = writer.option("checkpointLocation", f"file:{self._checkpoint.folder}").trigger(**self._trigger)
+        self._coordinator.log.check()  # the former one may be a newer driver's
         self._stop_former()
         try:
             return writer.start()
@@ -238,36 +282,27 @@ class StreamFeed:
                 query.stop()
 
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """Take one micro-batch through the protocol; returns only once its transaction can't be rolled back."""
-        with self._idle:
-            # Rule 6.10: by an error, since Spark would count as done a batch whose callback returns.
-            if self._draining or self._error is not None:
-                raise _QuietError
-            self._busy = True
-        query: StreamingQuery | None = None
+        """Stage one micro-batch; return when a transaction has begun to read it."""
+        with self._starting:  # held until `_start` has returned: Spark may call before that
+            query, source = self._query, self._source
+        assert query is not None
+        assert source is not None
         try:
-            with self._starting:  # held until `_start` has returned: Spark may call before that
-                query = self._query
-            assert query is not None
-            self._engine.bind(frame.sparkSession, query)
-            self._take(frame, batch_id, query)
+            goes_on = self._take(frame, batch_id, query, source)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a callback would hang Spark's query
-            self._error = error
+            source.end(error)
+            goes_on = False
+        if not goes_on:
             self._end_quietly(query)
-            raise _QuietError from None
-        finally:
-            with self._idle:
-                self._busy = False
-                self._idle.notify_all()
+            if query.isActive:  # by an error, since Spark would begin another batch
+                raise _QuietError
 
-    def _end_quietly(self, query: StreamingQuery | None) -> None:
+    def _end_quietly(self, query: StreamingQuery) -> None:
         """Stop Spark's query from within its own callback.
 
         One that ends by an error prints sixty lines of Spark's own stack, above which the user's are lost; one that was
         stopped prints none. ``stop`` returns when the callback has, so it is called in a thread of its own.
         """
-        if query is None:
-            return
         stopping = threading.Thread(target=_stop, args=(query,), name="statefx-end", daemon=True)
         stopping.start()
         # However long that takes: where the callback returns first, the stack is printed, and its end may come last.
@@ -275,24 +310,24 @@ class StreamFeed:
             while query.isActive and stopping.is_alive():
                 time.sleep(_STOP_POLL_SECS)
 
-    def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
-        state = self._coordinator.log.state
+    def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery, source: StagedSource) -> bool:
+        """Stage a batch and hand it over; False if nobody wants it."""
         batch = self._checkpoint.batch(query.id, batch_id)
-        txid = batch_id + 1
-        if txid == state.committed + 1:
-            self._coordinator.transact(self._checkpoint.with_notes(batch), frame)
-        elif txid == state.committed and batch.is_batch_of(state.last_input):
-            # Rule 3.7: query and offsets are equal too. By its number alone the batch of another query, or of a folder
-            # that somebody has put back, would be taken for one that is committed.
-            logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
-        else:
-            raise CheckpointMismatchError(
-                f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
-                f"{state.committed} is the last one committed (by {state.last_input}). Spark's folder, "
-                f"{self._checkpoint.folder}, was changed while the query was at work: submit again",
-                txid=txid,
-                committed=state.committed,
-            )
+        # Rule 3.7: query and offsets are equal too. By its number alone the batch of another query, or of a folder that
+        # somebody has put back, would be taken for the one that an attempt has begun to read.
+        planned = source.planned
+        is_planned = planned is None or planned.batch_id != batch_id or batch.is_batch_of(planned)
+        if batch_id == source.upcoming and is_planned:
+            self._engine.open()  # it begins while the rows are staged
+            with contextlib.suppress(StoppedError):
+                parts = self._stager.stage(frame, source.txid, lambda: not source.is_over)
+                return source.hand_over(StagedBatch(batch, parts))
+            return False
+        raise CheckpointMismatchError(
+            f"Spark's batch {batch_id} of query {query.id} came where batch {source.upcoming} is the next one. Spark's "
+            f"folder, {self._checkpoint.folder}, was changed while the query was at work: submit again",
+            batch=batch_id,
+        )
 
     def _check_newest(self, cause: Exception | None = None) -> None:
         """Raise FencedError if a newer generation has taken over."""
@@ -303,11 +338,6 @@ class StreamFeed:
         except (StatefxError, OSError):
             if cause is None:
                 raise
-
-
-def _empty(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Return a frame of the same fields without rows."""
-    return session.createDataFrame([], frame.schema)
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -322,40 +352,46 @@ class BatchFeed:
         self,
         frame: DataFrame,
         batch_id: int | None,
-        spark: SparkSession,
+        plan: Plan,
         coordinator: Coordinator,
-        engine: SparkEngine,
+        engine: PipelinedEngine,
+        stager: Stager,
         *,
         close_time: bool = False,
     ) -> None:
         self._frame = frame
         self._batch_id = batch_id
-        self._spark = spark
+        self._plan = plan
         self._coordinator = coordinator
         self._engine = engine
+        self._stager = stager
         self._close_time = close_time
         self._done = threading.Event()
+        self._cancelled = False
 
     def run(self, started: Callable[[], None]) -> None:
         """Run the one transaction (see `Feed.run`)."""
-        session = clone(self._spark)  # jobs need settings of their own, and the user's session keeps its own
         started()
         try:
+            self._stager.sweep()
             state = self._coordinator.log.state
             # The log says which ids were applied, and says it together with their effect: no crash parts the two.
             if self._batch_id is not None and state.applied(self._batch_id):
                 logger.info("batch %d was applied before: nothing to do", self._batch_id)
             else:
-                self._engine.bind(session)
-                self._coordinator.transact(BatchInput(self._batch_id), rebase(self._frame, session))
+                self._engine.open()  # it begins while the rows are staged
+                parts = self._stager.stage(self._frame, state.committed + 1, lambda: not self._cancelled)
+                try:
+                    self._coordinator.transact(staged(self._plan, BatchInput(self._batch_id), parts))
+                finally:
+                    self._stager.delete(parts)
             if self._close_time:
-                self._engine.bind(session)
-                self._coordinator.close_time(BatchInput, _empty(self._frame, session))
+                self._coordinator.close_time(lambda: staged(self._plan, BatchInput(), []))
         except RenewInputError as error:
             raise TransactionError(
-                f"the transaction was rolled back ({error.message}), and can't be tried again over this DataFrame: it "
-                "stands on an RDD or a cache with shuffles of its own, of which Spark may keep a part and compute "
-                "the rest again, with other rows. Make the DataFrame again and submit it, or write it to files first.",
+                f"the batch was not applied ({error.message}), and is not tried again over this DataFrame: submit it "
+                "again. If it stands on an RDD or a cache with shuffles of its own, of which Spark may keep "
+                "a part and compute the rest again, with other rows, make it again before that, or write it to files.",
                 **error.data,
             ) from error
         finally:
@@ -367,8 +403,11 @@ class BatchFeed:
 
     def cancel(self) -> None:
         """Cancel it (see `Feed.cancel`)."""
+        self._cancelled = True
         if not self._done.is_set():
+            self._coordinator.stop(now=True)
             self._engine.stop()
+            self._stager.cancel()
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Wait for the transaction (see `Feed.process_all_available`)."""

@@ -35,7 +35,9 @@ STAGE_NAME = "callSite.short"
 
 STAGE_DETAILS = "callSite.long"
 
-_TAGS = "spark.job.tags"
+JOB_GROUP = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.sql.execution.id")
+"""The local properties by which a job is cancelled with others, and shown with a query."""
+
 _WORKERS = "STATEFX_WORKERS"
 
 # ---- contexts and sessions
@@ -49,11 +51,6 @@ def is_stopped(context: SparkContext) -> bool:
 def stopped_here(context: SparkContext) -> bool:
     """Tell whether a SparkContext was stopped by this process; costs no call into the JVM."""
     return context._jsc is None
-
-
-def task_tries(context: SparkContext) -> int:
-    """Return how often Spark tries a task."""
-    return int(_scala(context).taskScheduler().maxTaskFailures())
 
 
 def clone(session: SparkSession) -> SparkSession:
@@ -149,13 +146,15 @@ def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
     """
     with _wrapping:
         chosen = context.pythonExec
+        take_own_python(context)
+        taken = context.pythonExec
         try:
-            take_own_python(context)
             if number:
                 context.environment[_WORKERS] = str(number)
-            yield context.pythonExec
+            yield taken
         finally:
-            context.pythonExec = chosen
+            if taken != chosen:  # else the user, or another thread of theirs, may have set it meanwhile
+                context.pythonExec = chosen
             context.environment.pop(_WORKERS, None)
 
 
@@ -294,6 +293,26 @@ def streamed_paths(frame: DataFrame) -> Iterator[str]:
                 yield str(path.get())
 
 
+_KEEPING = {"text", "json", "csv", "parquet", "orc", "xml", "kafka", "rate", "rate-micro-batch"}
+"""Sources that keep what they have handed out; those of files only without the option ``cleanSource``."""
+
+_CLEANED = re.compile(r"cleansource -> (?!off\b)")
+
+
+def lets_go(frame: DataFrame) -> bool:
+    """Tell whether a stream may let go of rows when its callback has returned: Spark then calls ``Source.commit``."""
+    for leaf in _leaves(_analyzed(frame)):
+        kind = _kind(leaf)
+        if kind == "StreamingRelation":
+            source = leaf.dataSource()
+            name = str(source.className()).lower()
+            if name not in _KEEPING or _CLEANED.search(str(source.options().toString()).lower()):
+                return True
+        elif leaf.isStreaming() and (kind != "StreamingRelationV2" or str(leaf.sourceName()).lower() not in _KEEPING):
+            return True
+    return False
+
+
 def sources_of(frame: DataFrame) -> list[int]:
     """Return the number of the source behind each place where a streaming query reads, in the order of its offsets.
 
@@ -309,20 +328,24 @@ def sources_of(frame: DataFrame) -> list[int]:
     return found
 
 
-def partitions(frame: DataFrame) -> int:
-    """Return how many partitions a batch DataFrame has."""
-    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
-
-
 def keeps_shuffles(frame: DataFrame) -> bool:
     """Tell whether every attempt over `frame` would read the same shuffle files.
 
     What a streaming query hands to foreachBatch stands on one RDD, and so does a batch DataFrame made of an RDD or of
-    a cache; where that has shuffles of its own, attempts after a lost executor would mix what is left of the first run
+    a cache; where that has shuffles of its own, a job after a lost executor would mix what is left of the first one
     with what is computed again.
     """
     # Of the plan with what is cached in it: Spark reads a cache in the place of what it was made of.
     return any(map(_stands_on_shuffles, _leaves(frame._jdf.queryExecution().withCachedData())))
+
+
+def has_shuffles(frame: DataFrame) -> bool:
+    """Tell whether a job over `frame` has more than one stage, or reads what such a one has left."""
+    if keeps_shuffles(frame):
+        return True
+    # What a streaming query hands over is one RDD: its lineage has told all.
+    is_rdd = _kind(frame._jdf.queryExecution().logical()) == "LogicalRDD"
+    return not is_rdd and "Exchange" in str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def _stands_on_shuffles(leaf: Any) -> bool:
@@ -349,51 +372,7 @@ def _leaves(plan: Any) -> Iterator[Any]:
 
 # ---- physical plans: stages of ours (MapInArrow) and the shuffles between them
 
-_NODE = re.compile(r"^(\d+) ([ :]*[:+]- )?(?:\*\(\d+\) )?(\w+)")
 _STAGE, _SHUFFLE = "MapInArrowExec", "ShuffleExchangeExec"
-
-
-def make_shuffles(frame: DataFrame, stages: int, own: Any, names: Sequence[str]) -> None:
-    """Have Spark make the shuffles of a chain of stages, so that each stage has a name of its own.
-
-    A stage's name is the call site at which its RDD was made, and Spark makes all RDDs of a plan in one go. So the
-    plan's exchanges are asked for theirs one after the other, lowest first; the last stage takes the call site that is
-    set at the end.
-
-    `stages` is how many MapInArrow there are, one upon the other; `own` are the thread's local properties
-    (java.util.Properties). Of the `names`, lowest first, the first one is that of a shuffle below the first stage,
-    which not all plans have.
-    """
-    plan = frame._jdf.queryExecution().executedPlan()
-    found = exchanges(plan.numberedTreeString(), stages)
-    for name, position in zip(names[-1 - len(found) : -1], found, strict=True):
-        own.setProperty(STAGE_NAME, name)
-        plan.apply(position).shuffleDependency()
-    own.setProperty(STAGE_NAME, names[-1])
-
-
-def exchanges(tree: str, stages: int) -> list[int]:
-    """Find the shuffles of a chain of stages in the text of its physical plan (``numberedTreeString``).
-
-    Returned are the numbers of the Exchange nodes, lowest first: the one that feeds the first stage, if there is one,
-    and those between stages; no number at all if the plan has another form.
-    """
-    # The text is one call into the JVM; to walk the tree would be several for each node, in every transaction.
-    found: list[int] = []
-    above = stages
-    for line in tree.splitlines():
-        node = _NODE.match(line)
-        if node is None:
-            continue  # an expression of the user's with a line break in it
-        if ":" in (node[2] or ""):  # several inputs: what comes now is the user's own
-            break
-        if node[3] == "MapInArrow" and above:
-            above -= 1
-        elif node[3] == "Exchange":
-            found.insert(0, int(node[1]))
-            if not above:
-                break
-    return found if not above and len(found) >= stages - 1 else []
 
 
 def chain_of(frame: DataFrame) -> tuple[list[tuple[str, Any]], Any]:
@@ -484,27 +463,6 @@ def _served(served: Any, serializer: Any) -> list[Any]:
 
 
 # ---- what Spark knows of jobs
-
-
-def waits_for_slots(context: SparkContext, tag: str) -> bool:
-    """Tell whether jobs with `tag` have tasks, none of which runs, while other jobs hold slots."""
-    # Not by the status store, which may hear of a task's start ten seconds later.
-    try:
-        pool = _scala(context).taskScheduler().rootPool()
-        sets = [each for each in _task_sets(pool) if tag in str(each.taskSet().properties().getProperty(_TAGS))]
-        # Where nothing at all runs, there may be no slot for it in the whole cluster: it waits for nobody.
-        return bool(sets) and not any(each.runningTasks() for each in sets) and pool.runningTasks() > 0
-    except (Py4JError, AttributeError):  # the context was stopped
-        return False
-
-
-def _task_sets(pool: Any) -> Iterator[Any]:
-    """Yield the sets of tasks that Spark's scheduler has in a pool, or in one below it."""
-    for each in pool.schedulableQueue().iterator():
-        if each.schedulableQueue() is None:
-            yield each
-        else:
-            yield from _task_sets(each)
 
 
 def ended_jobs(context: SparkContext, tag: str) -> Mapping[int, Sequence[int]] | None:

@@ -1,17 +1,13 @@
 """What Spark's UI shows of our jobs and stages: topology, transaction and bolts instead of a line of py4j.
 
-The description of a job and its stages is a local property of the thread; how stages get names of their own is in
-`internals.make_shuffles`.
+The description of a job and its stages is a local property of the thread.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-from statefx.plan.levels import INGEST, Plan
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.order import ResolutionOrder
+from statefx.plan.levels import Plan
 from statefx.spark.internals import STAGE_DETAILS, STAGE_NAME
 
 DESCRIPTION = "spark.job.description"
@@ -32,30 +28,17 @@ class Labels:
         self._levels = [_bolts(plan, level) for level in range(len(plan.levels))]
         self._read = f"read {_short(', '.join(plan.streams))}"
 
-    def name_stages(self, own: Any, attempt: TransactionAttempt) -> list[str]:
-        """Name the job of an attempt; return the names of its stages, lowest first.
-
-        The first one is that of a shuffle below the first level, which not all plans have.
-        """
-        text = _text(attempt)
-        own.setProperty(DESCRIPTION, f"{self._name} {text}: {_short(_THEN.join(self._levels))}")
+    def name_staging(self, own: Any, txid: int) -> None:
+        """Name the job that stages the rows of a transaction, and its stages."""
+        own.setProperty(DESCRIPTION, f"{self._name} tx {txid}: {self._read}")
         own.setProperty(STAGE_DETAILS, self._details)
-        return [f"{stage} {text}" for stage in (self._read, *self._levels)]
+        own.setProperty(STAGE_NAME, f"{self._read} tx {txid}")
 
     def name_run(self, own: Any, run: str) -> list[str]:
         """Name the job of a run, which holds all tasks; return the names of its stages, lowest first."""
         own.setProperty(DESCRIPTION, f"{self._name} run {run}: {_short(_THEN.join(self._levels))}")
         own.setProperty(STAGE_DETAILS, self._details)
         return list(self._levels)
-
-    def name_hooks(self, own: Any, order: ResolutionOrder) -> None:
-        """Name the job that runs a commit or a rollback, and its stage."""
-        counts = Counter(component for component, _ in order.tasks)
-        doing = _short(f"{order.resolution} {', '.join(f'{name}[{count}]' for name, count in counts.items())}")
-        text = _text(order.attempt)
-        own.setProperty(DESCRIPTION, f"{self._name} {text}: {doing}")
-        own.setProperty(STAGE_DETAILS, self._details)
-        own.setProperty(STAGE_NAME, f"{doing} {text}")
 
 
 def _bolts(plan: Plan, level: int) -> str:
@@ -65,11 +48,7 @@ def _bolts(plan: Plan, level: int) -> str:
 
 
 def _bolt(plan: Plan, component: str) -> str:
-    return f"{component.removeprefix(INGEST)}[{plan.components[component].parallelism}]"
-
-
-def _text(attempt: TransactionAttempt) -> str:
-    return f"tx {attempt.txid} attempt {attempt.attempt}"
+    return f"{component}[{plan.components[component].parallelism}]"
 
 
 def _short(text: str) -> str:

@@ -135,9 +135,9 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query is doing: phase, txid, attempt, engine; ``stuck`` if a commit fails again and again.
+        """What the query is doing: phase, txid, attempt; ``stuck`` if a commit fails again and again.
 
-        With the pipelined engine ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
+        ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
         were there, and ``runs`` how many such jobs there were.
         """
         status = self._coordinator.progress.status() | self._coordinator.engine.status() | {"isActive": self.isActive}

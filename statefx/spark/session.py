@@ -21,7 +21,7 @@ RECOMMENDED = {
 """Settings of a session that make small transactions cheaper; none changes what is computed."""
 
 PIPELINED_PYTHON = "spark.python.udf.pipelined.enabled"
-"""Has Python workers take and give rows at the same time, which the pipelined engine needs from two levels on."""
+"""Has Python workers take and give rows at the same time, which a topology needs from three levels on."""
 
 LOADED_WORKERS = {"spark.python.daemon.module": "statefx.spark.daemon"}
 """Has Python workers forked from a program that has loaded what they need. For sessions whose workers find statefx

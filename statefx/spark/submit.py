@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,29 +15,30 @@ from statefx.admin.starting import fit_state
 from statefx.config import SPELLINGS, Config, seconds_of
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.engine import Engine
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError, StatefxError
+from statefx.plan.deployment import cache_folder
 from statefx.spark.bar import Bar, bar
 from statefx.spark.checkpoint import SparkCheckpoint, query_id
-from statefx.spark.engine import SparkEngine
 from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
-from statefx.spark.frames import unite
-from statefx.spark.internals import clone, sources_of
+from statefx.spark.internals import sources_of, task_slots
+from statefx.spark.local import RunFolder
 from statefx.spark.parallel import Executors
 from statefx.spark.pickling import dumps
-from statefx.spark.pipelined.engine import PipelinedEngine, warm_up
+from statefx.spark.pipelined.engine import PipelinedEngine, held_slots, warm_up
 from statefx.spark.pipelined.plan import planning_session
 from statefx.spark.pipelined.slots import check_slots
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query, watch
-from statefx.spark.session import check_session, hint
+from statefx.spark.session import check_session, hint, is_local
 from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
+from statefx.spark.staging import Stager, unite
+from statefx.storage import FolderStorage, Storage, is_remote
 from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing, check_trees
 
@@ -45,8 +46,8 @@ logger = logging.getLogger("statefx")
 
 INTERVAL_MS = 1000
 SPOUTS_INTERVAL_MS = 100
-"""The time between two transactions where no setting says it. A Spark job costs some 100 ms; a transaction of tasks
-that live 10 to 20, in most of which they wait for the disk."""
+"""The time between two transactions where no setting says it. To stage a DataFrame costs some 100 ms; a transaction
+10 to 20, in most of which it waits for the disk."""
 
 TRACKED_INTERVAL_MS = 25
 """With a Spout, whose messages wait for their acks: at 10,000 a second half of them had theirs within 60 ms with an
@@ -148,52 +149,75 @@ def _submit(
     arguments = {}
     if topology.streaming or topology.reads_spouts or trigger is not None:
         arguments = _checked_trigger(trigger, default_ms)
-    frame = None
-    if topology.reads_spouts:
-        check_slots(topology, launch.plan, session)
-    else:
-        frame = _check_frame(launch)
+    check_slots(topology, launch.plan, session, launch.folders.storage.url)
+    frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
-    own = planning_session(session) if frame is None else clone(session)
-    if frame is None:
-        warm_up(own, launch.plan)
+    own = planning_session(session)
+    warm_up(own, launch.plan)
     log = _take_generation(launch, own, changes["adopt"])
     shown = bar(topology.name, progress)
     stopping = threading.Event()
-    deployment, timeout_secs = launch.deployment(log), launch.settings.transaction_timeout_secs
+    staging = _staging_folder(launch, log, session)
+    deployment = launch.deployment(log, staged=staging)
+    engine = PipelinedEngine(
+        deployment, own, launch.settings.transaction_timeout_secs, launch.settings.control_port, stopping
+    )
+    coordinator = _coordinator(launch, log, engine, stopping, shown)
     feed: Feed
     if frame is None:
-        living = PipelinedEngine(deployment, own, timeout_secs, launch.settings.control_port, stopping)
-        coordinator = _coordinator(launch, log, living, stopping, shown, rest=living.rest)
-        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, living)
+        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
     else:
-        engine = SparkEngine(deployment, frame, timeout_secs, stopping)
-        engine.bind(own)  # for what is recovered before Spark's query has brought a session of its own
-        coordinator = _coordinator(launch, log, engine, stopping, shown)
-        if topology.streaming:
-            unasked_ms = default_ms if trigger is None else None
-            feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
-        else:
-            feed = BatchFeed(frame, batchId, session, coordinator, engine, close_time="closeTime" in arguments)
+        unasked_ms = default_ms if trigger is None else None
+        feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()
     return query
 
 
-def _stream_feed(
+def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:
+    """Return where rows of DataFrames wait: on this machine, if all tasks run there, else in the checkpoint."""
+    folders = launch.folders
+    if launch.topology.reads_spouts or is_remote(folders.location):
+        return folders.storage
+    if not is_local(session.sparkContext):
+        return FolderStorage(folders.location, durable=False)
+    folder = RunFolder(os.path.join(cache_folder(), "staged"), f"{log.state.lineage}-{log.state.generation}")
+    launch.on_end(folder.remove)
+    return FolderStorage(folder.path, durable=False)
+
+
+def _frame_feed(
     launch: Launch,
     frame: DataFrame,
     trigger: Mapping[str, Any],
+    batch_id: int | None,
     coordinator: Coordinator,
-    engine: SparkEngine,
+    engine: PipelinedEngine,
+    stopping: threading.Event,
     unasked_ms: int | None,
-) -> StreamFeed:
-    log = coordinator.log
+) -> Feed:
+    log, plan, context = coordinator.log, launch.plan, frame.sparkSession.sparkContext
+    stager = Stager(
+        plan,
+        frame.columns,
+        engine.staged,
+        log.state.generation,
+        engine.labels,
+        coordinator.progress,
+        lambda: task_slots(context) - held_slots(),
+        coordinator.shape.attempts_max,
+        coordinator.retry_delay_secs,
+        stopping,
+    )
+    engine.busy = lambda: stager.is_busy
+    if not launch.topology.streaming:
+        closes = "closeTime" in trigger
+        return BatchFeed(frame, batch_id, plan, coordinator, engine, stager, close_time=closes)
     # Spark wants a name that is unique in a session; it is the same at each start.
     name = f"{launch.topology.name}-{log.state.lineage[:8]}"
     checkpoint = SparkCheckpoint(launch.folders, log, sources_of(frame))
-    return StreamFeed(frame, launch.folders, checkpoint, trigger, name, coordinator, engine, unasked_ms)
+    return StreamFeed(frame, launch.folders, checkpoint, trigger, name, plan, coordinator, engine, stager, unasked_ms)
 
 
 def _interval_ms(topology: Topology, settings: Config) -> int:
@@ -236,17 +260,16 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
 def _coordinator(
     launch: Launch,
     log: TransactionLog,
-    engine: Engine,
+    engine: PipelinedEngine,
     stopping: threading.Event,
     shown: Bar | None,
-    rest: Callable[[float], bool] | None = None,
 ) -> Coordinator:
     return launch.coordinator(
         log,
         engine,
         launch.janitor(log),
         pause=lambda secs: not stopping.wait(secs),
-        rest=rest,
+        rest=engine.rest,
         committed=shown.committed if shown is not None else lambda done: None,
     )
 

@@ -1,25 +1,14 @@
-"""What runs in Spark's Python workers: one function per stage, the same for every transaction."""
+"""What Spark's Python workers are sent, and what outlives their tasks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TextIO
 
-import pyarrow as pa
-from pyspark import TaskContext
-
-from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.runtime.orders import SentOrder, SentResolution
-from statefx.runtime.resolution import resolve_task
-from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
 from statefx.spark.pickling import dumps, loads
-
-ORDER_PROPERTY = "statefx.order"
-TRIES_PROPERTY = "statefx.tries"
-"""How often Spark tries a task."""
 
 _worker = Worker()
 """What is sent to a process lives for a task only: this is the one place that outlives it."""
@@ -78,47 +67,6 @@ def log_as(levels: Mapping[str, int]) -> None:
         root.addHandler(handler)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-
-
-class LevelFunction:
-    """One level of the topology, as a function for mapInArrow."""
-
-    def __init__(self, parcel: Parcel, level: int) -> None:
-        self._parcel = parcel
-        self._level = level
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the slot of this Spark task."""
-        context = TaskContext.get()
-        assert context is not None
-        deployment = self._parcel.unpack()
-        order = SentOrder(str(context.getLocalProperty(ORDER_PROPERTY)), deployment)
-        # Rule 6.7: at its last try a bolt's error is acked, as text that is the user's; before that Spark tries again.
-        last_try = context.attemptNumber() + 1 >= int(str(context.getLocalProperty(TRIES_PROPERTY)))
-        slot = Slot(_worker, deployment, order, self._level, context.partitionId(), last_try=last_try)
-        yield from slot.run(batches)
-        _worker.settle()
-
-
-class Hooks:
-    """The commit or the rollback of a transaction, as a function for mapInArrow; partition i runs task i."""
-
-    def __init__(self, parcel: Parcel) -> None:
-        self._parcel = parcel
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task's hooks and yield its report."""
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        assert context is not None
-        deployment = self._parcel.unpack()
-        order = SentResolution(str(context.getLocalProperty(ORDER_PROPERTY)), deployment)
-        report = resolve_task(_worker, deployment, order, order.task(context.partitionId()))
-        row = ([0], [wire.ACK], [0], [b""], [report.pack()])
-        arrays = [pa.array(column, field.type) for column, field in zip(row, wire.SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)
-        _worker.settle()
 
 
 def process_worker() -> Worker:

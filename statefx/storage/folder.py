@@ -65,9 +65,12 @@ class FolderStorage(Storage):
     ----------
     root : str or path
         Absolute, or relative to where the process is now.
+    durable : bool
+        False: what `writer` and `put` write need not outlive the machine.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+        self._durable = durable
         self.root = os.path.abspath(os.fspath(root))
 
     def __repr__(self) -> str:
@@ -149,7 +152,8 @@ class FolderStorage(Storage):
             with open(temporary, "xb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                if self._durable:
+                    os.fsync(file.fileno())
             # Not before the content is durable: a rename may reach the disk first, and the name would stand for
             # nothing.
             try:
@@ -160,7 +164,8 @@ class FolderStorage(Storage):
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        sync_folder(os.path.dirname(path))
+        if self._durable:
+            sync_folder(os.path.dirname(path))
 
     def reader(self, name: str) -> BinaryIO:
         """Open what is under `name` (see `Storage.reader`)."""

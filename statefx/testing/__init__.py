@@ -4,10 +4,9 @@
 ``statefx.testing.provider_contract``, needs the extra ``testing``.
 """
 
-from statefx.testing.engine import Limits
 from statefx.testing.steps import Crash
 from statefx.testing.streams import rows
-from statefx.testing.tester import Sent, TopologyTester
+from statefx.testing.tester import Limits, Sent, TopologyTester
 from statefx.topology.graph import RowStream
 
 __all__ = ["Crash", "Limits", "RowStream", "Sent", "TopologyTester", "rows"]

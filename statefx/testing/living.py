@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from statefx.coordinator.engine import Finished, Job, JobFailedError
 from statefx.coordinator.runs import Run, RunEngine
-from statefx.errors import ConfigError
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
 from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.order import ResolutionOrder
 from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.living import LivingSlot
-from statefx.testing.faults import Fault, JobFails
+from statefx.testing.faults import Fault, HooksFail, JobFails
 from statefx.testing.processes import Emitted, Process, WatchedSlot
 from statefx.testing.processes import Run as TaskRun
 
@@ -69,8 +69,8 @@ class LocalRunEngine(RunEngine):
         self._deployment = deployment
         self._make_process = make_process
         self._calls: list[Callable[[], None]] = []
-        self._failing: deque[str] = deque()
-        """Why the next runs end."""
+        self.faults: list[Fault] = []
+        """Those that have not struck yet."""
         self._going: list[LocalRun] = []
         """Those in which something may still happen: a life has a hundred that are over."""
         self.crash: BaseException | None = None
@@ -110,21 +110,25 @@ class LocalRunEngine(RunEngine):
         return True
 
     def inject(self, faults: Sequence[Fault]) -> None:
-        """Have the run end that often, each time with the first ack of an attempt; refuse faults of other kinds."""
-        for fault in faults:
-            if not isinstance(fault, JobFails) or fault.level is not None:
-                raise ConfigError(
-                    f"{fault} happens to Spark tasks of which each runs one attempt, as those of streams do. The tasks "
-                    "of spouts live on: all that happens to them is JobFails()"
-                )
-            self._failing.append(fault.reason)
+        """Have these strike once, each at the next moment that it fits."""
+        self.faults += faults
 
     def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
         """Take what a slot says, unless the run is to end with it."""
-        if kind is Kind.ACK and self._failing and run is self._run:
-            self.over(run, JobFailedError(self._failing.popleft()))
-            return
+        if run is self._run:
+            for fault in self.faults:
+                if self._strikes(fault, kind):
+                    self.faults.remove(fault)
+                    self.over(run, JobFailedError(getattr(fault, "reason", "the executor was lost")))
+                    return
         super().heard(run, slot, kind, body)
+
+    def _strikes(self, fault: Fault, kind: Kind) -> bool:
+        if isinstance(fault, JobFails):
+            return kind is Kind.ACK
+        works = [pending.job.work for pending in self._pending.values()]
+        resolutions = [work.resolution for work in works if isinstance(work, ResolutionOrder)]
+        return kind is Kind.REPORT and isinstance(fault, HooksFail) and fault.phase in resolutions
 
     def wake(self) -> None:
         """Let everything happen that still can, also in runs that are over."""
@@ -238,7 +242,8 @@ class LocalSlot:
         self._last = slot.level + 1 == len(process.own.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
         self.alive: Callable[[], None] = lambda: None
-        self._living = LivingSlot(process, process.own, slot, self, 0, partial(WatchedSlot, seen=engine.seen))
+        watched = partial(WatchedSlot, seen=engine.seen)
+        self._living = LivingSlot(process, process.own, slot, self, (1, 0), watched, process.resolve)
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._stopped.acquire()

@@ -196,7 +196,7 @@ class _ProviderMachine(_Machine):
 
     @rule(key=KEYS, value=VALUES)
     def second_store(self, key: bytes, value: bytes) -> None:
-        """Spark runs the task once more; what that one prepares is not what the driver names."""
+        """The task runs once more; what that one prepares is not what the driver names."""
         other = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
         token = prepare(other, self.head.txid + 1, [(key, value)])
         assert self.prepared is None or token != self.prepared[0].token

@@ -1,4 +1,4 @@
-"""Stand-ins for DataFrames, and the way their rows take to the first level of a topology."""
+"""Stand-ins for DataFrames, and the way their rows take into a topology."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
 from statefx.operators.fitting import MISFITS, fitted_array
-from statefx.plan.groupings import ROUTERS
-from statefx.plan.levels import EDGE_COLUMN, Plan
-from statefx.protocol.identity import TaskId
+from statefx.plan.levels import Plan
 from statefx.protocol.records import StreamInput
-from statefx.topology.graph import Edge, RowStream, Topology
+from statefx.protocol.staged import StagedPart
+from statefx.runtime.staging import FOLDER, PartWriter
+from statefx.storage import Storage
+from statefx.topology.graph import RowStream, Topology
 
 Row = Sequence[Any]
 Work = Mapping[Any, Sequence[Row]]
@@ -79,16 +81,16 @@ def given(topology: Topology, work: Any, fed: Collection[str] = ()) -> Work:
     return found
 
 
-def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
-    """Return the input of each partition of the first level, as Spark would give it to Python."""
-    inputs: list[list[pa.RecordBatch]] = [[] for _ in plan.levels[0]]
-    for edge in plan.raw:
-        batch = _batch(edge.source, plan.streams[edge.source], work.get(edge.source, ()))
-        route = ROUTERS[edge.grouping.kind](edge, batch.schema, plan.components[edge.target].parallelism, 0)
-        for task, part in route.split(batch):
-            _, partition = plan.place[TaskId(edge.target, task)]
-            inputs[partition] += _cut(_united(plan, edge, part))
-    return inputs
+def staged_rows(plan: Plan, storage: Storage, work: Work, clock_ms: int) -> list[StagedPart]:
+    """Return the rows of a transaction as Spark would have staged them."""
+    parts: list[StagedPart] = []
+    for stream, schema in plan.streams.items():
+        timing = plan.timings.get(stream)
+        for partition, piece in enumerate(_cut(_batch(stream, schema, work.get(stream, ())))):
+            writer = PartWriter(storage, f"{FOLDER}{uuid4().hex}", stream, partition, schema, timing, clock_ms)
+            writer.write(piece)
+            parts += writer.close()
+    return parts
 
 
 def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBatch:
@@ -98,20 +100,6 @@ def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBat
     except MISFITS as error:
         raise ConfigError(f"rows of stream {stream!r} do not fit its schema: {error}", stream=stream) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _united(plan: Plan, edge: Edge, part: pa.RecordBatch) -> pa.RecordBatch:
-    """Put the columns of one stream where they stand in the frame that unites all."""
-    columns = []
-    for stream, schema in plan.streams.items():
-        for number, field in enumerate(schema):
-            own = stream == edge.source
-            columns.append(part.column(number) if own else pa.nulls(part.num_rows, field.type))
-    names = [f"c{number}" for number in range(len(columns))]
-    if len(plan.raw) > 1:
-        columns.append(pa.array([edge.id] * part.num_rows, pa.int32()))
-        names.append(EDGE_COLUMN)
-    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -18,10 +18,15 @@ import pyarrow as pa
 from statefx.admin.reading import committed_at
 from statefx.admin.starting import fit_state
 from statefx.coordinator.adoption import Adopt
+from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
+from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.progress import Progress
+from statefx.coordinator.source import Batch
 from statefx.coordinator.spouts import SpoutTrigger
+from statefx.coordinator.staging import staged
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import (
     BoltError,
@@ -32,16 +37,48 @@ from statefx.errors import (
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
-from statefx.protocol.records import BatchInput, Input
-from statefx.testing.engine import Limits, LocalEngine
+from statefx.protocol.records import BatchInput
+from statefx.state.contract.store import FILES_MAX
+from statefx.storage import FolderStorage
 from statefx.testing.faults import Fault
 from statefx.testing.feeding import Feed, feeds_of, with_feeds
 from statefx.testing.living import LocalRunEngine
-from statefx.testing.processes import Emitted, Process, Workers, merged
+from statefx.testing.processes import Emitted, Process, merged
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
-from statefx.testing.streams import Work, given, identity
+from statefx.testing.streams import Work, given, identity, staged_rows
 from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Settings that a test wants smaller than a topology does.
+
+    Attributes
+    ----------
+    snapshots : SnapshotPolicy
+        When a task writes a snapshot.
+    fold_after : int
+        Records of the log before it is folded.
+    sweep_every : int
+        Transactions between two sweeps.
+    min_age_secs : float
+        Files younger than this are not swept; see ``TopologyTester.advance``.
+    files_max : int
+        How many state files of like size a task leaves before it merges them.
+    versions_kept : int
+        How many transactions back a version stays readable.
+    pauses : int
+        How many waits between tries a driver may ask for before it is stopped.
+    """
+
+    snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    fold_after: int = RECORDS_BEFORE_CHECKPOINT
+    sweep_every: int = EVERY_TRANSACTIONS
+    min_age_secs: float = MIN_AGE_SECS
+    files_max: int = FILES_MAX
+    versions_kept: int = VERSIONS_KEPT
+    pauses: int = 50
 
 
 @dataclass(frozen=True)
@@ -135,15 +172,13 @@ class TopologyTester:
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
     steps : DurableSteps, optional
         Counts them in its place, as `statefx.testing.crashes.crashes` wants.
-    processes, seed : int
-        Of streams: how many worker processes there are, and the seed of the choice between them and of the order in
-        which outputs arrive. By default one, and everything in order. Tasks of a topology of spouts live, each slot in
-        a process of its own, and the seed (by default 0) decides in which order all that is sent arrives.
+    seed : int
+        It decides in which order all that tasks and driver send each other arrives.
     freshObjects : bool
-        Whether every attempt of a task gets a bolt object of its own, as it may on Spark, where the next transaction
-        can come to any worker: what a bolt keeps in its attributes rather than in its state is then lost, and the
-        test shows it. False: a worker process keeps its bolts, which Spark's do as a rule. What a bolt keeps in a
-        global is shared by all tasks here, and on Spark by those of one process.
+        Whether every attempt of a task gets a bolt object of its own, as if its process had been lost: what a bolt
+        keeps in its attributes rather than in its state is then lost, and the test shows it. False: a worker process
+        keeps its bolts, as Spark's do while a run goes on. What a bolt keeps in a global is shared by all tasks here,
+        and on Spark by those of one process.
     cache : str or path, optional
         The machine's folder for caches; by default a new one, which `restart` hands on.
     limits : Limits, optional
@@ -191,8 +226,7 @@ class TopologyTester:
         fed: str | Iterable[str] | Mapping[str, Feed] = (),
         crash_at: int | None = None,
         steps: DurableSteps | None = None,
-        processes: int = 1,
-        seed: int | None = None,
+        seed: int = 0,
         freshObjects: bool = True,
         cache: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
@@ -207,7 +241,7 @@ class TopologyTester:
         self._limits = limits or Limits()
         self._same = {
             "config": config, "cache": self._cache, "limits": limits,
-            "processes": processes, "seed": seed, "freshObjects": freshObjects, "fed": self._feeds,
+            "seed": seed, "freshObjects": freshObjects, "fed": self._feeds,
         }  # fmt: skip
         """What `restart` hands on."""
         self._steps = steps or DurableSteps(crash_at)
@@ -219,11 +253,9 @@ class TopologyTester:
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._time)
         given = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        self._start(checkpointLocation, given, processes, seed, freshObjects)
+        self._start(checkpointLocation, given, seed, freshObjects)
 
-    def _start(
-        self, checkpoint: str | os.PathLike[str], given: Any, processes: int, seed: int | None, fresh: bool
-    ) -> None:
+    def _start(self, checkpoint: str | os.PathLike[str], given: Any, seed: int, fresh: bool) -> None:
         """Do what ``submit`` does, with steps in the place of Spark."""
         steps, limits = self._steps, self._limits
         launch = Launch(
@@ -236,15 +268,11 @@ class TopologyTester:
         opened = partial(SteppedLog, steps=steps, limit=limits.fold_after, clock=self._time)
         fit_state(launch, launch.check_checkpoint(), given["adopt"], opened)
         log = launch.take_generation(opened)
-        deployment = launch.deployment(log, limits.files_max)
-        self._engine: LocalEngine | LocalRunEngine
-        if self.topology.reads_spouts:
-            worker = partial(Process, deployment, steps, self._cache, fresh=fresh)
-            timeout_secs = launch.settings.transaction_timeout_secs
-            self._engine = LocalRunEngine(deployment, worker, seed or 0, timeout_secs, self._clock)
-        else:
-            workers = Workers(deployment, steps, processes, fresh=fresh)
-            self._engine = LocalEngine(deployment, steps, workers, seed, limits.carried_bytes_max)
+        self._staged = FolderStorage(os.path.join(self._cache, "staged"), durable=False)
+        deployment = launch.deployment(log, limits.files_max, self._staged)
+        worker = partial(Process, deployment, steps, self._cache, fresh=fresh)
+        timeout_secs = launch.settings.transaction_timeout_secs
+        self._engine = LocalRunEngine(deployment, worker, seed, timeout_secs, self._clock)
         self._janitor = replace(
             launch.janitor(log),
             min_age_secs=limits.min_age_secs,
@@ -292,18 +320,12 @@ class TopologyTester:
         if self.topology.reads_spouts:
             self._driving(lambda: self._run_spouts(SpoutTrigger(available_now=True, close_time=True)))
         else:
-            work = given(self.topology, {})
-            streaming = self.topology.streaming
-            self._driving(
-                lambda: self._coordinator.close_time(
-                    lambda: identity(self.txid, work) if streaming else BatchInput(), work
-                )
-            )
+            nothing = given(self.topology, {})
+            self._driving(lambda: self._coordinator.close_time(lambda: self._batch(nothing)))
         return self.txid - before
 
     def _run_spouts(self, trigger: SpoutTrigger) -> None:
-        if isinstance(self._engine, LocalRunEngine):
-            self._engine.woken.set()  # a spout that lives in its task is asked when the transaction begins
+        self._engine.woken.set()  # a spout that lives in its task is asked when the transaction begins
         while True:
             source = self._launch.spout_source(self._coordinator, trigger)
             try:
@@ -313,7 +335,6 @@ class TopologyTester:
                 source.close()
             if not self.topology.tracked_spouts:
                 return
-            assert isinstance(self._engine, LocalRunEngine)
             self._engine.wake()  # what they are told, and what they emit between transactions
             if trigger.once or not self._engine.woken.is_set():
                 return
@@ -345,7 +366,7 @@ class TopologyTester:
                 raise ConfigError("no row was sent, and nothing else is due: give rows, or ask with emit()")
             return found
         self.inject(*faults)
-        return self._transact(identity(self.txid, work) if self.topology.streaming else BatchInput(), work)
+        return self._transact(self._batch(work))
 
     def acked(self, spout: str) -> list[int]:
         """Return which rows of a ``Spout`` that is `fed` were acked, by their numbers from 0, in order."""
@@ -380,7 +401,7 @@ class TopologyTester:
         if self._coordinator.log.state.applied(batch_id):
             return None
         self.inject(*faults)
-        return self._transact(BatchInput(batch_id), work)
+        return self._transact(self._batch(work, batch_id))
 
     def run(self, transactions: Iterable[Work]) -> list[Sent]:
         """Run those `transactions` that are not committed yet; the first of them has txid 1.
@@ -406,15 +427,8 @@ class TopologyTester:
         return done
 
     def inject(self, *faults: Fault) -> None:
-        """Let these things go wrong, each once, in the next attempt that it fits.
-
-        Raises
-        ------
-        ConfigError
-            The topology reads spouts, and it is another one than JobFails: only tasks of streams run one attempt each.
-        """
-        if faults:
-            self._engine.inject(faults)
+        """Let these things go wrong, each once, at the next moment that it fits."""
+        self._engine.inject(faults)
 
     def wake(self) -> None:
         """Let the tasks that were given up and are not dead run to their end."""
@@ -512,8 +526,14 @@ class TopologyTester:
         with committed_at(self._time, self._folders.location, component, task, self._config, map) as view:
             return dict(view.items())
 
-    def _transact(self, source: Input, work: Work) -> Sent:
-        self._driving(lambda: self._coordinator.transact(source, work))
+    def _batch(self, work: Work, batch_id: int | None = None) -> Batch:
+        """Stage the rows of a transaction."""
+        source = identity(self.txid, work) if self.topology.streaming else BatchInput(batch_id)
+        parts = staged_rows(self._launch.plan, self._staged, work, round(self._time() * 1000))
+        return staged(self._launch.plan, source, parts)
+
+    def _transact(self, batch: Batch) -> Sent:
+        self._driving(lambda: self._coordinator.transact(batch))
         return self._transactions[-1]
 
     def _note(self, done: TransactionProgress) -> None:

@@ -44,7 +44,7 @@ ID_LENGTH_MAX = 128
 """File systems take names of 255 bytes; an id is also part of longer ones."""
 
 PARALLELISM_MAX = 100_000
-"""A typing error rather than a wish: each task is a Spark task in every transaction."""
+"""A typing error rather than a wish: each task takes a slot of Spark."""
 
 
 def check_name(name: Any) -> None:

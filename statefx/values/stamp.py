@@ -24,7 +24,7 @@ class Stamp:
     ----------
     attempt : TransactionAttempt
     run : str
-        Which run of the attempt: Spark may run a task twice in one attempt, and both write.
+        Which execution of the task: one that was taken for lost may write beside its successor.
     owner : str
         The map, its task and its checkpoint.
 

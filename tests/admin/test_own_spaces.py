@@ -134,7 +134,7 @@ def test_open_windows_are_shown_as_a_recount_has_them(windows, bolt, seed, place
     make, expected = WINDOWS[windows]
     bolt = make(bolt())
     with TopologyTester(clicks(bolt), place / "ck", now=at(10_000)) as tester:
-        given, now, watermark = defaultdict(list), 0, 0
+        given, now = defaultdict(list), 0
         for _ in range(6):
             sent = []
             for _ in range(chance.randint(1, 12)):
@@ -142,12 +142,11 @@ def test_open_windows_are_shown_as_a_recount_has_them(windows, bolt, seed, place
                 user = chance.choice(["ann", "bob", "eve"])
                 given[user].append(now)
                 sent.append((user, now, at(now)))
-            before, watermark = watermark, now
             tester.send({"clicks": sent})
     wanted = {
         (user, *window): kept(bolt, minutes)
         for user, of_user in given.items()
-        for window, minutes in expected(of_user, before).items()
+        for window, minutes in expected(of_user, now).items()
     }
     assert wanted
     with openState(place / "ck", "windows", map="windows") as view:

@@ -5,11 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import read_state
+from statefx.coordinator.runs import Run
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
+from statefx.plan.levels import compile_plan
+from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Segment
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import Kind, SlotId
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
-from statefx.testing.faults import Echo, HooksFail, JobFails, Lost
+from statefx.testing.faults import HooksFail, JobFails
+from tests.testing.living import lose_run
 from tests.testing.topologies import Driver, hooks, lines, totals, witnessed, word_count
 
 
@@ -83,7 +92,7 @@ def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place: Path
     with Driver(place) as driver:
         tester = driver.start(witnessed())
         if reports_lost:
-            tester.inject(HooksFail(done=1), HooksFail(done=0))
+            tester.inject(HooksFail(), HooksFail())
         else:
             driver.config["failing"] = {"preCommit": [RuntimeError("not yet"), FailedException("nor now")]}
             tester = driver.start(witnessed())
@@ -91,7 +100,7 @@ def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place: Path
         assert set(hooks(driver.journal)).isdisjoint({"preRollback"})
         commits = [entry for entry in driver.journal if entry[0] == "preCommit"]
         assert set(commits) == {("preCommit", 1, 0, 1)}
-        assert len(commits) == (2 if reports_lost else 3)
+        assert len(commits) == 3
         assert records(tester.steps)[-2:] == ["COMMITTING(1, 0)", "COMMITTED(1)"]
         assert "stuck" not in tester.status
 
@@ -161,23 +170,49 @@ def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path
         assert seen == dict(zip(moments, ((0, ["PREPARING(1, 0)"]), (0, ["COMMITTING(1, 0)"]), (1, [])), strict=True))
 
 
-def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_a7_acks_of_another_attempt_do_not_complete_this_one(place: Path, lost: bool) -> None:
+    """All acks of the transaction before, or of the attempt before, come once more, and come first."""
     with Driver(place) as driver:
         tester = driver.start(word_count())
+        engine, acks = tester._engine, []
+        heard = engine.heard
+
+        def noted(run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
+            acks.extend([(slot, kind, body)] if kind is Kind.ACK else [])
+            heard(run, slot, kind, body)
+
+        engine.heard = noted  # type: ignore[method-assign]
         tester.send(lines("a b"))
-        with caplog.at_level(logging.WARNING, "statefx"):
-            tester.send(lines("a b"), Echo())
+        assert {slot for slot, _, _ in acks} == set(engine.slots)
+        attempt = int(lost)
+        if lost:
+            lose_run(tester, "before prepare count/0 for 2")
+        wanted = []
+
+        def echo() -> None:
+            (pending,) = engine._pending.values()
+            before = set(pending.wanted)
+            for ack in [ack for ack in acks if Ack.unpack(ack[2]).attempt != (2, attempt)]:
+                heard(engine.runs[-1], *ack)
+            wanted.append((before, set(pending.wanted)))
+
+        tester.when(f"after PREPARING(2, {attempt})", lambda: tester.when("before prepare count/1 for 2", echo))
+        assert tester.send(lines("a b")).progress.attempt == attempt
+        ((before, after),) = wanted
+        assert TaskId("count", 1) in before == after
         assert tester.state("count") == {"a": 2, "b": 2}
-        assert "an ack of TransactionAttempt(txid=1, attempt=0) was ignored" in caplog.text
 
 
-def test_a7_acks_of_the_transaction_before_do_not_complete_this_one(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(word_count())
-        tester.send(lines("a b"))
-        sent = tester.send(lines("a b"), Lost("count", 0, "ack"), Echo())
-        assert sent.progress.attempt == 1
-        assert tester.state("count") == {"a": 2, "b": 2}
+def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    plan = compile_plan(word_count())
+    attempt, before = TransactionAttempt(2, 1), TransactionAttempt(2, 0)
+    failed = Ack(before, "count", 0, "", failed=Failure(FailureKind.FAILED, "count", 0, "of the attempt before"))
+    with caplog.at_level(logging.WARNING, "statefx"):
+        verdict = Judge(plan).judge(Segment.WHOLE, attempt, [failed])
+    assert isinstance(verdict, StatefxError)
+    assert "of the attempt before" not in str(verdict)
+    assert f"an ack of {before} was ignored" in caplog.text
 
 
 def test_a_driver_that_failed_refuses_to_go_on(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Inputs of which every attempt reads the same results: after a failure another one is called for, within bounds."""
+"""Inputs that no second attempt can read: after a failure another one is called for, within bounds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,17 +8,14 @@ import pytest
 from statefx.coordinator.engine import JobFailedError, RenewInputError
 from statefx.coordinator.retrying import backoff_secs
 from statefx.errors import AttemptsExhaustedError, FailedException, TransactionTimeoutError
-from statefx.protocol.records import BatchInput
 from statefx.testing import TopologyTester
-from statefx.testing.engine import LocalEngine
 from statefx.testing.faults import Fault, JobFails
+from tests.testing.living import LivingTester
 from tests.testing.topologies import Driver, lines, witnessed
 
 
 @pytest.fixture
-def driver(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """Its engine says that attempts share results of the input."""
-    monkeypatch.setattr(LocalEngine, "reuses", lambda self, work: True)
+def driver(place: Path) -> Iterator[Driver]:
     with Driver(place) as driver:
         driver.config["topology.transaction.attempts.max"] = 3
         yield driver
@@ -27,7 +24,8 @@ def driver(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 def feed(tester: TopologyTester, *faults: Fault) -> int:
     """Bring an input, as the feed of a stream does; return the attempt that was committed."""
     tester.inject(*faults)
-    return tester._coordinator.transact(BatchInput(), lines("a")).attempt
+    batch = tester._batch(lines("a"))._replace(renews=lambda failure: True)
+    return tester._coordinator.transact(batch).attempt
 
 
 def test_tries_are_counted_over_all_inputs_of_a_transaction(driver: Driver) -> None:
@@ -63,18 +61,14 @@ def test_a_verdict_too_calls_for_another_input(driver: Driver) -> None:
     assert tester.state("witness") == {"seen": 1}
 
 
-def test_a_timeout_stays_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(self: LocalEngine, run: object) -> None:
-        raise JobFailedError("it took too long", timeout=True)
-
-    monkeypatch.setattr(LocalEngine, "run_segment", late)
-    tester = driver.start(witnessed())
-    for _ in range(2):
-        with pytest.raises(RenewInputError) as renewed:
-            feed(tester)
-        assert renewed.value.timeout
-    with pytest.raises(TransactionTimeoutError, match="it took too long"):
-        feed(tester)
+def test_a_timeout_stays_one(driver: Driver) -> None:
+    with LivingTester(witnessed(), driver.folder, driver.config, seed=0) as tester:
+        for n in range(3):
+            tester.when("before prepare witness/0 for 1", tester.time_out)
+            expected = RenewInputError if n < 2 else TransactionTimeoutError
+            with pytest.raises(expected, match="it took longer than") as caught:
+                feed(tester)
+            assert caught.value.timeout
 
 
 def test_the_pause_has_a_bound_however_often_a_commit_fails() -> None:

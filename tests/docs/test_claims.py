@@ -115,7 +115,8 @@ def identifiers() -> set[str]:
 OF_OTHERS = {
     "Spark": "groupBy withWatermark dropDuplicates dropDuplicatesWithinWatermark registerTimer maxFilesPerTrigger "
     "maxOffsetsPerTrigger minPartitions startingOffsets startingTimestamp failOnDataLoss subscribePattern "
-    "includeHeaders groupIdPrefix txnAppId txnVersion PythonWorkerFactory TaskSetManager TaskKilled ErrorNotifier "
+    "cleanSource "
+    "includeHeaders rand groupIdPrefix txnAppId txnVersion PythonWorkerFactory TaskSetManager TaskKilled ErrorNotifier "
     "StreamingShuffleWriter",
     "Storm": "BaseBasicBolt BaseBatchBolt BaseStatefulBolt CombinerAggregator",
     "Flink": "TumblingEventTimeWindows allowedLateness sideOutputLateData intervalJoin processBroadcastElement "

@@ -13,7 +13,7 @@ from tests.spark.counting import Held, run, session
 
 
 def main(work, provider, options, trigger):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.jars": connector()})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.jars": connector()})
     lines = spark.readStream.format("kafka").options(**options).load().selectExpr("CAST(value AS STRING) AS word")
     builder = TopologyBuilder("connected")
     builder.setStream("lines", lines)

@@ -11,7 +11,7 @@ import sys
 from statefx import TopologyBuilder
 from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from tests.spark.counting import run, session
-from tests.spark.spouting import PIPELINED, HeldCount, Places, config
+from tests.spark.spouting import HeldCount, Places, config
 from tests.spouts.kafka_topologies import QUICK
 
 
@@ -47,7 +47,7 @@ def topology(work, options):
 
 
 def main(work, provider, options, trigger):
-    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     run(topology(work, options), spark, f"{work}/ck", config(provider), trigger)
 
 

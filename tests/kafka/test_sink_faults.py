@@ -11,8 +11,7 @@ from statefx.connectors.kafka import KafkaSink, clients, limits
 from statefx.connectors.kafka import topic as topics
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
-from statefx.testing import TopologyTester, rows
-from statefx.testing.engine import Limits
+from statefx.testing import Limits, TopologyTester, rows
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import STEPS, once, read, settled, steps
 from tests.spark.running import wait_for

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructField, StructType
 
 from statefx.operators import parse_schema
-from statefx.plan.hashing import partial_key_chooser, row_hasher
+from statefx.plan.hashing import row_hasher
 from tests.plan.vectors import VECTORS
 
 pytestmark = pytest.mark.slow
@@ -49,17 +49,6 @@ def test_spark_and_python_route_to_the_same_task(spark):
     routed = frame.select(F.expr("cast(pmod(xxhash64(word, count), 7) as int)")).collect()
     hasher = row_hasher(parse_schema(frame.schema), ["word", "count"])
     assert [row[0] for row in routed] == [hasher(row) % 7 for row in rows]
-
-
-def test_spark_names_the_same_two_tasks_for_a_partial_key(spark):
-    rows = [(f"word-{number}", number) for number in range(200)] + [(None, None)]
-    frame = spark.createDataFrame(rows, "word string, count long")
-    first, further = "pmod(xxhash64(word, count), 7)", "1 + pmod(xxhash64(word, count, 1), 6)"
-    pairs = frame.select(F.expr(first), F.expr(f"pmod({first} + {further}, 7)")).collect()
-    schema = parse_schema(frame.schema)
-    for row, pair in zip(rows, pairs, strict=True):
-        choose = partial_key_chooser(schema, ["word", "count"], 7)
-        assert (choose(row), choose(row)) == tuple(pair)
 
 
 def test_types_without_a_counterpart_are_refused_by_column(spark):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statefx import BasicBolt, Stateful, Topology, TopologyBuilder
 from statefx.plan import wire
-from statefx.plan.levels import INGEST, Plan, compile_plan
+from statefx.plan.levels import Plan, compile_plan
 from statefx.plan.segments import PlanSegment, segments_of
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
@@ -90,13 +90,13 @@ def test_what_is_behind_the_cut_is_the_committers_and_what_reads_from_them(topol
 def test_every_task_stands_once_and_reads_from_earlier_levels_or_its_own_chain(topology: Topology, cut: int) -> None:
     plan = compile_plan(topology, segments=cut)
     placed = Counter(task for chains in plan.levels for chain in chains for task in chain)
-    expected = {(one.id, task) for one in topology.components for task in range(one.parallelism)}
-    assert {task for task in placed if not task[0].startswith(INGEST)} == expected
+    given = {one.id: one.parallelism for one in topology.components if not one.is_stream}
+    assert given == {name: one.parallelism for name, one in plan.components.items() if not one.is_stream}
+    expected = {(name, task) for name, one in plan.components.items() for task in range(one.parallelism)}
+    assert set(placed) == expected
     assert set(placed.values()) == {1}
     for edge in plan.edges:
-        if edge.source not in plan.components:
-            assert plan.place[edge.target, 0][0] == 0, "raw rows are given to the first level alone"
-        elif not plan.fused(edge):
+        if not plan.fused(edge):
             assert plan.place[edge.source, 0][0] < plan.place[edge.target, 0][0]
 
 
@@ -139,7 +139,7 @@ def path(plan: Plan, place: tuple[int, int], target: tuple[int, int]) -> list[tu
 def test_every_address_is_reached_through_tasks_that_there_are(topology: Topology, cut: int) -> None:
     plan = compile_plan(topology, segments=cut)
     for edge in plan.edges:
-        if edge.source not in plan.components or plan.fused(edge):
+        if plan.fused(edge):
             continue
         for source in range(plan.components[edge.source].parallelism):
             for task in range(plan.components[edge.target].parallelism):
@@ -147,16 +147,6 @@ def test_every_address_is_reached_through_tasks_that_there_are(topology: Topolog
                 way = path(plan, plan.place[edge.source, source], target)
                 assert way[-1] == target
                 assert all(partition < plan.widths[level] for level, partition in way)
-
-
-@pytest.mark.slow
-@given(topologies())
-def test_acks_reach_the_driver_behind_the_last_level(topology: Topology) -> None:
-    plan = compile_plan(topology)
-    for place in plan.place.values():
-        way = path(plan, place, plan.driver)
-        assert [level for level, _ in way] == list(range(place[0], len(plan.levels) + 1))
-        assert all(partition < plan.widths[level] for level, partition in way[:-1])
 
 
 @pytest.fixture
@@ -173,7 +163,7 @@ def counted() -> Plan:
 
 def test_chains_end_at_the_cut(counted: Plan) -> None:
     chains = [{tuple(component for component, _ in chain) for chain in level} for level in counted.levels]
-    assert chains == [{("first", "second", "beside")}, {("keep", "after")}]
+    assert chains == [{("numbers", "first", "second", "beside")}, {("keep", "after")}]
     assert counted.cut == 1
 
 
@@ -192,4 +182,73 @@ def test_where_nothing_is_ordered_the_first_segment_runs_all_of_it() -> None:
     builder.setStream("numbers", rows("key string, n long"))
     builder.setBolt("first", Pass(), 2).fieldsGrouping("numbers", "key")
     plan = compile_plan(builder.createTopology(), segments=2)
-    assert (plan.cut, segments_of(plan)[Segment.ORDERED].tasks) == (1, ())
+    assert (plan.cut, segments_of(plan)[Segment.ORDERED].tasks) == (2, ())
+
+
+class Adds(Pass):
+    combinedFields = "key string, n long"
+
+    def combineBatch(self, batch):
+        return batch
+
+
+class Rules(Keep):
+    def executeBroadcast(self, tup, collector):
+        pass
+
+
+WIDTHS = {
+    "fields": (lambda b: b.setBolt("a", Pass(), 9).fieldsGrouping("s", "key"), 3),
+    "all": (lambda b: b.setBolt("a", Pass(), 8).allGrouping("s"), 2),
+    "global": (lambda b: b.setBolt("a", Pass(), 8).globalGrouping("s"), 2),
+    "few readers": (lambda b: b.setBolt("a", Pass(), 4).fieldsGrouping("s", "key"), 1),
+    "shuffle": (lambda b: b.setBolt("a", Pass(), 5).shuffleGrouping("s"), 5),
+    "local": (lambda b: b.setBolt("a", Pass(), 5).localOrShuffleGrouping("s"), 5),
+    "none": (lambda b: b.setBolt("a", Pass(), 5).noneGrouping("s"), 5),
+    "a combiner": (lambda b: b.setBolt("a", Adds(), 5).fieldsGrouping("s", "key"), 5),
+    "two sources": (lambda b: b.setBolt("a", Pass(), 5).shuffleGrouping("s").shuffleGrouping("t"), 2),
+    "the widest reader": (
+        lambda b: (
+            b.setBolt("a", Pass(), 5).fieldsGrouping("s", "key"),
+            b.setBolt("b", Pass(), 17).globalGrouping("s"),
+        ),
+        5,
+    ),
+    "one in its slot": (
+        lambda b: (
+            b.setBolt("a", Pass(), 3).shuffleGrouping("s"),
+            b.setBolt("b", Pass(), 17).fieldsGrouping("s", "key"),
+        ),
+        3,
+    ),
+    "the widest in its slot": (
+        lambda b: (b.setBolt("a", Pass(), 3).shuffleGrouping("s"), b.setBolt("b", Pass(), 4).shuffleGrouping("s")),
+        4,
+    ),
+    "one that has its rules from it": (
+        lambda b: (
+            b.setBolt("a", Rules(), 9).broadcastGrouping("s").fieldsGrouping("t", "key"),
+            b.setBolt("b", Pass(), 5).shuffleGrouping("s"),
+        ),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("readers", WIDTHS)
+def test_a_stream_has_as_many_tasks_as_its_readers_have_work_for(readers: str) -> None:
+    declare, width = WIDTHS[readers]
+    builder = TopologyBuilder("streams")
+    builder.setStream("s", rows("key string, n long"))
+    builder.setStream("t", rows("key string, n long"))
+    declare(builder)
+    builder.setBolt("rest", Pass()).fieldsGrouping("t", "key")
+    plan = compile_plan(builder.createTopology())
+    assert plan.components["s"].parallelism == width
+    assert {task for task in plan.place if task.component == "s"} == {("s", n) for n in range(width)}
+    assert plan.components["s"].dataframe is None, "a plan is sent to tasks, which have no Spark"
+    for edge in plan.outputs["s"]:
+        reader = plan.components[edge.target]
+        alone = {each.source for each in plan.inputs[edge.target]} == {"s"}
+        stays = edge.grouping.kind in ("shuffle", "local", "none") and alone and reader.parallelism == width
+        assert plan.fused(edge) == stays

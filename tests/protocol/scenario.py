@@ -221,14 +221,13 @@ class Alignments:
         return {"task": self.task, "rows": self.rows, "barrier": self.barrier, "end": self.end}
 
     def task(self, name: str, which: str, *words: str) -> list[str]:
-        """Begin an attempt: task count:0 3/1 channels=0:split:0,0:split:1 last=2 raw=4."""
+        """Begin an attempt: task count:0 3/1 channels=0:split:0,0:split:1 last=2."""
         given = pairs(words)
         component, task = task_of(name)
         channels = [(int(edge), source, int(number)) for edge, source, number in _split(given.get("channels"))]
-        raw = [int(edge) for edge in given.get("raw", "").split(",") if edge]
         self.attempt = attempt_of(which)
         last = int(given.get("last", 0))
-        self.alignment = Alignment(component, task, self.attempt, channels, last_txid=last, raw=raw)
+        self.alignment = Alignment(component, task, self.attempt, channels, last_txid=last)
         return []
 
     def rows(self, source: str, *words: str) -> list[str]:

@@ -97,12 +97,6 @@ def test_a_task_without_upstream_is_aligned():
     assert played([], channels=[]).aligned
 
 
-def test_rows_of_a_raw_dataframe_are_counted_and_need_no_barrier():
-    result = played([("lines", 0, "", 9, 4), ("lines", 0, "", 9, 3)], channels=[], raw=[9])
-    assert result.aligned
-    assert result.received == {9: 7}
-
-
 def test_a_barrier_of_somebody_else_is_not_aligned():
     events = [Barrier(ATTEMPT, "split", task, f"t{task}") for task in range(4)]
     assert "which is no input" in played(events).failure.reason

@@ -11,10 +11,10 @@ import pytest
 
 from statefx.errors import FencedError, StateCorruptedError, StatefxError
 from statefx.testing import Crash, Limits, TopologyTester
-from statefx.testing.faults import JobFails, Rerun, Twins, Wake, Zombie
 from statefx_redis import prepared
 from tests.providers.redis_faults import Trips, crashes
 from tests.providers.redis_server import RedisServer
+from tests.testing.living import Zombie, lose_run
 from tests.testing.places import place
 from tests.testing.topologies import Driver, lines, totals, word_count, words
 
@@ -203,18 +203,20 @@ def replace_at(driver: RedisDriver, moment: str) -> None:
     assert driver.start(TOTALS).state("count") == {**expected, "more": 1}
 
 
-@pytest.mark.parametrize(
-    ("fault", "attempt"),
-    [(Rerun("count", 1), 0), (Twins("count", 0, winner=1), 0), (JobFails(), 1), (Zombie("count", 0), 1)],
-)
-def test_faults_of_tasks(place: Path, shared: RedisServer, fault: Any, attempt: int) -> None:
+@pytest.mark.parametrize("moment", ["before prepare count/0 for 2", "after prepare count/0 for 2"])
+@pytest.mark.parametrize("freezes", [False, True])
+def test_slots_that_are_lost_and_that_freeze(place: Path, shared: RedisServer, moment: str, freezes: bool) -> None:
     with RedisDriver(place, shared) as driver:
         tester = driver.start(TOTALS, limits=LIMITS)
         tester.send(lines("a b c"))
-        assert tester.send(lines("a b d"), fault).progress.attempt == attempt
-        tester.inject(Wake("count", 0))
+        if freezes:
+            tester.when("before prepare count/1 for 3", Zombie(tester, moment, "count", 0).go_on)
+        else:
+            lose_run(tester, moment)
+        assert tester.send(lines("a b d")).progress.attempt == 1
         tester.send(lines("d"))
         tester.wake()
+        assert tester.steps.count("before prepare count/0 for 2") == 2
         assert tester.state("count") == {"a": 2, "b": 2, "c": 1, "d": 2}
         client = shared.client()
         tester.sweep()

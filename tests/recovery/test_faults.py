@@ -1,86 +1,37 @@
-"""What Spark does to tasks: nothing is lost, nothing doubled, and nothing of a dead attempt shows."""
+"""What befalls runs and their slots: nothing is lost, nothing doubled, and nothing of a dead attempt shows."""
 
-import itertools
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from statefx import TopologyBuilder
-from statefx.plan.levels import compile_plan
-from statefx.testing import rows
-from statefx.testing.faults import (
-    Doubled,
-    Echo,
-    Fault,
-    HooksFail,
-    JobFails,
-    Killed,
-    Lost,
-    Moved,
-    Rerun,
-    Twins,
-    Wake,
-    Zombie,
-)
-from tests.testing.topologies import SMALL, Count, Driver, Split, Total, lines, totals, word_count, words
+from statefx.errors import AttemptsExhaustedError
+from statefx.testing import TopologyTester
+from statefx.testing.faults import Fault, HooksFail, JobFails
+from tests.testing.living import LivingTester, Zombie, lose_run
+from tests.testing.topologies import SMALL, Driver, Lines, lines, totals, words
 
 WORK = [lines("to be or not to be", "that is the question"), lines("to sleep", "to dream"), lines(), lines("no more")]
 
-HARMLESS: list[Fault] = [
-    Rerun("split"),
-    Rerun("count", 1),
-    Rerun("total"),
-    Twins("split", 1),
-    Twins("count", 0, winner=1),
-    Twins("total", 0, winner=1),
-    Killed("split"),
-    Killed("count", 1),
-    Moved("count"),
-    Echo(),
-    HooksFail(),
-    HooksFail(done=1),
-]
-ROLLED_BACK: list[Fault] = [
-    Lost("split"),
-    Lost("split", 1, "barrier"),
-    Lost("count", 1, "barrier"),
-    Lost("total", 0, "ack"),
-    Doubled("split"),
-    Doubled("count", 1),
-    JobFails(0),
-    JobFails(1),
-    JobFails(),
-    Zombie("split"),
-    Zombie("count", 0, executed=False),
-    Zombie("count", 1),
-    Zombie("total"),
-]
+TASKS = [("count", 0), ("count", 1), ("total", 0)]
 
 
-def name(fault: Fault) -> str:
-    return repr(fault)
+def check(tester: TopologyTester, works: list[Lines]) -> None:
+    assert tester.state("count") == words(works)
+    assert tester.state("total")["total"] == sum(words(works).values())
 
 
-@pytest.mark.parametrize("fault", HARMLESS, ids=name)
-def test_what_spark_recovers_from_by_itself_costs_no_attempt(place: Path, fault: Fault) -> None:
-    check(place, fault, attempt=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ROLLED_BACK, ids=name)
-def test_what_spark_does_not_recover_from_is_rolled_back_and_tried_again(place: Path, fault: Fault) -> None:
-    check(place, fault, attempt=1)
-
-
-def check(place: Path, fault: Fault, attempt: int) -> None:
+@pytest.mark.parametrize("fault", [JobFails(), HooksFail()], ids=repr)
+def test_a_run_that_is_lost_in_an_attempt_costs_it_and_later_costs_nothing(place: Path, fault: Fault) -> None:
+    attempt = int(isinstance(fault, JobFails))
     with Driver(place) as driver:
         tester = driver.start(totals())
         for n, work in enumerate(WORK):
             sent = tester.send(work, *([fault] if n in (0, 1) else []))
-            assert tester.state("count") == words(WORK[: n + 1])
-            assert tester.state("total")["total"] == sum(words(WORK[: n + 1]).values())
-            emitted = [(word, count) for word, count in sent.emitted("count")]
+            check(tester, WORK[: n + 1])
+            emitted = sent.emitted("count")
             assert len(emitted) == len(set(emitted)) == sum(words([work]).values())
         assert sorted({entry[1:3] for entry in driver.journal if entry[0] == "commit"}) == [
             (1, attempt), (2, attempt), (3, 0), (4, 0)
@@ -89,67 +40,67 @@ def check(place: Path, fault: Fault, attempt: int) -> None:
         assert driver.start(totals()).state("count") == words(WORK)
 
 
-@pytest.mark.parametrize("readers", [{0}, {1}])
-def test_two_consumers_that_read_two_runs_of_one_task_are_told_apart(place: Path, readers: set[int]) -> None:
-    """Both runs hold the same rows here; with a source that isn't deterministic they would not."""
-    with Driver(place) as driver:
-        tester = driver.start(word_count())
-        sent = tester.send(lines("a b c d e f", "g h"), Rerun("split", 0, readers=readers))
-        assert sent.progress.attempt == 1
-        assert tester.state("count") == dict.fromkeys("abcdefgh", 1)
-
-
-def test_a_task_whose_ack_is_the_first_runs_and_whose_barrier_is_the_seconds_is_found_out(place: Path) -> None:
-    """The ack of count[1] is relayed by echo[0], its only consumer is total[0]; each reads another run of it."""
-    builder = TopologyBuilder("relayed")
-    builder.setStream("lines", rows("value string"))
-    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
-    builder.setBolt("total", Total()).globalGrouping("count")
-    builder.setBolt("other", Total()).globalGrouping("count")
-    topology = builder.createTopology()
-    place_of = compile_plan(topology).place
-    assert [place_of[component, 0] for component in ("total", "other")] == [(2, 0), (2, 1)]
-    with Driver(place) as driver:
-        tester = driver.start(topology)
-        sent = tester.send(lines("a b c d"), Rerun("count", 1, readers={place_of["total", 0][1]}))
-        assert sent.progress.attempt == 1
-        assert tester.state("total")["total"] == tester.state("other")["total"] == 4
+def moments(place: Path) -> list[str]:
+    """Return the moments of the second transaction."""
+    with Driver(place, name="rehearsal") as driver:
+        tester = driver.start(totals())
+        tester.send(WORK[0])
+        passed = len(tester.steps)
+        tester.send(WORK[1])
+        return tester.steps[passed:]
 
 
 @pytest.mark.slow
-def test_a_zombie_that_goes_on_in_the_middle_of_a_later_transaction_changes_nothing(place: Path, provider: str) -> None:
-    """It prepares beside the attempts that follow, under a token that nobody names."""
-    for executed, later in itertools.product((True, False), (1, 2)):
-        with Driver(place, provider, f"{executed}-{later}") as driver:
+def test_a_run_that_is_lost_at_any_moment(place: Path, provider: str) -> None:
+    found = moments(place)
+    assert {"before PREPARING(2, 0)", "after prepare total/0 for 2", "before commit hooks total/0 for 2"} <= {*found}
+    for number, moment in enumerate(found):
+        with Driver(place, provider, f"run-{number}") as driver:
             tester = driver.start(totals())
             tester.send(WORK[0])
-            sent = tester.send(WORK[1], Zombie("count", 1, executed))
-            assert sent.progress.attempt == 1
-            if later == 2:
-                tester.send(WORK[2])
-            tester.inject(Wake("count", 0))
+            lose_run(tester, moment)
+            sent = tester.send(WORK[1])
+            assert sent.progress.attempt == (" prepare " in moment), moment
             tester.send(WORK[3])
-            own = tester.steps.index("after COMMITTED(2)")
-            prepares = [n for n, step in enumerate(tester.steps) if step == "after prepare count/1 for 2"]
-            assert len(prepares) == 2
-            assert prepares[0] < own < prepares[1], "the second is the zombie's"
-            sent = [*WORK[:2], *WORK[2 : later + 1], WORK[3]] if later == 2 else [*WORK[:2], WORK[3]]
-            assert tester.state("count") == words(sent)
-            restarted = driver.start(totals())
+            tester.wake()
+            check(driver.start(totals()), [*WORK[:2], WORK[3]])
+
+
+def zombies() -> Iterator[tuple[str, str, int]]:
+    for component, task in TASKS:
+        for when in ("before", "after"):
+            yield f"{when} prepare {component}/{task} for 2", component, task
+    yield "before commit hooks total/0 for 2", "total", 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "later",
+    ["before prepare count/0 for 2", "after COMMITTED(2)", "before prepare total/0 for 3", "after COMMITTED(3)"],
+)
+def test_a_zombie_that_goes_on_later_changes_nothing(place: Path, provider: str, later: str) -> None:
+    """It prepares beside the attempts that follow, under a token that nobody names, and in their caches."""
+    for number, (moment, component, task) in enumerate(zombies()):
+        decided = "hooks" in moment
+        if decided and later.endswith("for 2"):
+            continue
+        with Driver(place, provider, f"run-{number}") as driver:
+            tester = driver.start(totals(), limits=SMALL)
+            tester.send(WORK[0])
+            zombie = Zombie(tester, moment, component, task)
+            # Not in the attempt that it is of: its own slots go on for a while as well.
+            since = "before COMMITTED(2)" if decided else "after PREPARING(2, 1)"
+            tester.when(since, lambda tester=tester, zombie=zombie: tester.when(later, zombie.go_on))
+            for n in (1, 2, 3):
+                sent = tester.send(WORK[n])
+                assert sent.progress.attempt == (n == 1 and not decided)
+                check(tester, WORK[: n + 1])
+            assert zombie.slot.ended
+            prepares = [n for n, step in enumerate(tester.steps) if step == f"after prepare {component}/{task} for 2"]
+            assert len(prepares) == (1 if decided else 2)
+            restarted = driver.start(totals(), limits=SMALL)
             restarted.send(WORK[0])
-            assert restarted.state("count") == words([*sent, WORK[0]])
-
-
-def test_a_zombie_in_the_attempt_that_follows_its_own_changes_nothing(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        tester = driver.start(totals())
-        sent = tester.send(WORK[0], Zombie("count", 0), Wake("count", 0))
-        assert sent.progress.attempt == 1
-        prepares = [n for n, step in enumerate(tester.steps) if step == "after prepare count/0 for 1"]
-        attempt = tester.steps.index("after PREPARING(1, 1)")
-        assert attempt < prepares[0] < prepares[1], "both in the second attempt"
-        assert tester.state("count") == words(WORK[:1])
+            check(restarted, [*WORK, WORK[0]])
 
 
 def test_a_zombie_of_an_older_generation_changes_nothing(place: Path, provider: str) -> None:
@@ -157,14 +108,14 @@ def test_a_zombie_of_an_older_generation_changes_nothing(place: Path, provider: 
         driver.config["topology.transaction.attempts.max"] = 1
         old = driver.start(totals())
         old.send(WORK[0])
-        with pytest.raises(Exception, match=r"attempts\.max"):
-            old.send(WORK[1], Zombie("count", 1))
-        zombies = old._engine.workers
+        first = Zombie(old, "before prepare count/1 for 2", "count", 1)
+        with pytest.raises(AttemptsExhaustedError, match="silence"):
+            old.send(WORK[1])
         new = driver.start(totals())
         new.send(WORK[1])
-        zombies.wake()
+        first.go_on()
+        assert old.steps[-1] == "after prepare count/1 for 2"
         new.send(WORK[3])
-        zombies.wake()
         assert new.state("count") == words([WORK[0], WORK[1], WORK[3]])
         assert new.sweep() == 0, "too young"
         new.advance(3600)
@@ -173,34 +124,23 @@ def test_a_zombie_of_an_older_generation_changes_nothing(place: Path, provider: 
 
 
 @pytest.mark.slow
-def test_a_late_task_never_takes_a_cache_back_to_an_older_version(place: Path, provider: str) -> None:
-    """The zombie opened its state two versions ago, in the process whose cache the others use."""
-    with Driver(place, provider) as driver:
-        tester = driver.start(totals(), limits=SMALL)
-        tester.send(WORK[0], Zombie("count", 0, executed=False), Zombie("count", 1, executed=False))
-        for n, work in enumerate(WORK[1:], 2):
-            tester.send(work, *([Wake("count", 1)] if n == 3 else []))
-            assert tester.state("count") == words(WORK[:n])
-        tester.send(WORK[0])
-        assert tester.state("count") == words([*WORK, WORK[0]])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))])
-def test_any_faults_in_any_processes_in_any_order(place: Path, provider: str, seed: int) -> None:
-    """Many workers, outputs in any order, several faults at once, a sweep and a snapshot in every transaction."""
+def test_any_faults_in_any_order(place: Path, provider: str, seed: int) -> None:
+    """Slots are lost and freeze anywhere, with a sweep and a snapshot in every transaction."""
     chance = random.Random(seed)
     with Driver(place, provider) as driver:
-        driver.config["topology.transaction.attempts.max"] = 100
-        tester = driver.start(totals(), processes=3, seed=seed, limits=SMALL)
-        done = []
-        for n in range(12):
-            faults = chance.sample([*HARMLESS, *ROLLED_BACK, Wake("count", 1), Wake("total")], chance.randrange(4))
-            work = lines(*(" ".join(chance.choices("abcdefgh", k=5)) for _ in range(chance.randrange(4))))
-            tester.send(work, *faults)
-            done.append(work)
-            assert tester.state("count") == words(done)
-            assert tester.state("total")["total"] == sum(words(done).values())
-            if n % 5 == 4:
-                tester = driver.start(totals(), processes=2, seed=n, limits=SMALL)
+        driver.config["topology.transaction.attempts.max"] = 1000
+        limits = replace(SMALL, pauses=10_000)
+        done: list[Lines] = []
+        for life in range(3):
+            with LivingTester(
+                totals(), driver.folder, driver.config, seed=seed + life, breaks=True, cache=driver.cache, limits=limits
+            ) as tester:
+                for _ in range(4):
+                    work = lines(*(" ".join(chance.choices("abcdefgh", k=5)) for _ in range(chance.randrange(4))))
+                    tester.send(work, *chance.sample([JobFails(), HooksFail()], chance.randrange(3)))
+                    done.append(work)
+                    check(tester, done)
+                tester.wake()
+                check(tester, done)
         assert tester.txid == 12

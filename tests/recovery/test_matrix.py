@@ -11,8 +11,9 @@ import pytest
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.crashes import CrashPoint, crashes
-from statefx.testing.faults import Fault, HooksFail, JobFails, Zombie
+from statefx.testing.faults import Fault, HooksFail, JobFails
 from statefx.testing.steps import DurableSteps
+from tests.testing.living import Zombie
 from tests.testing.topologies import Driver, lines, totals, words
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ MERGING = Limits(files_max=1, fold_after=6, sweep_every=1, min_age_secs=0.0, ver
 """Every other transaction takes the file before it in, and the sweep after it deletes that one."""
 
 TOTALS = totals()
-FAULTS = (JobFails(), Zombie("total"), HooksFail(done=1))
+FAULTS = (JobFails(), JobFails(), HooksFail())
 
 
 class Runs:
@@ -67,6 +68,9 @@ class Runs:
     def _drive(self, driver: Driver, cache: Path, steps: DurableSteps | None = None) -> TopologyTester:
         with driver.start(TOTALS, cache=cache, steps=steps, limits=self.limits) as tester:
             tester.inject(*self.faults)
+            if self.faults:
+                zombie = Zombie(tester, "before prepare count/1 for 3", "count", 1)
+                tester.when("after PREPARING(3, 1)", zombie.go_on)
             tester.run(TRANSACTIONS)
             return tester
 
@@ -128,7 +132,7 @@ def test_a_crash_at_any_step_with_merges_and_sweeps(place: Path, provider: str) 
 @pytest.mark.parametrize("limits", [LIMITS, MERGING], ids=["snapshots", "merges"])
 def test_a_crash_at_any_step_of_a_run_with_failures(place: Path, limits: Limits, stride: int) -> None:
     moments = Runs(place, "memory", limits, FAULTS).crash(every=stride)
-    assert {"before ROLLED_BACK(1, 0)", "before ROLLED_BACK(1, 1)"} <= moments
+    assert {"before ROLLED_BACK(1, 0)", "before ROLLED_BACK(1, 1)", "before ROLLED_BACK(3, 0)"} <= moments
 
 
 def test_a_crash_during_the_recovery_from_a_crash(place: Path, provider: str) -> None:

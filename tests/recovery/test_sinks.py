@@ -17,8 +17,8 @@ from statefx.operators.sinks import Marker
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import crashes
-from statefx.testing.faults import JobFails, Rerun, Zombie
 from tests.sinks.durable_steps import fast, folder_and_database_steps
+from tests.testing.living import Zombie, lose_run
 from tests.testing.places import place
 from tests.testing.topologies import Count, Split
 
@@ -112,6 +112,9 @@ class Places:
         files = committedFiles(self.place / "out") if (self.place / "out" / "_spark_metadata").exists() else []
         return [tuple(row.values()) for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
+    def unpublished(self):
+        return len(list((self.place / "out").glob("part-*"))) - len(committedFiles(self.place / "out"))
+
     def check(self, transactions, names=None):
         expected = emitted(transactions)
         for name in names or self.names:
@@ -187,23 +190,29 @@ def die():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [JobFails(), Rerun("files"), Zombie("ledger"), Zombie("log")], ids=repr)
-def test_what_an_attempt_wrote_that_was_rolled_back_is_never_published(place, fault):
-    places = Places(place / "here")
-    with places.start() as tester:
-        tester.send(sent(WORDS[0]))
-        tester.send(sent(WORDS[1]), fault)
-        tester.send(sent(WORDS[2]), fault)
-        tester.wake()
-        tester.sweep()
-        assert tester.txid == len(WORDS)
-    places.check(len(WORDS))
-    with places.start() as tester:
-        tester.sweep()
-    staged = [path for path in (place / "here" / "ck" / "staged").rglob("*") if path.is_file()]
-    parts = list((place / "here" / "out").glob("part-*"))
-    assert staged == []
-    assert len(parts) == len(committedFiles(place / "here" / "out"))
+@pytest.mark.parametrize("freezes", [None, "ledger", "log"])
+def test_what_an_attempt_wrote_that_was_rolled_back_is_never_published(place, freezes):
+    unpublished = []
+    for seed in range(4):
+        places = Places(place / str(seed))
+        with places.start(seed=seed) as tester:
+            tester.send(sent(WORDS[0]))
+            moment = f"after write staged/{freezes or 'log'}/"
+            if freezes:
+                tester.when("after PREPARING(3, 0)", Zombie(tester, moment, freezes).go_on)
+            else:
+                lose_run(tester, moment)
+            tester.when("after ROLLED_BACK(2, 0)", lambda places=places: unpublished.append(places.unpublished()))
+            assert tester.send(sent(WORDS[1])).progress.attempt == 1
+            tester.send(sent(WORDS[2]))
+            tester.wake()
+            tester.sweep()
+        places.check(len(WORDS))
+        with places.start() as tester:
+            tester.sweep()
+        assert [path for path in (places.place / "ck" / "staged").rglob("*") if path.is_file()] == []
+        assert places.unpublished() == 0
+    assert any(unpublished)
 
 
 # ---- one sink of several is stuck

@@ -80,7 +80,7 @@ class Player:
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
         worker = SimpleNamespace(settle=lambda: None, player=self)
-        self.slot = living.LivingSlot(worker, deployment, place, self, 0, ModelSlot)  # type: ignore[arg-type]
+        self.slot = living.LivingSlot(worker, deployment, place, self, (1, 0), ModelSlot, resolve_task)  # type: ignore[arg-type]
 
     @property
     def early(self) -> set[TransactionAttempt]:

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.plan import wire
-from statefx.runtime.slot import AbandonedError, Slot
+from statefx.runtime.slot import AbandonedError
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
-from tests.runtime.test_conformance import FIRST, deployment
+from tests.runtime.one_slot import deployment, order_of, slot
 
 
 class FirstLarge(BasicBolt):
@@ -34,10 +33,11 @@ def test_it_ends_before_the_next_tuple(place: Path) -> None:
     builder.setBolt("first", FirstLarge()).shuffleGrouping("ticks")
     builder.setBolt("same", FirstLarge(), 2).shuffleGrouping("first")
     journal: list[int] = []
-    slot = Slot(Worker(), deployment(place, builder.createTopology(), journal=journal), FIRST, 0, 0)
-    sent = slot.run([pa.record_batch([pa.array(range(100), pa.int64())], names=["c0"])])
+    found = deployment(place, builder.createTopology(), journal=journal)
+    one = slot(Worker(), found, order_of(found, {"ticks": [(n,) for n in range(100)]}))
+    sent = one.run([])
     next(sent)
-    slot.abandon()
+    one.abandon()
     with pytest.raises(AbandonedError):
         next(sent)
     assert journal == [0]

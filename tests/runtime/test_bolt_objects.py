@@ -91,6 +91,7 @@ def test_a_batch_bolt_without_state_begins_anew_in_an_attempt_that_is_tried_agai
         tester = driver.start(one(StormsCount()), freshObjects=False)
         tester.send({"lines": [("a",)]})
         assert tester.send({"lines": [("b",), ("bad",), ("c",)]}).emitted("one") == [(3,)]
+        tester.wake()  # it is closed behind its ack
         assert driver.journal == ["open", "close"] * 3
 
 

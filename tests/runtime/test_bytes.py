@@ -18,12 +18,10 @@ from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import BATCH_ROWS
 from statefx.runtime.outbox import HELD_BYTES_MAX, BatchQueue, Outbox
 from statefx.runtime.outlets import outlet_of
-from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
-from statefx.testing.processes import as_batches
 from statefx.topology.graph import Edge, Grouping
-from tests.runtime.test_conformance import FIRST, deployment
+from tests.runtime.one_slot import deployment, order_of, slot
 from tests.testing.topologies import Driver
 
 LARGE = "x" * (1 << 20)
@@ -103,12 +101,6 @@ def test_an_outbox_makes_many_batches_of_many_bytes() -> None:
     assert max(batch.nbytes for batch in batches) <= AT_MOST
 
 
-def test_the_tester_gives_a_reader_as_many_bytes_at_once_as_spark_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statefx.testing.processes.INPUT_BYTES_MAX", 1 << 20)
-    row = (0, wire.RECORDS, 1, b"", LARGE.encode()[: 1 << 19])
-    assert [batch.num_rows for batch in as_batches([row] * 5)] == [2, 2, 1]
-
-
 class Grow(BatchBolt):
     """Makes a large value of each small one, and counts them in ``config["journal"]``."""
 
@@ -153,9 +145,9 @@ def grown(chained: bool) -> Any:
 @pytest.mark.parametrize("chained", [False, True])
 def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, chained: bool) -> None:
     journal: list[tuple[str, int]] = []
-    slot = Slot(Worker(), deployment(place, grown(chained), journal=journal), FIRST, 0, 0)
-    ticks = pa.record_batch([pa.array(range(100), pa.int64())], names=["c0"])
-    sent: Iterator[pa.RecordBatch] = slot.run([ticks])
+    made, acks = deployment(place, grown(chained), journal=journal), list[Ack]()
+    order = order_of(made, {"ticks": [(n,) for n in range(100)]})
+    sent: Iterator[pa.RecordBatch] = slot(Worker(), made, order, acks=acks).run([])
     first = next(sent)
     assert first.nbytes <= AT_MOST
     most = 2 * wire.BATCH_BYTES // len(LARGE) + 4
@@ -164,9 +156,8 @@ def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, c
     assert max(len(payload) for _, _, _, payload in found) <= AT_MOST
     for name in ("Grow", "Again") if chained else ("Grow",):
         assert [n for who, n in journal if who == name] == list(range(100)), "in order, each once"
-    acks = [Ack.unpack(payload) for kind, _, _, payload in found if kind == wire.ACK]
     assert sum(rows for kind, rows, _, _ in found if kind == wire.RECORDS) == 100
-    assert all(ack.failed is None for ack in acks)
+    assert [ack.failed for ack in acks] == [None] * (3 if chained else 2)
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -240,12 +231,12 @@ def test_what_one_call_emits_is_held_up_to_a_bound(place: Path, kind: type[Flood
         builder.setBolt("through", Through()).shuffleGrouping("flood")
     builder.setBolt("sizes", Sizes(), 2).shuffleGrouping("through" if chained else "flood")
     journal: list[int] = []
-    slot = Slot(Worker(), deployment(place, builder.createTopology(), journal=journal), FIRST, 0, 0)
+    made = deployment(place, builder.createTopology(), journal=journal)
+    one = slot(Worker(), made, order_of(made, {"ticks": [(1,)]}))
     tracemalloc.start()
     try:
         before = pa.total_allocated_bytes()
-        sent = slot.run([pa.record_batch([pa.array([1], pa.int64())], names=["c0"])])
-        seen = [kind for batch in sent for kind, *_ in wire.rows_of(batch) if kind != wire.ACK]
+        seen = [kind for batch in one.run([]) for kind, *_ in wire.rows_of(batch)]
         most = max(journal) - before
     finally:
         tracemalloc.stop()

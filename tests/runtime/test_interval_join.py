@@ -12,10 +12,10 @@ from statefx.testing import Crash, TopologyTester, rows
 from tests.runtime.joining import ORDERS, PAYMENTS, STREAMS, Life, at, check, join
 
 
-def framed(bolt=None, parallelism=1, orders=ORDERS, payments=PAYMENTS):
+def framed(bolt=None, parallelism=1, orders=ORDERS, payments=PAYMENTS, **times):
     builder = TopologyBuilder("frames")
-    builder.setStream("orders", rows(orders), timestamp="at")
-    builder.setStream("payments", rows(payments), timestamp="at")
+    builder.setStream("orders", rows(orders), timestamp="at", **times)
+    builder.setStream("payments", rows(payments), timestamp="at", **times)
     declarer = builder.setBolt("paid", bolt or join(), parallelism)
     declarer.fieldsGrouping("orders", "order").fieldsGrouping("payments", "order")
     return builder.createTopology()
@@ -34,16 +34,12 @@ def told(sent):
 def test_pairs_come_once_and_what_is_left_over_when_no_partner_can_come(tmp_path):
     with started(framed(parallelism=3), tmp_path) as tester:
         first = {"orders": [("a", at(0), 1), ("b", at(10), 2)], "payments": [("a", at(60), 5), ("c", at(1), 6)]}
-        assert told(tester.send(first)) == {"default": [("a", 1, 5)]}
-        # The watermark of DataFrames is one transaction behind: it is 10 at the end of this one.
-        assert told(tester.send({"payments": [("b", at(70), 7)], "orders": [("x", at(200), 8)]})) == {
-            "default": [("b", 2, 7)],
-            "unmatchedRight": [("c", at(1), 6)],
-        }
-        late = tester.send({"orders": [("b", at(9), 9)], "payments": [("y", at(261), 0)]})
-        assert told(late) == {"lateLeft": [("b", at(9), 9, 1.0)]}
-        assert told(tester.send({"orders": [("z", at(262), 0)]})) == {}, "at 200 the order of 200 may be paid for"
-        assert told(tester.send({})) == {"unmatchedLeft": [("x", at(200), 8)]}
+        # At its end it is 10: nothing pays for what came before any more, and what is of 10 may be paid for until 70.
+        assert told(tester.send(first)) == {"default": [("a", 1, 5)], "unmatchedRight": [("c", at(1), 6)]}
+        second = {"payments": [("b", at(70), 7)], "orders": [("x", at(200), 8), ("b", at(9), 9)]}
+        assert told(tester.send(second)) == {"default": [("b", 2, 7)], "lateLeft": [("b", at(9), 9, 1.0)]}
+        assert told(tester.send({"payments": [("y", at(261), 0)]})) == {}, "at 200 the order of 200 may be paid for"
+        assert told(tester.send({"orders": [("z", at(262), 0)]})) == {"unmatchedLeft": [("x", at(200), 8)]}
         assert {key for task in range(3) for key in tester.state("paid", task)} == {"y", "z"}
 
 
@@ -211,7 +207,8 @@ def test_rows_that_wait_go_by_the_key_that_they_came_with(tmp_path):
 @pytest.mark.slow
 def test_a_key_with_many_rows_costs_a_row_what_is_in_its_interval(tmp_path, monkeypatch):
     bolt = join(("0 seconds", "2 seconds"))
-    with started(framed(bolt), tmp_path, freshObjects=False) as tester:
+    # So late are rows that none is over: what is looked up is looked up for rows that come.
+    with started(framed(bolt, lateness="1 hour"), tmp_path, freshObjects=False) as tester:
         many = [("a", at(number), number) for number in range(3000)]
         tester.send({"payments": many})
         read = []
@@ -231,12 +228,12 @@ def test_a_key_with_many_rows_costs_a_row_what_is_in_its_interval(tmp_path, monk
 @pytest.mark.slow
 def test_other_bounds_count_for_what_is_kept_as_well(tmp_path):
     with started(framed(join(("0 seconds", "10 seconds"))), tmp_path) as tester:
-        tester.send({"orders": [("a", at(0), 1), ("b", at(50), 2)], "payments": [("x", at(40), 0)]})
-        assert told(tester.send({})) == {"unmatchedLeft": [("a", at(0), 1)]}
+        sent = tester.send({"orders": [("a", at(0), 1), ("b", at(50), 2)], "payments": [("x", at(40), 0)]})
+        assert told(sent) == {"unmatchedLeft": [("a", at(0), 1)]}
         with tester.restart(framed(join(("-20 seconds", "60 seconds")))) as later:
             assert told(later.send({"payments": [("b", at(100), 3)]})) == {"default": [("b", 2, 3)]}
-            later.send({"orders": [("y", at(500), 0)], "payments": [("y", at(900), 0)]})
-            assert told(later.send({})) == {"unmatchedRight": [("x", at(40), 0)]}
+            sent = later.send({"orders": [("y", at(500), 0)], "payments": [("y", at(900), 0)]})
+            assert told(sent) == {"unmatchedRight": [("x", at(40), 0)]}
 
 
 @pytest.mark.slow

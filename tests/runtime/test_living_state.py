@@ -14,8 +14,7 @@ from statefx.state.changelog.store import ADVANCES_MAX
 from statefx.state.contract.store import EMPTY
 from statefx.state.view.overlay import StoreReads
 from statefx.state.view.transaction import NAMES_MAX
-from statefx.testing import Crash, TopologyTester
-from statefx.testing.engine import Limits
+from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.site import Site, prepare, writes
 from statefx_memory import MemoryStateProvider
 

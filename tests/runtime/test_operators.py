@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from statefx import BasicBolt
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError
 from statefx.plan import wire
-from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.failure import FailureKind
@@ -24,9 +22,8 @@ from statefx.runtime.bolts import hook
 from statefx.runtime.operator import ACKED_BYTES_MAX, PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
-from statefx.storage import FolderStorage
 from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
-from tests.runtime.test_conformance import FIRST
+from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, slot
 
 NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
 EACH = 10
@@ -108,7 +105,7 @@ class Doubled(BasicBolt):
 
 
 def plan() -> Plan:
-    """Two emitters, each with a bolt behind it in the same Spark task, and two sinks."""
+    """Two emitters, each with a bolt behind it in the same slot, and two sinks."""
     pairs = [(TaskId("numbers", i), TaskId("doubled", i)) for i in (0, 1)]
     return Plan(
         components={
@@ -122,65 +119,47 @@ def plan() -> Plan:
             Edge(2, "numbers", "default", "sink", Grouping("all")),
         ),
         levels=(tuple(pairs), ((TaskId("sink", 0),), (TaskId("sink", 1),))),
-        streams={},
     )
 
 
-Operators = Callable[[Component], TaskOperator]
-
-
 class Run:
-    """Runs both levels, as Spark would."""
+    """Runs both levels."""
 
     def __init__(self, place: Path, **operators: Callable[[], TaskOperator]) -> None:
         self.staged = place / "staged"
         self.staged.mkdir(exist_ok=True)
-        made = {"numbers": Emitter, "doubled": BoltOperator, "sink": lambda: Sink(self.staged)} | operators
-        self.operators: Operators = lambda component: made[component.id]()
-        self.worker = Worker()
-        self.deployment = Deployment(
-            name="numbers",
-            plan=plan(),
-            config={},
-            provider="statefx_memory:MemoryStateProvider",
-            options={},
-            lineage="l" * 32,
-            generation=1,
-            storage=FolderStorage(place),
-        )
+        self.made = {"numbers": Emitter, "doubled": BoltOperator, "sink": lambda: Sink(self.staged)} | operators
+        self.worker, self.deployment = Worker(), deployment(place, plan())
+        self.emitted: list[Ack] = []
+        """The acks of the first level."""
 
-    def slot(self, level: int, partition: int, *, last_try: bool = False) -> Slot:
-        return Slot(self.worker, self.deployment, FIRST, level, partition, last_try=last_try, operators=self.operators)
+    def slot(self, level: int, partition: int, acks: list[Ack] | None = None) -> Slot:
+        def operator_of(component: Component) -> TaskOperator:
+            return self.made[component.id]()
+
+        order = order_of(self.deployment)
+        return slot(self.worker, self.deployment, order, level, partition, acks=acks, operators=operator_of)
 
     def emit(self) -> list[wire.WireRow]:
-        """Run the first level; each Spark task has the one row of its partition of a range."""
-        one = [pa.record_batch([pa.array([0])], names=["id"])]
-        return [row for partition in (0, 1) for row in rows_of(self.slot(0, partition).run(one))]
+        """Run the first level."""
+        return [row for partition in (0, 1) for row in rows_of(self.slot(0, partition, self.emitted).run([]))]
 
-    def stage(self, partition: int, given: list[wire.WireRow], *, last_try: bool = False) -> list[wire.WireRow]:
-        """Run a task of the second level over what the first has sent."""
-        slot = self.slot(1, partition, last_try=last_try)
-        return list(rows_of(slot.run([wire.to_batch([row for row in given if row[0] == partition])])))
-
-    def acks(self, given: list[wire.WireRow], **options: Any) -> dict[TaskId, Ack]:
-        sent = [row for partition in (0, 1) for row in self.stage(partition, given, **options)]
-        sent += [row for row in given if row[0] == 2]
-        acks = [Ack.unpack(row[4]) for row in sent if row[1] == wire.ACK]
+    def acks(self, given: list[wire.WireRow]) -> dict[TaskId, Ack]:
+        """Run the second level over what the first has sent."""
+        acks = list(self.emitted)
+        for partition in (0, 1):
+            own = [row for row in given if row[0] == partition]
+            assert list(self.slot(1, partition, acks).run([wire.to_batch(own)])) == []
         return {ack.id: ack for ack in acks}
 
     def names(self) -> set[str]:
         return {path.name for path in self.staged.iterdir()}
 
 
-def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[wire.WireRow]:
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
 def judged(acks: dict[TaskId, Ack]) -> Complete | Incomplete:
     found = plan()
     edges = [LedgerEdge(e.id, e.source, e.target, found.multiplicity(e), local=found.fused(e)) for e in found.edges]
-    ledger = AckLedger(FIRST.attempt, found.tasks, edges)
+    ledger = AckLedger(FIRST, found.tasks, edges)
     for ack in acks.values():
         ledger.add(ack)
     return ledger.judge()
@@ -265,6 +244,7 @@ def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path
         (FencedError("a newer driver"), FailureKind.FENCED),
         (StateCorruptedError("damaged"), FailureKind.CORRUPTED),
         (OSError("no space left"), FailureKind.STORE),
+        (BoltError("no such column", component="sink", task=0), FailureKind.BOLT),
     ],
 )
 def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gone(
@@ -277,21 +257,8 @@ def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gon
         assert ack.failed is not None
         assert ack.failed.kind is kind
         assert str(error) in ack.failed.reason
+        assert ack.failed.facts == getattr(error, "data", {}) or kind is not FailureKind.BOLT
         assert ack.committable is None
-    assert run.names() == set()
-
-
-@pytest.mark.parametrize("when", ["open", "feed", "finish"])
-def test_an_error_of_the_users_is_raised_until_the_last_try_which_tells_the_driver(place: Path, when: str) -> None:
-    error = BoltError("no such column", component="sink", task=0)
-    run = Run(place, sink=lambda: Sink(place / "staged", when, error))
-    given = run.emit()
-    with pytest.raises(BoltError, match="no such column"):
-        run.stage(0, given)
-    assert run.names() == set()
-    failure = run.acks(given, last_try=True)[TaskId("sink", 0)].failed
-    assert failure is not None
-    assert (failure.kind, failure.facts) == (FailureKind.BOLT, {"component": "sink", "task": 0})
     assert run.names() == set()
 
 
@@ -336,6 +303,8 @@ def test_what_is_too_large_for_an_ack_is_refused(place: Path, name: str) -> None
     given = run.emit()
     assert isinstance(judged(run.acks(given)), Complete)
     Large.size += 1
-    with pytest.raises(BoltError, match=f"'sink', task 0: its {name} has {ACKED_BYTES_MAX + 1} bytes") as caught:
-        run.stage(0, given)
-    assert caught.value.size_bytes == ACKED_BYTES_MAX + 1
+    failure = run.acks(given)[TaskId("sink", 0)].failed
+    assert failure is not None
+    assert failure.kind is FailureKind.BOLT
+    assert f"'sink', task 0: its {name} has {ACKED_BYTES_MAX + 1} bytes" in failure.reason
+    assert failure.facts["size_bytes"] == ACKED_BYTES_MAX + 1

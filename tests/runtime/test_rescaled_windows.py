@@ -187,16 +187,17 @@ def test_what_one_task_has_given_is_not_given_again_because_others_had_nothing_f
 def test_the_first_window_of_all_tasks_is_the_first_of_the_new_one(form, tmp_path):
     def of(tasks):
         builder = TopologyBuilder("windows")
-        builder.setStream("rows", rows(FIELDS), timestamp="at")
+        builder.setStream("rows", rows(FIELDS), timestamp="at", lateness="40 seconds")
         builder.setBolt("windows", windowed(form(), "sliding"), tasks).fieldsGrouping("rows", "user")
         return builder.createTopology()
 
     with TopologyTester(of(4), tmp_path / "ck", now=at(100)) as tester:
-        # The watermark of streams comes one transaction later: nothing ends in this one.
+        # So late are rows that nothing ends in this transaction.
         tester.send({"rows": [("a", at(1), 0), *((key, at(35), 0) for key in "bcdefghij")]})
     assert given_tasks(tmp_path / "ck", "windows", 1) == 1
+    later = {"rows": [("z", at(65), 0)]}
     with TopologyTester(of(1), tmp_path / "ck", now=at(100)) as tester:
-        assert [shown(row)[:3] for row in tester.send({}).emitted("windows")] == [("a", -10, 10), ("a", 0, 20)]
+        assert [shown(row)[:3] for row in tester.send(later).emitted("windows")] == [("a", -10, 10), ("a", 0, 20)]
 
 
 # ---- joins
@@ -209,7 +210,7 @@ def test_a_join_bolt_gets_other_tasks_though_they_had_rows_of_its_inputs_in_anot
     def of(tasks):
         builder = TopologyBuilder("joined")
         for name, fields in (("orders", "id long, item string"), ("payments", "order long, cents long, by string")):
-            builder.setStream(name, rows(f"{fields}, at timestamp"), timestamp="at")
+            builder.setStream(name, rows(f"{fields}, at timestamp"), timestamp="at", lateness="20 seconds")
         join = JoinBolt("orders", "id").join("payments", "order", "orders").select("orders.id, item, cents, by")
         declared = builder.setBolt("joined", join.withWindow("20 seconds", "10 seconds"), tasks)
         declared.fieldsGrouping("orders", "id").fieldsGrouping("payments", "order")

@@ -11,7 +11,6 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime import living
 from tests.runtime import slots_model
 from tests.runtime.runs_model import planned
 from tests.runtime.slots_model import Player
@@ -26,11 +25,13 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[TaskId]:
     """The tasks whose hooks ran."""
     tasks: list[TaskId] = []
 
-    def resolve_task(*given: object) -> object:
-        tasks.append(given[-1])  # type: ignore[arg-type]
-        return slots_model.resolve_task(*given)
+    resolve_task = slots_model.resolve_task
 
-    monkeypatch.setattr(living, "resolve_task", resolve_task)
+    def noting(*given: object) -> object:
+        tasks.append(given[-1])  # type: ignore[arg-type]
+        return resolve_task(*given)
+
+    monkeypatch.setattr(slots_model, "resolve_task", noting)
     return tasks
 
 

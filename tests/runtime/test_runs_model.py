@@ -24,7 +24,6 @@ from statefx.protocol.commands import Failed, Idle, Offered, Run
 from statefx.protocol.messages import Kind
 from statefx.protocol.pipeline_entry import Shape
 from statefx.runtime import living, slot
-from tests.runtime import slots_model
 from tests.runtime.runs_model import Budget, Model, ModelEngine, Step, World, slot_moves
 from tests.runtime.slots_model import Frame, Player
 
@@ -220,11 +219,6 @@ def explore(model: Model) -> int:
     return len(before)
 
 
-@pytest.fixture(autouse=True)
-def model_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(living, "resolve_task", slots_model.resolve_task)
-
-
 @pytest.mark.parametrize("name", BOUNDS)
 def test_every_order_of_events(name: str) -> None:
     assert explore(Model(*BOUNDS[name])) > 100
@@ -276,7 +270,7 @@ def break_line(monkeypatch: pytest.MonkeyPatch, module: ModuleType, line: str, o
     assert source.count(line) == 1, "which line is it?"
     made = ModuleType(module.__name__)
     exec(compile(source.replace(line, other), module.__name__, "exec"), made.__dict__)
-    for name in {living: ["Slot", "resolve_task"], slot: ["AbandonedError"]}.get(module, []):
+    for name in {living: ["Slot"], slot: ["AbandonedError"]}.get(module, []):
         made.__dict__[name] = vars(module)[name]
     for name, kind in list(vars(module).items()):
         if isinstance(kind, type) and kind.__module__ == module.__name__ and name in vars(made):

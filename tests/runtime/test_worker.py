@@ -1,6 +1,6 @@
 """What one process keeps between tasks, and that it lets go of all that belongs to a run which is over."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ import pytest
 from statefx import BasicBolt, Topology, TopologyBuilder
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
+from statefx.protocol.barrier import Ack
+from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.order import Order
-from statefx.runtime.slot import Slot
 from statefx.runtime.worker import RUNS_KEPT, Worker
 from statefx.testing import rows
-from tests.runtime.test_conformance import FIRST, deployment
+from tests.runtime.one_slot import FIRST, deployment, order_of, slot
 
 journal: list[tuple[str, int]] = []
 """(what, number of the object): bolts are copied, and so would be anything that they hold."""
@@ -49,8 +49,17 @@ def topology(parallelism: int = 1) -> Topology:
     return builder.createTopology()
 
 
-def run(worker: Worker, deployment: Deployment, order: Order = FIRST, task: int = 0) -> None:
-    list(Slot(worker, deployment, order, 0, task).run([]))
+def run(
+    worker: Worker,
+    deployment: Deployment,
+    attempt: TransactionAttempt = FIRST,
+    task: int = 0,
+    meanwhile: Callable[[], object] | None = None,
+) -> list[Ack]:
+    acks: list[Ack] = []
+    given = _stopping(meanwhile) if meanwhile is not None else []
+    list(slot(worker, deployment, order_of(deployment, attempt=attempt), 0, task, acks=acks).run(given))
+    return acks
 
 
 def still_open() -> set[int]:
@@ -61,20 +70,21 @@ def test_a_bolt_is_kept_for_the_next_attempt_of_its_task_and_for_no_other(place:
     worker, found = Worker(), deployment(place, topology(2))
     for txid in (1, 2, 3):
         for task in (0, 1):
-            run(worker, found, Order(TransactionAttempt(txid, 0), 1), task)
+            run(worker, found, TransactionAttempt(txid, 0), task)
     assert journal == [("open", 0), ("open", 1)]
     worker.close()
     assert still_open() == set()
 
 
-def test_a_row_emitted_too_late_fails_each_try_of_its_task(place: Path) -> None:
-    """Else Spark's second try would go on without the row, which is lost."""
+def test_a_row_emitted_too_late_fails_each_attempt_of_its_task(place: Path) -> None:
+    """Else the next one would go on without the row, which is lost."""
     worker, found, task = Worker(), deployment(place, topology()), TaskId("numbered", 0)
     run(worker, found)
     worker.keep_late(found, task, BoltError("the row is lost"))
-    for _ in range(2):
-        with pytest.raises(BoltError, match="the row is lost"):
-            run(worker, found, Order(TransactionAttempt(2, 0), 1))
+    for number in range(2):
+        *_, ack = run(worker, found, TransactionAttempt(2, number))
+        assert ack.failed is not None
+        assert (ack.id, ack.failed.kind, ack.failed.reason) == (task, FailureKind.BOLT, "the row is lost")
     worker.close()
 
 
@@ -113,21 +123,20 @@ def test_the_next_run_closes_them_also_if_it_has_no_bolt_to_keep(place: Path) ->
 
 def test_a_late_task_of_an_earlier_run_does_not_bring_its_bolt_back(place: Path) -> None:
     worker, former = Worker(), deployment(place, topology())
-    late = Slot(worker, former, FIRST, 0, 0).run(_stopping(lambda: run(worker, deployment(place, topology()))))
-    list(late)
+    run(worker, former, meanwhile=lambda: run(worker, deployment(place, topology())))
     assert journal == [("open", 0), ("open", 1), ("close", 0)]
     worker.close()
     assert still_open() == set()
 
 
-def _stopping(meanwhile: Any) -> Iterator[Any]:
+def _stopping(meanwhile: Callable[[], object]) -> Iterator[Any]:
     meanwhile()
     yield from ()
 
 
 def test_of_two_attempts_of_a_task_in_one_process_one_bolt_is_kept(place: Path) -> None:
     worker, found = Worker(), deployment(place, topology())
-    list(Slot(worker, found, FIRST, 0, 0).run(_stopping(lambda: run(worker, found))))
+    run(worker, found, meanwhile=lambda: run(worker, found))
     assert journal == [("open", 0), ("open", 1), ("close", 1)]
     worker.close()
     assert still_open() == set()

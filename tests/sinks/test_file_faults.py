@@ -21,7 +21,7 @@ DENIED = PermissionError(errno.EACCES, "Permission denied")
 def topology(place, ddl="word string, n long", name="writes", **options):
     builder = TopologyBuilder(name)
     builder.setStream("rows", rows(ddl))
-    builder.setSink("out", FileSink(place / "out", **options), parallelism=2).shuffleGrouping("rows")
+    builder.setSink("out", FileSink(place / "out", **options), parallelism=2).fieldsGrouping("rows", "word")
     return builder.createTopology()
 
 

@@ -15,8 +15,7 @@ from statefx.errors import ConfigError, FencedError, SinkError, StagedRowsLostEr
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
-from statefx.testing import Crash, TopologyTester, rows, tester
-from statefx.testing.engine import Limits
+from statefx.testing import Crash, Limits, TopologyTester, rows, tester
 
 SCHEMA = pa.schema([("word", pa.string())])
 WORDS = [["a", "b"], [], ["c"]]

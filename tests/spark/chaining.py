@@ -40,7 +40,7 @@ def both(spark, work, second):
 
 
 def main(work, provider, options, trigger):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     match options:
         case {"reads": reads}:
             submit(counting(spark, work, reads), spark, f"{work}/ck", trigger=trigger).awaitTermination()

@@ -33,7 +33,7 @@ def load_classes(folder):
     from tests.spark.counting import session
     from tests.spark.running import feed, lines_of
 
-    spark = session("local[2]", **{"spark.ui.enabled": "true", "spark.ui.port": "0"})
+    spark = session("local[12]", **{"spark.ui.enabled": "true", "spark.ui.port": "0"})
     feed(folder / "in", a=["x y"], b=["z"])
     lines = lines_of(spark, folder / "in")
     submit(word_count(lines), spark, folder / "stream", trigger={"availableNow": True}).awaitTermination()

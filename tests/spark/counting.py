@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from statefx import FileSink, StatefulBolt, submit
 from statefx.errors import StatefxError
-from statefx.spark.session import RECOMMENDED
+from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
 from tests.spark.bolts import word_count
 from tests.spark.running import lines_of
 
@@ -64,6 +64,7 @@ def session(master, **settings):
     builder = SparkSession.builder.master(master)
     given = {
         **RECOMMENDED,
+        PIPELINED_PYTHON: "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Whoever kills or cancels a task waits for the others of its job: by default Spark gives those two seconds.
@@ -84,7 +85,7 @@ def tell(**facts):
 
 
 def main(work, provider, options, trigger, location=None, masked=()):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     # The main thread gets none of these signals: the system gives them to another thread.
     signal.pthread_sigmask(signal.SIG_BLOCK, masked)
     run(*begun(spark, work, provider, options, trigger, location))

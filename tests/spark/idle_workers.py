@@ -1,6 +1,6 @@
 """Keeps a test from a Python worker whose connection an earlier test's query has closed.
 
-`statefx.spark.internals.got_closed_worker` says how that comes, and the fixture `pipelined_python` what follows.
+`statefx.spark.internals.got_closed_worker` says how that comes.
 """
 
 from contextlib import suppress

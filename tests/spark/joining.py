@@ -8,7 +8,6 @@ from pathlib import Path
 from statefx import submit
 from tests.runtime.joining import Life
 from tests.spark.counting import session, tell
-from tests.spark.spouting import PIPELINED
 
 FILES = 12
 
@@ -50,7 +49,7 @@ def play(spark, work, provider, options, trigger, **more):
 
 
 def main(**given):
-    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     play(spark, **given)
 
 

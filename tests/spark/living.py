@@ -53,7 +53,6 @@ def ended(query, work):
     return {
         "error": error,
         "runs": status["runs"],
-        "engine": status["engine"],
         "reasons": reasons(work / "ck"),
         "right": right,
     }

@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from tests.spark.bolts import Once, Pass, recount, word_count
 from tests.spark.counting import session, tell
 from tests.spark.running import executor, feed, lines_of, reasons, run, state
-from tests.spark.spouting import PIPELINED, Places, config, expected, outcome, spouts
+from tests.spark.spouting import Places, config, expected, outcome, spouts
 
 FILES = {name: [f"{name} b c {number % 7}" for number in range(200)] for name in "abc"}
 
@@ -147,7 +147,6 @@ def main(work, *names):
     spark = session(
         "local-cluster[2,4,1024]",
         **{
-            **PIPELINED,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "2",

@@ -13,11 +13,10 @@ import traceback
 
 from tests.spark.counting import session, tell
 from tests.spark.idle_workers import drop_closed
-from tests.spark.spouting import PIPELINED
 
 
 def main():
-    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()}, **PIPELINED)
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     for line in sys.stdin:
         asked = json.loads(line)
         drop_closed(spark)  # some programs count the runs that theirs takes

@@ -16,7 +16,6 @@ from statefx.connectors.sql import SqlQueueSpout
 from statefx.operators.sealed_names import Sealed
 from tests.spark.counting import BOUND_SECS, session, tell
 from tests.spark.running import wait_for
-from tests.spark.spouting import PIPELINED
 from tests.spark.tracking import Tally, dies
 
 TASKS = 2
@@ -127,7 +126,7 @@ def play(spark, work, **more):
 
 
 def main(**given):
-    spark = session("local[8]", **PIPELINED)
+    spark = session("local[8]")
     play(spark, **given)
     spark.stop()
 

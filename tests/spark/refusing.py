@@ -12,7 +12,7 @@ from statefx import FileSink, ReplayDeadLetters, StatefulBolt, TopologyBuilder, 
 from statefx.connectors import MemoryTransactionalSpout
 from tests.spark.counting import ONCE, session, tell
 from tests.spark.running import feed, state
-from tests.spark.spouting import PIPELINED, Places
+from tests.spark.spouting import Places
 
 FIELDS = "user string, cents long, number long"
 USERS = "abcde"
@@ -102,8 +102,7 @@ def play(spark, work, provider, options, trigger, inputs, mode="deadLetter"):
 
 
 def main(inputs, **given):
-    master, settings = ("local[12]", PIPELINED) if inputs == "spouts" else ("local[2]", {})
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     play(spark, inputs=inputs, **given)
 
 

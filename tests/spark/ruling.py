@@ -9,7 +9,7 @@ import sys
 
 from statefx import openState, submit
 from tests.spark.counting import ONCE, session, tell
-from tests.spark.spouting import PIPELINED, Places
+from tests.spark.spouting import Places
 from tests.testing.ruling import Judge, given, recounted, ruled
 
 TASKS, EACH = 2, 12
@@ -60,7 +60,7 @@ def play(spark, work, provider, options, trigger):
 
 
 def main(**given):
-    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     play(spark, **given)
 
 

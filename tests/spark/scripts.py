@@ -28,7 +28,7 @@ def begin(spark, name, column, place):
 
 
 def main(mistake, place):
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = SparkSession.builder.master("local[8]").config("spark.ui.enabled", "false").getOrCreate()
     query = begin(spark, "zero", "value - value as n", place)
     if mistake == "waiting":
         query.awaitTermination(120)

@@ -22,7 +22,6 @@ from tests.spouts.numbers import PARTITIONS, Count, Emitted, Opaque, Planned
 
 KINDS = {"planned": Planned, "emitted": Emitted, "opaque": Opaque}
 PENDING = 4
-PIPELINED = {"spark.python.udf.pipelined.enabled": "true"}
 PHASES = ("emit", "execute", "prepare", "commit", "rollback")
 """What a task may be at: emitting (before the cut); executing or ending a transaction (behind it); its hooks."""
 
@@ -176,7 +175,7 @@ def play(spark, work, provider, options, trigger, silence_secs=None, location=No
 
 
 def main(master="local[8]", **given):
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     play(spark, **given)
 
 

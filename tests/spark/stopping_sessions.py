@@ -17,7 +17,7 @@ from statefx.errors import ConfigError
 from tests.spark.bolts import Count, Once, Split, word_count
 from tests.spark.counting import session, tell
 from tests.spark.running import feed, kinds, lines_of, wait_for
-from tests.spark.spouting import PIPELINED, begun
+from tests.spark.spouting import begun
 from tests.spark.test_faults import held
 
 
@@ -43,7 +43,7 @@ def spouted(split):
 
 
 def play(name, place):
-    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     feed(place / "in", a=["a b"] * 20)
     hold = place / "hold"
     hold.touch()
@@ -51,18 +51,17 @@ def play(name, place):
     lines = lines_of(spark, place / "in") if name == "stream" else spark.read.text(str(place / "in"))
     topology = spouted(Held(once, hold)) if name == "spouts" else word_count(lines, split=Held(once, hold))
     query = submit(topology, spark, place / "ck")
-    engine = query.status["engine"]
     wait_for(lambda: once.happened, "the transaction to be at work")
     spark.stop()
     wait_for(lambda: not query.isActive, "the query to end")
     error = query.exception()
     ended = error and f"{type(error).__name__}: {error}"
-    tell(**{name: {"error": ended, "log": kinds(place / "ck"), "engine": engine}})
+    tell(**{name: {"error": ended, "log": kinds(place / "ck")}})
     hold.unlink()
 
 
 def play_idle(place):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     feed(place / "in", a=["a b"])
     query = submit(word_count(lines_of(spark, place / "in")), spark, place / "ck")
     query.processAllAvailable()
@@ -117,7 +116,7 @@ def play_after_another(place):
     spark = statefx.session(config=QUIET)
     query = submit(*begun(spark, place, {"each": 1}))
     query.awaitTermination()
-    tell(after_another={"refused": refused, "engine": query.status["engine"]})
+    tell(after_another={"refused": refused})
     spark.stop()
 
 

@@ -22,7 +22,7 @@ TEXTS = {name: [f"{name} b c {number % 7}" for number in range(10)] for name in 
 
 
 def main(work, location, **settings):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     feed(f"{work}/in", a=TEXTS["a"], b=TEXTS["b"])
     lines, config = lines_of(spark, f"{work}/in"), {"topology.state.provider": "rocksdb"}
 

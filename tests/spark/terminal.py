@@ -21,7 +21,7 @@ class Slow(Split):
 
 
 def main(folder):
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = SparkSession.builder.master("local[8]").config("spark.ui.enabled", "false").getOrCreate()
     for name in ("first", "second"):
         feed(f"{folder}/{name}", a=["x y"], b=["x"])
         topology = word_count(lines_of(spark, f"{folder}/{name}"), name, split=Slow())

@@ -4,10 +4,9 @@ import pytest
 from pyspark.sql.functions import rand
 
 from statefx import FailedException, StatefulBolt, TopologyBuilder
-from statefx.errors import TransactionError
-from statefx.spark.frames import unite
 from statefx.spark.internals import keeps_shuffles
-from tests.spark.running import kinds, run, state
+from statefx.spark.staging import unite
+from tests.spark.running import run, state
 
 pytestmark = pytest.mark.slow
 
@@ -80,13 +79,9 @@ def failing(frame):
     return builder.createTopology()
 
 
-def test_a_second_attempt_over_such_a_frame_is_left_to_the_user(spark, place):
-    with pytest.raises(TransactionError, match=r"(?s)rolled back .*not yet.*write it to files"):
-        run(failing(of_grouped_rdd(spark)), spark, place / "ck")
-    assert state(place / "ck", "fails") == {}
-    assert kinds(place / "ck") == [("PREPARING", 1, 0), ("ROLLED_BACK", 1, 0)]
-
-
-def test_a_second_attempt_over_any_other_is_made(spark, place):
-    run(failing(of_list(spark)), spark, place / "ck")
-    assert len(state(place / "ck", "fails")) == len(ROWS)
+@pytest.mark.parametrize("made", [of_list, of_grouped_rdd])
+def test_a_second_attempt_reads_what_was_staged(spark, place, made):
+    frame = made(spark)
+    rows = {row.n: row.key for row in frame.collect()}
+    run(failing(frame), spark, place / "ck")
+    assert state(place / "ck", "fails") == rows

@@ -62,7 +62,6 @@ def test_a_batch_closes_once(spark, place):
         run(of(at(21)), spark, place / "ck", batchId=3)
 
 
-@pytest.mark.usefixtures("pipelined_python")
 def test_spouts_close_once(spark, place):
     of = topology(lambda builder: builder.setSpout("rows", Planned([[[1]], [[11]]]), timestamp="at"))
     for _ in range(2):

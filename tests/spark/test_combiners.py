@@ -48,7 +48,6 @@ def test_rows_of_a_dataframe_are_added_up_before_they_are_shuffled(spark, place)
     assert progress["rows"]["count"] <= 2 * 7, "a sum of each word from each of two tasks"
 
 
-@pytest.mark.usefixtures("pipelined_python")
 def test_a_worker_that_is_killed_while_it_adds_up_changes_nothing(spark, place):
     (place / "in").mkdir()
     for part in range(2):

@@ -1,11 +1,11 @@
-"""Which task gets a row, for every grouping, from a DataFrame (Spark routes) and between bolts (Python routes)."""
+"""Which task gets a row, for every grouping, from a DataFrame and between bolts."""
 
 from collections import Counter
 
 import pytest
 
 from statefx import BasicBolt, StatefulBolt, TopologyBuilder
-from tests.spark.bolts import Keep, Pass, PassBatch, Sum
+from tests.spark.bolts import Keep, Pass, Sum
 from tests.spark.running import kept, run, state
 
 pytestmark = pytest.mark.slow
@@ -46,39 +46,6 @@ def check(kind, tasks, tolerance=0):
 RAW = ("shuffle", "fields", "global", "all", "none", "local", "partialKey")
 
 
-@pytest.mark.parametrize("kind", ["shuffle", "fields", "none"])
-def test_from_a_dataframe_alone(spark, place, kind):
-    """Where several groupings read it, as below, shares are even on average only."""
-    builder = TopologyBuilder(kind)
-    builder.setStream("rows", spark.createDataFrame(ROWS, FIELDS))
-    grouped(builder.setBolt("keep", Keep(), parallelism=TASKS), kind, "rows")
-    run(builder.createTopology(), spark, place / "ck")
-    check(kind, kept(place / "ck", "keep", TASKS), tolerance=4)
-
-
-@pytest.mark.parametrize(("kind", "partitions"), [("none", TASKS), ("local", 5)])
-def test_rows_that_may_go_anywhere_stay_in_their_partition(spark, place, kind, partitions):
-    rows = spark.range(0, 200, 1, partitions).selectExpr("cast(spark_partition_id() as string) as key", "id as n")
-    builder = TopologyBuilder(kind)
-    builder.setStream("rows", rows)
-    grouped(builder.setBolt("keep", Keep(), parallelism=TASKS), kind, "rows")
-    run(builder.createTopology(), spark, place / "ck")
-    tasks = [{row[0] for row in task} for task in kept(place / "ck", "keep", TASKS)]
-    assert sum(len(partition) for partition in tasks) == partitions, "each in one task"
-    assert all(tasks)
-    assert sum(len(task) for task in kept(place / "ck", "keep", TASKS)) == 200
-
-
-def test_from_a_dataframe_by_every_grouping_at_once(spark, place):
-    builder = TopologyBuilder("raw")
-    builder.setStream("rows", spark.createDataFrame(ROWS, FIELDS))
-    for kind in RAW:
-        grouped(builder.setBolt(f"keep-{kind}", Keep(), parallelism=TASKS), kind, "rows")
-    run(builder.createTopology(), spark, place / "ck")
-    for kind in RAW:  # by content, so shares are even on average only
-        check(kind, kept(place / "ck", f"keep-{kind}", TASKS), tolerance=60)
-
-
 class Directed(BasicBolt):
     outputFields = {"default": FIELDS, "directed": FIELDS}
 
@@ -100,18 +67,6 @@ def test_between_bolts_by_every_grouping(spark, place):
         check(kind, kept(place / "ck", f"keep-{kind}", TASKS), tolerance=2)
 
 
-def test_batches_between_bolts_by_every_grouping(spark, place):
-    kinds = ("shuffle", "fields", "global", "all", "partialKey")
-    builder = TopologyBuilder("batches")
-    builder.setStream("rows", spark.createDataFrame(ROWS, FIELDS))
-    builder.setBolt("source", PassBatch(FIELDS), parallelism=2).fieldsGrouping("rows", "n")
-    for kind in kinds:
-        grouped(builder.setBolt(f"keep-{kind}", Keep(), parallelism=TASKS), kind, "source")
-    run(builder.createTopology(), spark, place / "ck")
-    for kind in kinds:
-        check(kind, kept(place / "ck", f"keep-{kind}", TASKS), tolerance=2 * TASKS)
-
-
 class Meet(StatefulBolt):
     """Notes which sources have brought each key."""
 
@@ -120,24 +75,6 @@ class Meet(StatefulBolt):
 
     def execute(self, tup, collector):
         self.state.put(tup.key, sorted({*self.state.get(tup.key, []), tup._source}))
-
-
-def test_equal_keys_of_a_dataframe_and_of_a_bolt_meet(spark, place):
-    """The JVM routes the one, Python the other."""
-    rows = [(f"schlüssel-{number}", number) for number in range(100)]
-    builder = TopologyBuilder("meet")
-    builder.setStream("raw", spark.createDataFrame(rows, FIELDS))
-    builder.setStream("first", spark.createDataFrame(rows, FIELDS))
-    builder.setBolt("bolt", Pass(FIELDS), parallelism=2).shuffleGrouping("first")
-    builder.setBolt("early", Meet(), parallelism=TASKS).fieldsGrouping("raw", "key").fieldsGrouping("first", "key")
-    builder.setBolt("late", Meet(), parallelism=TASKS).fieldsGrouping("raw", "key").fieldsGrouping("bolt", "key")
-    run(builder.createTopology(), spark, place / "ck")
-    both = {"early": ["first", "raw"], "late": ["bolt", "raw"]}
-    for component, sources in both.items():
-        assert state(place / "ck", component) == {key: sources for key, _ in rows}
-    # and a DataFrame read at the first level chooses the same tasks as one that is read late
-    for task in range(TASKS):
-        assert state(place / "ck", "early", task).keys() == state(place / "ck", "late", task).keys()
 
 
 def test_diamond_fan_out_and_skipped_levels(spark, place):

@@ -9,8 +9,6 @@ from statefx.spark.internals import got_closed_worker
 from statefx.spark.parallel import with_open_workers
 from tests.spark.idle_workers import drop_closed, factories, idle
 
-pytestmark = pytest.mark.usefixtures("pipelined_python")
-
 
 def pids(session):
     """The workers of two tasks."""

@@ -14,8 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from statefx.spark import internals
-from tests.spark.running import lines_of, shown, wait_for
-from tests.spark.test_faults import held
+from tests.spark.running import lines_of, wait_for
 
 SCHEMA = pa.schema([("number", pa.int32(), False), ("name", pa.binary())])
 COLUMNS = "number int not null, name binary"
@@ -43,7 +42,6 @@ def context(spark):
 def test_a_context_that_runs(context):
     assert not internals.is_stopped(context)
     assert not internals.stopped_here(context)
-    assert internals.task_tries(context) == 1  # of local[n]
 
 
 @pytest.mark.slow
@@ -202,21 +200,6 @@ def test_a_stream_that_is_read_twice_has_one_source(spark, place):
 
 
 @pytest.mark.slow
-def test_partitions_of_a_batch(spark):
-    assert internals.partitions(spark.range(0, 10, 1, 5)) == 5
-
-
-# ---- physical plans and shuffles
-
-
-CHAIN = """\
-00 MapInArrow Stage(target#11, kind#12)#4, false
-01 +- Exchange shufflepartitionidpassthrough(target#11, 2), REPARTITION_BY_NUM, [plan_id=30]
-02    +- MapInArrow Stage(c0#1)#3, [target#11], false
-"""
-
-
-@pytest.mark.slow
 def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spark, schema):
     def mapped(rows):
         return spark.range(0, rows, 1, rows).mapInArrow(named, schema)
@@ -237,51 +220,27 @@ def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spar
         assert internals.condition_upon_map(without) is None
 
 
-@pytest.mark.parametrize(
-    ("below", "found"),
-    [
-        ("03       +- Exchange RoundRobinPartitioning(2)\n04          +- *(1) Scan ExistingRDD[c0#1]\n", [3, 1]),
-        ("03       +- *(1) Project [a\nb]\n04          +- Exchange hashpartitioning(c0#1, 2)\n", [4, 1]),
-        ("03       +- Coalesce 2\n04          +- *(1) Scan ExistingRDD[c0#1]\n", [1]),
-        ("03       +- Union\n04          :- Exchange a\n05          :  +- Scan b\n06          +- Exchange c\n", [1]),
-    ],
-)
-def test_shuffles_are_found_in_the_text_of_a_plan(below, found):
-    assert internals.exchanges(CHAIN + below, stages=2) == found
-
-
-def test_a_plan_of_another_form_has_no_names():
-    assert internals.exchanges(CHAIN, stages=3) == []
-    assert internals.exchanges("00 LocalTableScan <empty>\n", stages=1) == []
-
-
-def stages(spark, schema, number=2):
-    """A chain of two stages and what wrote them: a MapInArrow, a shuffle, a MapInArrow."""
-    lower, upper = (internals.mapping(named, schema, columns) for columns in (["id"], ["number", "name"]))
-    return upper(lower(spark.range(0, 6, 1, 2)).repartitionById(number, "number"))
-
-
-@pytest.fixture
-def plain(spark):
-    """A session whose plans have the form that those of topologies have."""
-    session = internals.clone(spark)
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    internals.activate(session)
-    yield session
-    internals.activate(spark)
+@pytest.mark.slow
+def test_sources_that_let_go_of_what_was_read_are_known(spark, place):
+    reading = spark.readStream.schema("value string")
+    rate = spark.readStream.format("rate")
+    for keeping in (reading.text(str(place)), reading.option("cleanSource", "OFF").text(str(place)), rate.load()):
+        assert not internals.lets_go(keeping.filter("1 = 1"))
+    cleaned = spark.readStream.schema("value string").option("CLEANSOURCE", "delete").json(str(place))
+    for letting in (cleaned, cleaned.union(reading.text(str(place)))):
+        assert internals.lets_go(letting)
+    socket = spark.readStream.format("socket").option("host", "localhost").option("port", 9).load()
+    assert internals.lets_go(socket)
 
 
 @pytest.mark.slow
-def test_stages_have_the_names_that_were_set_when_their_shuffles_were_made(spark, plain, schema, context):
-    tag = f"named-{uuid4().hex}"
-    frame = stages(plain, schema)
-    with internals.own_properties(context) as own:
-        context.addJobTag(tag)
-        internals.make_shuffles(frame, 2, own, ["below", f"first {tag}", f"second {tag}"])
-        assert len(internals.collected(frame, "name")) == 6
-    wait_for(lambda: internals.ended_jobs(context, tag), "the job to be known")
-    names = wait_for(lambda: {each["name"] for each in shown(spark, "stages") if tag in each["name"]}, "stages")
-    assert names == {f"first {tag}", f"second {tag}"}
+def test_shuffles_of_a_frame_are_seen(spark, place):
+    """Of its own plan, and of what Spark has computed before it."""
+    plain = spark.range(0, 6, 1, 2)
+    grouped = plain.rdd.groupBy(lambda row: 1).map(len).toDF("int")
+    for frame in (plain.repartition(3), plain.groupBy(plain.id % 2).count(), grouped):
+        assert internals.has_shuffles(frame)
+    assert not internals.has_shuffles(plain.filter("id > 1"))
 
 
 # ---- jobs
@@ -305,28 +264,3 @@ def test_jobs_and_stages_are_known_by_their_tag(spark, context):
     assert [internals.stages_completed(context, job) for job in sorted(jobs)] == [2, 1]
     assert internals.stages_completed(context, 1_000_000) is None
     assert internals.stage_tries(context, 1_000_000) is None
-
-
-@pytest.mark.slow
-def test_a_job_waits_for_slots_while_another_holds_them_all(spark, context, place):
-    tag, hold, slots = f"waits-{uuid4().hex}", place / "hold", internals.task_slots(context)
-    hold.touch()
-    pool = context._jsc.sc().taskScheduler().rootPool()
-
-    def waiting():
-        context.addJobTag(tag)
-        context.parallelize([1], 1).count()
-
-    first = threading.Thread(target=lambda: context.parallelize(range(slots), slots).foreach(lambda _: held(hold)))
-    second = threading.Thread(target=waiting)
-    try:
-        first.start()
-        wait_for(lambda: pool.runningTasks() == slots, "all slots to be taken")
-        assert not internals.waits_for_slots(context, tag)
-        second.start()
-        wait_for(lambda: internals.waits_for_slots(context, tag), "the second job to wait")
-    finally:
-        hold.unlink()
-        first.join()
-        second.join()
-    assert not internals.waits_for_slots(context, tag)

@@ -24,7 +24,6 @@ def counts(location):
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("pipelined_python")
 def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place, monkeypatch):
     topic = kafka.topic(partitions=3)
     for partition in range(3):
@@ -63,7 +62,6 @@ def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, pla
     assert kafka.group_offsets("on-spark", topic) in told
 
 
-@pytest.mark.usefixtures("pipelined_python")
 def test_the_program_of_the_page_runs(spark, kafka, place, monkeypatch, capsys):
     kafka.topic(name="payments")
     kafka.topic(name="totals")

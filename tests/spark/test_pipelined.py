@@ -86,28 +86,12 @@ def many(tasks, levels=1):
     return builder.createTopology()
 
 
-@pytest.mark.usefixtures("pipelined_python")
-@pytest.mark.parametrize(
-    ("tasks", "told"),
-    [
-        (
-            5,
-            'need 10 slots of Spark. local[8] has 8. Take statefx.session("statefx-tests"), which has 32, or',
-        ),
-        (20, "need 40 slots of Spark. local[8] has 8. Take local[40] or more (slots are threads there, not cores)"),
-    ],
-)
-def test_too_few_slots_are_told_before_anything_runs(spark, place, tasks, told):
+def test_too_few_slots_are_told_before_anything_runs(spark, place):
     with pytest.raises(ConfigError) as refused:
-        submit(many(tasks, 2), spark, place / "ck")
-    assert told in str(refused.value)
-    assert not (place / "ck").exists()
-
-
-def test_a_session_whose_python_is_not_pipelined_is_told_before_anything_runs(spark, place):
-    remedy = 'Call spark.stop(), and build it with statefx.session("statefx-tests")'
-    with pytest.raises(ConfigError, match=re.escape(remedy)):
-        submit(many(1, 2), spark, place / "ck")
+        submit(many(20, 2), spark, place / "ck")
+    assert "need 40 slots of Spark. local[32] has 32. Call spark.stop(), and take local[40] or more" in str(
+        refused.value
+    )
     assert not (place / "ck").exists()
 
 
@@ -175,7 +159,6 @@ def netty_mb(spark):
     return spark._jvm.io.netty.util.internal.PlatformDependent.usedDirectMemory() / 1e6
 
 
-@pytest.mark.usefixtures("pipelined_python")
 def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark, place):
     """Three transactions of 100 MB are in flight, and a bolt has not taken the second row of the first."""
     builder = TopologyBuilder("wide")
@@ -209,7 +192,6 @@ class Named(StatefulBolt):
         self.counts.put(tup.key, self.counts.get(tup.key, 0) + 1)
 
 
-@pytest.mark.usefixtures("pipelined_python")
 @pytest.mark.parametrize("kind", ["PROCESSED", "COMMITTING"])
 def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, kind):
     """What was emitted is of a run that is over: the slots of the next one waited 600 s for it."""
@@ -302,8 +284,10 @@ def test_an_idle_topology_gets_its_ticks_and_nothing_else(told, kind):
 def test_two_topologies_in_one_session(told):
     found = told("two_topologies")
     assert [each["error"] for each in found["both"]] == [None, None]
-    assert [each["engine"] for each in found["both"]] == ["pipelined", "pipelined"]
     assert [each["right"] for each in found["both"]] == [True, True]
-    assert "need 4 slots of Spark. local[12] has 12, of which other topologies hold 10. Take" in found["third"]
+    assert (
+        "need 4 slots of Spark. local[12] has 12, of which other topologies hold 10. Call spark.stop(), and take"
+        in found["third"]
+    )
     assert "or local[14] or more" in found["third"]
     assert not found["third_has_begun"]

@@ -1,20 +1,17 @@
-"""Inputs that can't be tried again as they are: Spark's query is started again, within the same bounds."""
+"""Rows are staged once for all attempts; staging that fails is tried again, within a bound."""
 
-import logging
 import os
-from pathlib import Path
+import signal
+import time
 
 import pytest
 from pyspark.sql.functions import udf
 
 from statefx import StatefulBolt, TopologyBuilder
-from statefx.errors import FailedException, TransactionTimeoutError
+from statefx.errors import AttemptsExhaustedError, FailedException
 from tests.spark.bolts import Once
 from tests.spark.drivers import log_of
-from tests.spark.running import feed, kinds, lines_of, reasons, run, state
-from tests.spark.test_faults import held, timed
-
-__all__ = ["timed"]
+from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +20,10 @@ NOW = {"trigger": {"availableNow": True}}
 
 
 class Fails(StatefulBolt):
-    """Counts how often a key comes, and does something odd in the second transaction."""
+    """Counts how often a key comes, and fails the first attempt of the second transaction."""
 
-    def __init__(self, odd):
-        self.odd = odd
+    def __init__(self, once):
+        self.once = once
 
     def open(self, context):
         self.context = context
@@ -36,23 +33,22 @@ class Fails(StatefulBolt):
 
     def execute(self, tup, collector):
         self.counts.put(tup[0], self.counts.get(tup[0], 0) + 1)
-        if self.context.txid == 2:
-            self.odd()
+        if self.context.txid == 2 and self.once:
+            raise FailedException("the feed is stale")
 
 
-def counting(frame, odd):
+def counting(frame, once=False):
     builder = TopologyBuilder("counting")
     builder.setStream("rows", frame)
-    builder.setBolt("count", Fails(odd), parallelism=2).fieldsGrouping("rows", "value")
+    builder.setBolt("count", Fails(once), parallelism=2).fieldsGrouping("rows", "value")
     return builder.createTopology()
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, caplog, shuffled):
-    """An executor lost since then would have it partly computed again, and its rows routed otherwise."""
+def test_another_attempt_reads_what_was_staged(spark, place, shuffled):
+    """Rule 15.2: also of a DataFrame that would be computed otherwise the second time."""
     feed(place / "in", **FILES)
     computed = place / "computed"
-    once = Once(place)
 
     @udf("string")
     def noted(value):
@@ -60,43 +56,63 @@ def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, c
             file.write(f"{value}\n")
         return value
 
-    def odd():
-        if once:
-            raise FailedException("the feed is stale")
-
     lines = lines_of(spark, place / "in").select(noted("value").alias("value"))
-    frame = lines.repartition("value") if shuffled else lines
-    with caplog.at_level(logging.WARNING, "statefx"):
-        run(counting(frame, odd), spark, place / "ck", **NOW)
+    run(counting(lines.repartition("value") if shuffled else lines, Once(place)), spark, place / "ck", **NOW)
     assert state(place / "ck", "count") == dict.fromkeys(FILES["a"] + FILES["b"], 1)
     assert log_of(place).generation == 1
-    assert ("Spark's query is started again" in caplog.text) is shuffled
-    told = reasons(place / "ck")
-    # Spark may give a task a worker whose connection it has closed with a query that was stopped before.
-    (stale,) = [reason for reason in told if "ClosedChannelException" not in reason]
-    assert "the feed is stale" in stale
-    tries = 1 + len(told)
-    assert computed.read_text(encoding="ascii").split("\n").count("b 0") == tries
-    rolled_back = [(kind, 2, attempt) for attempt in range(tries - 1) for kind in ("PREPARING", "ROLLED_BACK")]
-    assert kinds(place / "ck")[-2 * tries :] == [
-        *rolled_back,
-        ("PREPARING", 2, tries - 1),
-        ("COMMITTING", 2, tries - 1),
-    ]
-
-
-def test_tries_over_renewed_inputs_are_bounded_as_all_others(spark, place, timed):
-    feed(place / "in", **FILES)
-    hold = str(place / "hold")
-    Path(hold).touch()
-    timed(lambda: kinds(place / "ck")[-1][:2] == ("PREPARING", 2))
-    config = {"topology.transaction.attempts.max": 2, "topology.transaction.timeout.secs": 1}
-    frame = lines_of(spark, place / "in").repartition("value")
-    with pytest.raises(TransactionTimeoutError, match=r"transaction 2 failed 2 times.*took longer than") as caught:
-        run(counting(frame, lambda: held(hold)), spark, place / "ck", config, **NOW)
-    os.unlink(hold)
-    assert (caught.value.txid, caught.value.attempts, caught.value.timeout) == (2, 2, True)
-    assert [record for record in kinds(place / "ck") if record[0] == "ROLLED_BACK"] == [
+    assert computed.read_text(encoding="ascii").split("\n").count("b 0") == 1
+    assert kinds(place / "ck")[-4:] == [
+        ("PREPARING", 2, 0),
         ("ROLLED_BACK", 2, 0),
-        ("ROLLED_BACK", 2, 1),
+        ("PREPARING", 2, 1),
+        ("COMMITTING", 2, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shuffled", "says"),
+    [(True, r"Spark's query had to be started again 3 times"), (False, r"transaction 2 failed 2 times")],
+)
+def test_staging_that_fails_each_time_ends_the_query(spark, place, shuffled, says):
+    """Where Spark keeps a shuffle, only a new query computes it anew; both are bounded."""
+    feed(place / "in", **FILES)
+
+    @udf("string")
+    def killing(value):
+        if value == "b 0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    lines = lines_of(spark, place / "in")
+    frame = (lines.repartition("value") if shuffled else lines).select(killing("value").alias("value"))
+    config = {"topology.transaction.attempts.max": 2}
+    with pytest.raises(AttemptsExhaustedError, match=says):
+        run(counting(frame), spark, place / "ck", config, **NOW)
+    assert state(place / "ck", "count") == dict.fromkeys(FILES["a"], 1)
+    assert kinds(place / "ck")[-1] == ("COMMITTING", 1, 0)  # nothing has begun that could not be read
+
+
+class There(StatefulBolt):
+    """Looks for the file that its row was read from, until it is gone or two seconds are over."""
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        path, end = tup.path.removeprefix("file://"), time.monotonic() + 2
+        while os.path.exists(path) and time.monotonic() < end:
+            time.sleep(0.01)  # noqa: TID251 - a wait with a bound
+        self.state.put(os.path.basename(path), os.path.exists(path))
+
+
+def test_a_source_keeps_what_is_not_committed(spark, place):
+    """Spark tells it to let go of a batch when it plans the next one."""
+    feed(place / "in", a=["x"], b=["x"], c=["x"])
+    reading = spark.readStream.schema("value string").option("cleanSource", "delete")
+    frame = reading.option("maxFilesPerTrigger", 1).text(str(place / "in")).selectExpr("input_file_name() as path")
+    builder = TopologyBuilder("cleaned")
+    builder.setStream("rows", frame)
+    builder.setBolt("there", There()).globalGrouping("rows")
+    run(builder.createTopology(), spark, place / "ck", **NOW)
+    assert state(place / "ck", "there") == {"a": True, "b": True, "c": True}
+    wait_for(lambda: not (place / "in" / "a").exists(), "the first file to be cleaned away")

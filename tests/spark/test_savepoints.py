@@ -80,7 +80,6 @@ class Opaque(Numbers, OpaquePartitionedTransactionalSpout):
 
 
 @pytest.mark.parametrize(("kind", "provider"), [(Planned, "memory"), (Opaque, "rocksdb")])
-@pytest.mark.usefixtures("pipelined_python")
 def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(spark, place, kind, provider):
     """Several threads take savepoints while transactions go on: what each holds fits what its spouts had emitted."""
     limit = place / "limit"

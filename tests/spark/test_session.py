@@ -116,16 +116,13 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
 def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
     found = told["after_another"]
     assert 'no session takes once it runs. Call spark.stop(), and build it with statefx.session("' in found["refused"]
-    assert found["engine"] == "pipelined"
 
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(told):
-    assert told["stream"]["error"] is None
+def test_a_session_that_is_stopped_fails_what_is_at_work_and_ends_what_waits(told):
     assert told["batch"]["error"] == "TransactionError: the SparkContext was stopped while the query was running"
-    assert told["spouts"]["engine"] == "pipelined"
-    assert told["spouts"]["error"] == told["batch"]["error"]
+    assert told["spouts"]["error"] == told["stream"]["error"] == told["batch"]["error"]
     assert "COMMITTING" not in str([told["stream"], told["batch"], told["spouts"]])
     assert told["idle"]["error"] is None
     assert told["idle"]["log"][-1] == ["COMMITTING", 1, 0]  # which commits

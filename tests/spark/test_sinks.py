@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 from pyspark.sql.functions import count, lit, split
 
-from statefx import CollectSink, FileSink, ForeachTransactionSink, SqlSink, TopologyBuilder, submit
-from statefx.spark.deadline import Deadline
+from statefx import FileSink, ForeachTransactionSink, SqlSink, TopologyBuilder, submit
 from tests.spark.bolts import Count, recount
 from tests.spark.running import feed, lines_of, run
 
@@ -118,29 +117,3 @@ def test_a_query_that_is_stopped_during_a_call_ends_and_the_next_one_calls_again
         trigger={"availableNow": True},
     )
     assert called == [(1, 1)]
-
-
-class Watched(CollectSink):
-    """Notes how many deadlines run while it is given rows."""
-
-    def show(self, txid, rows):
-        super().show(txid, rows)
-        seen.append(len(running))
-
-
-running, seen = [], []
-
-
-def test_the_timeout_of_a_transaction_does_not_run_while_its_sinks_commit(spark, place, monkeypatch):
-    """It is decided: however long a target takes, nothing may be given up (rule 6.5)."""
-    enter, leave = Deadline.__enter__, Deadline.__exit__
-    monkeypatch.setattr(Deadline, "__enter__", lambda self: running.append(self) or enter(self))
-    monkeypatch.setattr(Deadline, "__exit__", lambda self, *error: running.remove(self) or leave(self, *error))
-    feed(place / "in", a=TEXTS["a"])
-    builder = TopologyBuilder("watched")
-    builder.setStream("lines", lines_of(spark, place / "in"))
-    sink = Watched()
-    builder.setSink("out", sink).globalGrouping("lines")
-    run(builder.createTopology(), spark, place / "ck", {}, trigger={"availableNow": True})
-    assert len(sink.rows) == len(TEXTS["a"])
-    assert seen == [0]

@@ -25,7 +25,7 @@ def started(place):
     feed(place / "in", **{f"f{number}": LINES for number in range(FILES)})
     job = place / "job.py"
     job.write_text(program((ROOT / "docs" / "operations.md").read_text(encoding="utf-8")), encoding="utf-8")
-    command = [SUBMIT, "--master", "local[2]", "--conf", "spark.ui.enabled=false", job, place / "in", place / "ck"]
+    command = [SUBMIT, "--master", "local[4]", "--conf", "spark.ui.enabled=false", job, place / "in", place / "ck"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with (place / "run.log").open("w+") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)

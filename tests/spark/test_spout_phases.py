@@ -11,7 +11,7 @@ from tests.spark.drivers import log_of
 from tests.spark.running import BOUND_SECS, wait_for
 from tests.spark.spouting import PENDING, PHASES, Places, config, expected, outcome, spouts
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("pipelined_python")]
+pytestmark = pytest.mark.slow
 
 ON = {"processingTime": "0 seconds"}
 HELD = {

@@ -11,7 +11,7 @@ from tests.spark.running import BOUND_SECS, run, state, wait_for
 from tests.spark.test_faults import held
 from tests.spouts.numbers import ALL, Count, Planned, Whole, topology
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("pipelined_python")]
+pytestmark = pytest.mark.slow
 
 
 class Killed(KilledOnce, Count):

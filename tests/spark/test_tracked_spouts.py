@@ -108,7 +108,6 @@ def check_dedup(place):
     assert not (place / "failed").exists()  # a message that a bolt fails fails its transaction
 
 
-@pytest.mark.usefixtures("pipelined_python")
 def test_a_trigger_that_ends_is_refused_before_anything_runs(spark, place):
     tracking.prepared(place, 1)
     topology = tracking.topology(place, 1)

@@ -1,12 +1,9 @@
 """The whole way once: counts over streams and batches are those of a plain recount."""
 
-from functools import partial
-
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
 from statefx import TopologyBuilder, submit
-from statefx.coordinator.orders import OrderSender
 from tests.spark.bolts import Count, Keep, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kept, kinds, lines_of, run, state
 
@@ -41,17 +38,6 @@ def test_a_file_stream_in_several_transactions(spark, place):
     query = run(topology, spark, place / "ck", config, trigger={"availableNow": True})  # nothing new
     assert query.lastProgress is None
     assert state(place / "ck", "count") == recount([*ALL, "late d"])
-
-
-def test_orders_that_are_too_large_to_travel_with_the_job(spark, place, monkeypatch):
-    """Each task reads its own line of a file; in the second run, the versions at which their state stands."""
-    monkeypatch.setattr("statefx.spark.engine.OrderSender", partial(OrderSender, carried_bytes_max=0))
-    for names in ("ab", "cd"):
-        feed(place / "in", **{name: TEXTS[name] for name in names})
-        run(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger={"availableNow": True})
-    assert state(place / "ck", "count") == recount(ALL)
-    assert (place / "ck/orders").is_dir()
-    assert list((place / "ck/orders").iterdir()) == []
 
 
 def test_a_stream_that_goes_on_until_it_is_stopped(spark, place):

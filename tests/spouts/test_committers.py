@@ -142,7 +142,7 @@ def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_ord
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_behind_a_committer_sees_a_batch_before_the_one_before_it_is_decided(seed, tmp_path):
     """Unlike in Storm, their `execute` is ordered as well, and so is C, which is no committer."""
-    flow = Flow(tmp_path, seed=seed, processes=2).drain()
+    flow = Flow(tmp_path, seed=seed).drain()
     for txid in list(ROWS)[1:]:
         decided = flow.calls.index(f"COMMITTING({txid - 1}, 0)")
         ordered = [number for number, call in enumerate(flow.calls) if call[0] in "bcd" and call[2] == txid]

@@ -137,7 +137,7 @@ def drive(chance, of, place, crashes, again=None):
             if driver is None:
                 crash = chance.randint(10, 60) if crashes and chance.random() < 0.7 else None
                 # A small log is folded often, and small orders go by a file.
-                limits = Limits(fold_after=chance.choice([2, 100]), carried_bytes_max=chance.choice([0, 1 << 20]))
+                limits = Limits(fold_after=chance.choice([2, 100]))
                 options = {"now": clock, "crash_at": crash, "seed": chance.randint(0, 99), "limits": limits}
                 driver = timed.begun(of, place, **options)
             clock += timedelta(seconds=chance.choice([0, 3, 11]))

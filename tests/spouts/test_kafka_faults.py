@@ -19,8 +19,7 @@ from statefx.connectors.kafka import calls, clients, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
-from statefx.testing import TopologyTester
-from statefx.testing.engine import Limits
+from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails
 from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology, trim
@@ -242,7 +241,7 @@ def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path
     ending = spout(kafka, topic)
     ending.open(Context({"topology.transactional.id": "gone"}, "records", -1, 1, 1))
     ending.initPartitions({})
-    readers = reading.Readers(spout(kafka, topic).clients, "group", 30.0, lambda *gone: None)
+    readers = reading.Readers(spout(kafka, topic).clients, "group", 120.0, lambda *gone: None)
     known = readers.topic_id(topic)
     kafka.kill()
     try:

@@ -156,7 +156,7 @@ def drive(chance, of, place, crashes):
         try:
             if driver is None:
                 crash = chance.randint(10, 90) if crashes and chance.random() < 0.7 else None
-                limits = Limits(fold_after=chance.choice([2, 100]), carried_bytes_max=chance.choice([0, 1 << 20]))
+                limits = Limits(fold_after=chance.choice([2, 100]))
                 options = {"now": clock, "crash_at": crash, "seed": chance.randint(0, 99), "limits": limits}
                 driver = timed.begun(of, place, **options)
             clock += timedelta(seconds=chance.choice([0, 3, 11, 60 if done else 4]))

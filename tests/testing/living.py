@@ -1,8 +1,11 @@
-"""A tester whose tasks live in runs, as those of the pipelined engine do; what is lost or frozen is up to chance."""
+"""A tester in which chance decides what is lost or frozen, as machines and connections are on Spark."""
 
 import random
 
-from statefx.testing import TopologyTester
+from statefx.protocol.identity import TaskId
+from statefx.protocol.messages import SlotId
+from statefx.runtime.bolts import ProcessGone
+from statefx.testing import Crash, TopologyTester
 
 CHANCES = {"lose": 0.003, "cut": 0.003, "freeze": 0.003, "miss": 0.02, "thaw": 0.014, "time_out": 0.002}
 """How likely each is at a step: a slot's process dies; a connection is lost; a slot freezes; the driver misses the
@@ -10,7 +13,7 @@ sign of life of one that is frozen; all frozen ones wake; an attempt takes too l
 
 
 class LivingTester(TopologyTester):
-    """Runs the same slots as Spark's pipelined engine would, over channels in this process.
+    """Breaks slots and connections.
 
     Parameters
     ----------
@@ -114,3 +117,63 @@ class LivingTester(TopologyTester):
     def step_orphans(self):
         """Let something happen to a slot that has lost its driver; tell whether anything could."""
         return self._engine.step()
+
+
+def _once(tester, moment, do):
+    """Call `do` at a moment that is next, or at the first one that begins so, where that ends with a slash."""
+
+    def look(found):
+        if found.startswith(moment):
+            tester._steps.each_moment = lambda found: None
+            do()
+
+    if moment.endswith("/"):
+        tester._steps.each_moment = look
+    else:
+        tester.when(moment, do)
+
+
+def lose_run(tester, moment):
+    """Let the run of all slots be lost at a moment, once; each of them goes on until it notices."""
+    _once(tester, moment, lambda: tester._engine.runs[-1].fail("it was lost"))
+
+
+def left_behind(tester, txid=1):
+    """Return how many times tasks have prepared a transaction in attempts that failed."""
+    done = [step for step in tester.steps if step.startswith("after prepare") and step.endswith(f" for {txid}")]
+    return len(done) - len(set(done))
+
+
+class Zombie:
+    """The slot of a task freezes at a moment of its own, as by SIGSTOP, and the driver misses its sign of life.
+
+    Attributes
+    ----------
+    slot : LocalSlot or None
+        None: the moment has not come.
+    """
+
+    def __init__(self, tester, moment, component, task=0):
+        self.slot = None
+        self._engine = tester._engine
+        self._place = SlotId(*tester._launch.plan.place[TaskId(component, task)])
+        _once(tester, moment, self._freeze)
+
+    def _freeze(self):
+        run = self._engine.runs[-1]
+        self.slot = run.slots[self._place]
+        self.slot.frozen = True
+        run.fail("silence")
+        try:
+            self.slot._pause()
+        except ProcessGone as gone:  # what it was writing stays as it is, as after a crash
+            raise Crash("killed while it was frozen") from gone
+
+    def go_on(self):
+        """Let it go on to its end, here and now, if it is frozen; called by anyone but itself."""
+        if self.slot is None:
+            return
+        self.slot.frozen = False
+        self.slot._hang_up()
+        while not self.slot.ended:
+            self.slot.step()

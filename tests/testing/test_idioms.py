@@ -1,5 +1,6 @@
 """What comes to mind to somebody who knows dicts, Spark and pandas, and is told what to write here instead."""
 
+import re
 from collections import namedtuple
 from collections.abc import Callable
 from copy import deepcopy
@@ -171,8 +172,8 @@ def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place: Pa
         with pytest.raises(BoltError) as caught:
             tester.send({"lines": [("a",)]})
     assert [entry.name for entry in caught.traceback][1:] == ["send", "_transact", "_driving"]
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert caught.value.__cause__.__traceback__ is not None
+    shown = re.findall(r'File ".*/(.+)", line \d+, in (.+)', str(caught.value.__cause__))
+    assert shown == [("test_idioms.py", "execute"), ("test_idioms.py", "divides")]
 
 
 def test_a_view_can_not_be_written(place: Path) -> None:

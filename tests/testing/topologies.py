@@ -79,10 +79,8 @@ class Total(Stateful, BatchBolt):
         journal.append((what, txid, self.context.attempt, self.state.get("txid", 0)))
 
 
-SMALL = Limits(
-    SnapshotPolicy(min_bytes=1, ratio=0), fold_after=10, sweep_every=1, min_age_secs=0.0, carried_bytes_max=0
-)
-"""A snapshot of one task in each transaction, a sweep, and orders in files."""
+SMALL = Limits(SnapshotPolicy(min_bytes=1, ratio=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
+"""A snapshot of one task, and a sweep, in each transaction."""
 
 
 class Works(TransactionalSpout):
@@ -162,7 +160,12 @@ class Driver:
         self.folder = place / name
         self.cache = place / "cache"
         self.journal: list[tuple[Any, ...]] = []
-        self.config: dict[str, Any] = {"topology.state.provider": REFERENCES[provider], "journal": self.journal}
+        self.failed: list[int] = []
+        self.config: dict[str, Any] = {
+            "topology.state.provider": REFERENCES[provider],
+            "journal": self.journal,
+            "failed": self.failed,
+        }
         self._made: list[TopologyTester] = []
 
     def start(self, topology: Topology | None = None, **arguments: Any) -> TopologyTester:
@@ -183,6 +186,8 @@ class Driver:
 
 class Witness(Stateful, BatchBolt):
     """Writes every call into the list ``config["journal"]``; raises what ``config["failing"]`` has for a hook.
+
+    Which task does goes into the list ``config["failed"]``.
 
     Keeps how many values it has seen, in state and, as users do, in an attribute.
     """
@@ -224,6 +229,7 @@ class Witness(Stateful, BatchBolt):
         config["journal"].append((hook, self.context.txid, self.context.attempt, *more))
         failing = config.get("failing", {}).get(hook)
         if failing:
+            config["failed"].append(self.context.task)
             raise failing.pop(0)
 
 

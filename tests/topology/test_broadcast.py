@@ -30,11 +30,11 @@ def made(base, hooks):
     return type("Check", (base,), hooks)()
 
 
-def wired(bolt, *groupings):
+def wired(bolt, *groupings, tasks=2):
     builder = TopologyBuilder("checked")
     builder.setStream("payments", rows("account string, cents long"))
     builder.setStream("rules", rows("name string, cents long"))
-    declarer = builder.setBolt("check", bolt, 2)
+    declarer = builder.setBolt("check", bolt, tasks)
     for name, *given in groupings:
         getattr(declarer, name)(*given)
     used = {source for _, source, *_ in groupings}
@@ -110,10 +110,7 @@ def test_broadcast_inputs_move_no_key():
 
 
 def test_rules_of_a_dataframe_pass_one_task_and_have_barriers():
-    topology = wired(made(StatefulBolt, {**STATE, "executeBroadcast": hears}), PAYMENTS, RULES).createTopology()
-    plan = compile_plan(topology)
-    assert [(edge.source, edge.grouping.kind, edge.target) for edge in plan.raw] == [
-        ("payments", "shuffle", "__ingest-payments"),
-        ("rules", "global", "__ingest-rules"),
-    ]
-    assert plan.broadcast_channels("check", 1) == {(1, "__ingest-rules", 0)}
+    bolt = made(StatefulBolt, {**STATE, "executeBroadcast": hears})
+    plan = compile_plan(wired(bolt, PAYMENTS, RULES, tasks=9).createTopology())
+    assert {name: plan.components[name].parallelism for name in plan.streams} == {"payments": 3, "rules": 1}
+    assert plan.broadcast_channels("check", 1) == {(1, "rules", 0)}

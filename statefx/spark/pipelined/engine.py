@@ -29,14 +29,18 @@ from statefx.spark.labels import Labels
 from statefx.spark.pipelined.control import ControlServer
 from statefx.spark.pipelined.level import LivingLevel, Rendezvous
 from statefx.spark.pipelined.plan import RunPlan
-from statefx.spark.session import is_local
+from statefx.spark.session import PIPELINED_PYTHON, is_local
 from statefx.spark.worker import Parcel
 
 logger = logging.getLogger("statefx")
 
-FILLER_BYTES = 32_000
+FILLERS = 1, 32_000
 """Behind the barriers, so that Spark's shuffle sends what it has gathered: it does when 0.9 of 32 KB are full, or after
 50 ms (spark.shuffle.streaming.networkBufferSize, ...MaxWaitTimeMs)."""
+
+FILLERS_PLAIN = 2, 70_000
+"""The same in a session whose Python workers are not pipelined: what they send waits in a buffer of 64 KB. The second
+batch pushes the end of the first one out, and its own end may stay there."""
 
 END_SECS = 5.0
 """How long the slots of a run may take to end when they are told to; then Spark's job is cancelled."""
@@ -45,9 +49,12 @@ END_SECS = 5.0
 _open: weakref.WeakSet[PipelinedEngine] = weakref.WeakSet()
 
 
-def held_slots() -> int:
-    """Return how many of Spark's slots the topologies of this process hold that have not ended."""
-    return sum(len(engine.slots) for engine in list(_open))
+def held_slots(but: str = "") -> int:
+    """Return how many of Spark's slots the topologies of this process hold that have not ended.
+
+    `but` is the checkpoint of one that is about to end, since another driver of it starts.
+    """
+    return sum(len(engine.slots) for engine in list(_open) if engine.checkpoint != but)
 
 
 def warm_up(session: SparkSession, plan: Plan) -> None:
@@ -95,12 +102,16 @@ class PipelinedEngine(RunEngine):
         host = "127.0.0.1" if is_local(session.sparkContext) else str(conf.get("spark.driver.host"))
         self._host, self._bind = host, str(conf.get("spark.driver.bindAddress", host))
         self._port = port
+        self._calls = f"statefx-{uuid.uuid4().hex}"
+        """The tag of all jobs that calls on the driver run."""
+        self._fillers = FILLERS if conf.get(PIPELINED_PYTHON, "false") == "true" else FILLERS_PLAIN
         self._workers = 0
         self.reached = False
         """Whether any slot has ever reached the driver."""
         details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
         _open.add(self)
-        self._labels = Labels(deployment.name, deployment.plan, details)
+        self.staged, self.checkpoint = deployment.staged, deployment.storage.url
+        self.labels = Labels(deployment.name, deployment.plan, details)
 
     def close(self) -> None:
         """End the run."""
@@ -130,6 +141,7 @@ class PipelinedEngine(RunEngine):
         """End what is under way; called by any thread."""
         self._stopping_event.set()
         super().stop()
+        self.cancel_tag(self._calls)
 
     def job_over(self, run: SparkRun, error: Exception | None) -> None:
         """Tell that Spark's job has ended."""
@@ -148,8 +160,17 @@ class PipelinedEngine(RunEngine):
         self.over(run, failure)
 
     def call_aside(self, job: Job, call: Callable[[], None]) -> None:
-        """Run `call` in a thread that has one of its own in the JVM."""
-        InheritableThread(target=call, name=f"statefx-{job.id}", daemon=True).start()
+        """Run `call` in a thread that has one of its own in the JVM; what it runs on Spark ends with the query."""
+
+        def tagged() -> None:
+            context = self._session.sparkContext
+            with contextlib.ExitStack() as stack:
+                if not internals.stopped_here(context):  # else a call that needs no Spark goes through all the same
+                    stack.enter_context(internals.own_properties(context))
+                    context.addJobTag(self._calls)
+                call()
+
+        InheritableThread(target=tagged, name=f"statefx-{job.id}", daemon=True).start()
 
     def serve(self, run: bytes, secret: bytes, heard: Any, lost: Any) -> ControlServer:
         """Listen for the slots of a run."""
@@ -157,7 +178,7 @@ class PipelinedEngine(RunEngine):
 
     def planned(self, run: str, secret: bytes, control: ControlServer) -> RunPlan:
         """Have Spark plan a run."""
-        meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, FILLER_BYTES)
+        meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, self._fillers)
         return RunPlan(
             self._session, self._plan, lambda level: LivingLevel(self._parcel, level, meeting), self._workers
         )
@@ -166,8 +187,11 @@ class PipelinedEngine(RunEngine):
         """Run Spark's job to its end."""
         context = self._session.sparkContext
         with internals.own_properties(context) as own:
+            # Not of the group of whoever has begun it: Spark's query cancels what its callback has begun.
+            for name in internals.JOB_GROUP:
+                own.remove(name)
             context.addJobTag(tag)
-            plan.run(own, self._labels.name_run(own, run[:8]))
+            plan.run(own, self.labels.name_run(own, run[:8]))
 
     def cancel_tag(self, tag: str) -> None:
         """Cancel Spark's job."""

@@ -27,14 +27,14 @@ class Rendezvous:
     ----------
     address : (host, port)
     run, secret : bytes
-    filler_bytes : int
+    fillers : (int, int)
         As of `LivingSlot`.
     """
 
     address: tuple[str, int]
     run: bytes
     secret: bytes
-    filler_bytes: int
+    fillers: tuple[int, int]
 
 
 class LivingLevel:
@@ -55,7 +55,7 @@ class LivingLevel:
         control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
         ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= slot.level else None
         try:
-            living = LivingSlot(worker.process_worker(), deployment, slot, control, meeting.filler_bytes)
+            living = LivingSlot(worker.process_worker(), deployment, slot, control, meeting.fillers)
             yield from living.run(ahead or rows)
         except ControlLostError as lost:
             # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.

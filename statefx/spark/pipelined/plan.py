@@ -11,11 +11,20 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 
 from statefx.plan import wire
 from statefx.plan.levels import Plan
 from statefx.spark import internals
-from statefx.spark.frames import WIRE
+
+WIRE = (
+    StructType()
+    .add("target", IntegerType())
+    .add("kind", IntegerType())
+    .add("rows", LongType())
+    .add("head", BinaryType())
+    .add("payload", BinaryType())
+)
 
 SETTINGS = {
     # Rows are handed to Python one by one, as they come: by default Spark waits for 10,000 of them, or 64 KB.

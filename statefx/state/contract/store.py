@@ -147,8 +147,8 @@ class StateStore(ABC):
         """Make `writes` durable and invisible, under `token`.
 
         Called when all tuples of `txid` have been executed. Rows that are on their way carry `token` already, and the
-        transaction log will name it: nothing else ever finds what is prepared here (rule 1.3). Spark may run a task
-        twice: what another attempt has prepared for `txid` stays as it is (rule 4.1).
+        transaction log will name it: nothing else ever finds what is prepared here (rule 1.3). What another
+        attempt has prepared for `txid` stays as it is (rule 4.1).
 
         Parameters
         ----------

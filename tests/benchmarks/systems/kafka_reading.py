@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 from confluent_kafka import Consumer, Producer, TopicPartition
-from measuring import RECOMMENDED, arguments, processor_secs, session
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, processor_secs, session
 
 from statefx import BatchBolt, TopologyBuilder, submit
 from statefx.connectors.kafka import KafkaSpout
@@ -121,7 +121,7 @@ def main() -> None:
         missing = str(error)
     broker = KafkaBroker()
     topic = filled(broker)
-    spark = session({**RECOMMENDED, **({"spark.jars": jars} if jars else {})})
+    spark = session({**RECOMMENDED, **LIVING, **({"spark.jars": jars} if jars else {})}, SLOTS)
     ran = 0
 
     def topology(broker: KafkaBroker, topic: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from measuring import RECOMMENDED, arguments, session, throughput, words
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, throughput, words
 
 from statefx import BasicBolt, BatchBolt, FileSink, TopologyBuilder, committedFiles, submit
 
@@ -57,7 +57,7 @@ class Write(BatchBolt):
 parser = arguments(__doc__)
 parser.add_argument("--by", choices=["sink", "bolt"], required=True)
 args = parser.parse_args()
-spark = session(RECOMMENDED)
+spark = session(RECOMMENDED | LIVING, SLOTS)
 out = args.work / "out"
 builder = TopologyBuilder("files")
 builder.setStream("words", words(spark, args))

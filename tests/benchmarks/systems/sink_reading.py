@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
-from measuring import RECOMMENDED, arguments, latency, session
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, latency, session
 
 from statefx import FileSink, committedFiles, readCommitted
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
@@ -46,7 +46,7 @@ plain.mkdir()
 for file in committedFiles(out):
     os.link(file, plain / os.path.basename(file))
 
-spark = session(RECOMMENDED)
+spark = session(RECOMMENDED | LIVING, SLOTS)
 spans = []
 for _ in range(args.warmup + args.batches):
     started = time.perf_counter()

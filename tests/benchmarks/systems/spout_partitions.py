@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from in_workers import Count, Many
-from measuring import RECOMMENDED, arguments, session, take_turns
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, take_turns
 
 from statefx import TopologyBuilder, submit
 
@@ -28,7 +28,7 @@ parser.add_argument("--turns", type=int, default=5)
 args = parser.parse_args()
 turns = min(args.turns, args.batches)
 each = args.batches // turns
-spark = session(RECOMMENDED)
+spark = session(RECOMMENDED | LIVING, SLOTS)
 starts: dict[str, list[float]] = {}
 
 

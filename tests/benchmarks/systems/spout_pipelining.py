@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from in_workers import Busy, Count, Tick, Waits
-from measuring import RECOMMENDED, arguments, mean_ms, session, take_turns
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, mean_ms, session, take_turns
 
 from statefx import TopologyBuilder, openState, submit
 
@@ -29,8 +29,8 @@ args = parser.parse_args()
 each = args.batches // args.turns
 waits = args.shape == "waits"
 tasks = 2
-master = "local[8]" if waits else "local[2]"
-spark = session({**RECOMMENDED, "spark.scheduler.mode": args.mode}, master)
+
+spark = session({**RECOMMENDED, **LIVING, "spark.scheduler.mode": args.mode}, SLOTS)
 
 
 def topology() -> TopologyBuilder:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from measuring import RECOMMENDED, arguments, mean_ms, session, take_turns
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, mean_ms, session, take_turns
 
 from statefx import BatchBolt, StatefulBolt, TopologyBuilder, TransactionalSpout, openState, submit
 
@@ -131,7 +131,7 @@ parser.add_argument("--turns", type=int, default=4)
 args = parser.parse_args()
 each = max(1, args.batches // args.turns)
 some = min(10_000, args.rows)
-spark = session(RECOMMENDED, "local[8]")
+spark = session(RECOMMENDED | LIVING, SLOTS)
 steps: Mapping[str, Step] = {
     "1 row": Step(1),
     "100 rows": Step(100),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-from measuring import RECOMMENDED, arguments, session, take_turns
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, take_turns
 from pyspark.sql import DataFrame
 
 from statefx import StatefulBolt, TopologyBuilder, readState, submit
@@ -33,7 +33,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--provider", choices=["memory", "rocksdb"], required=True)
     args = parser.parse_args()
-    spark = session(RECOMMENDED)
+    spark = session(RECOMMENDED | LIVING, SLOTS)
     checkpoint, parquet = args.work / "checkpoint", str(args.work / "parquet")
     for number, start in enumerate(range(0, args.keys, args.rows), 1):
         builder = TopologyBuilder("keeping")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from in_workers import Count, Forward
-from measuring import RECOMMENDED, arguments, latency, session, throughput, words
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, latency, session, throughput, words
 
 from statefx import BatchBolt, StatefulBolt, TopologyBuilder, openState, submit
 
@@ -70,7 +70,7 @@ parser.add_argument("--stages", type=int, default=1, help="levels of bolts")
 parser.add_argument("--session", choices=["default", "recommended"], default="recommended")
 args = parser.parse_args()
 
-spark = session(RECOMMENDED if args.session == "recommended" else {})
+spark = session(RECOMMENDED | LIVING if args.session == "recommended" else {}, SLOTS)
 builder = TopologyBuilder("count")
 builder.setStream("words", words(spark, args))
 source = "words"

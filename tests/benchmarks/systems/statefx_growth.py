@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measuring import RECOMMENDED, arguments, latency, session
+from measuring import LIVING, RECOMMENDED, SLOTS, arguments, latency, session
 
 from statefx import StatefulBolt, TopologyBuilder, openState, submit
 
@@ -64,7 +64,7 @@ for batch in range(args.warmup + args.batches):
     drawn = np.random.default_rng([args.keys, batch]).choice(args.keys, args.rows, replace=False)
     write(source, len(loads) + batch, names.take(pa.array(drawn)))
 
-spark = session(RECOMMENDED)
+spark = session(RECOMMENDED | LIVING, SLOTS)
 builder = TopologyBuilder("growth")
 builder.setStream("words", spark.readStream.schema("word string").option("maxFilesPerTrigger", 1).parquet(str(source)))
 builder.setBolt("count", Count(notes), parallelism=2).fieldsGrouping("words", "word")

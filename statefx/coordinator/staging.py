@@ -1,0 +1,265 @@
+"""Transactions of DataFrames: what Spark has staged, handed from the thread that stages to the loop that runs them.
+
+::
+
+    Spark's thread      stage batch n --> hand over, wait until it has begun --> stage batch n+1 ...
+                                            |
+    the loop                                +--> transaction n+1: PREPARING, orders that name the parts, ...
+
+All attempts of a transaction get the same parts (rule 15.2), which are there until it is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.progress import Progress
+from statefx.coordinator.source import LOOK_SECS, Batch
+from statefx.coordinator.ticks import Ticks
+from statefx.errors import StatefxError
+from statefx.plan.levels import Plan
+from statefx.protocol.barrier import Ack
+from statefx.protocol.failure import FailureKind
+from statefx.protocol.identity import TaskId
+from statefx.protocol.metadata import BySpout
+from statefx.protocol.order import Emission, EmissionOrder
+from statefx.protocol.records import Input, SourceNotes, StreamInput
+from statefx.protocol.staged import Sharing, StagedPart, orders_of, times_of
+from statefx.protocol.watermark import Heard
+from statefx.topology.groupings import Promise
+
+logger = logging.getLogger("statefx")
+
+_NOTE_SECS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StagedEmissions:
+    """What the tasks of DataFrames are told of one transaction (see `Emissions`)."""
+
+    plan: Plan
+    parts: Sequence[StagedPart]
+
+    def orders(self) -> Mapping[TaskId, EmissionOrder]:
+        """Return which parts each task emits."""
+        plan = self.plan
+        return orders_of(self.parts, {s: (plan.components[s].parallelism, _sharing(plan, s)) for s in plan.streams})
+
+    def partitions(self) -> Mapping[str, int]:
+        """Return nothing: each DataFrame gets on as a whole."""
+        return {}
+
+    def finished(self) -> Mapping[str, Iterable[int]]:
+        """Return nothing."""
+        return {}
+
+    def processed(self, acks: Iterable[Ack]) -> None:
+        """Take note of nothing: the next batch begins where Spark says."""
+
+    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
+        """Return what the rows say of event time."""
+        ahead: dict[str, int] = {}
+        for part in self.parts:
+            ahead[part.stream] = ahead.get(part.stream, 0) + part.ahead
+        return times_of(self.parts, self.plan.timings, clock_ms), ahead
+
+    def emitted(self, emission: Emission) -> BySpout:
+        """Return nothing: what was read is in PREPARING."""
+        return {}
+
+
+def _sharing(plan: Plan, stream: str) -> Sharing:
+    groupings = [edge.grouping for edge in plan.outputs[stream]]
+    if all(each.kind == "shuffle" for each in groupings):
+        return Sharing.EVENLY
+    return Sharing.STAYING if all(each.promise is Promise.ANY for each in groupings) else Sharing.IN_ORDER
+
+
+def staged(plan: Plan, input: Input, parts: Sequence[StagedPart]) -> Batch:
+    """Return a transaction's input whose rows are in `parts`; over damaged ones it is not tried again."""
+    return Batch(input, emissions=StagedEmissions(plan, parts), renews=_is_lost)
+
+
+def _is_lost(failure: StatefxError) -> bool:
+    return failure.data.get("kind") is FailureKind.INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A micro-batch of Spark whose rows are staged."""
+
+    input: StreamInput
+    parts: Sequence[StagedPart]
+
+
+@dataclass
+class StagedSource:
+    """Gives transactions the batches that are handed over (see `Source`), for one query of Spark's."""
+
+    plan: Plan
+    log: TransactionLog
+    noted: Callable[[StreamInput], StreamInput]
+    """Returns the input with what its sources have written down since the record before; called by the loop."""
+    idle: Callable[[], None]
+    """Called by the loop now and then while there is nothing to read."""
+    wake: Callable[[], None]
+    """Has the loop look again."""
+    delete: Callable[[Iterable[StagedPart]], None]
+    progress: Progress
+    ticks: Ticks
+    interval_secs: float | None = None
+    """How long it waits at least before a transaction begins for a tick or a timer alone; None: none does."""
+    busy: Callable[[], bool] = lambda: False
+    """Tells whether a batch is being staged: its rows come before any tick."""
+    ahead: bool = True
+    """Whether the next batch may be staged while this one is read. Else its source lets go of it too early."""
+    error: BaseException | None = field(default=None, init=False)
+    """Why no more batches come."""
+    _waiting: deque[StagedBatch] = field(default_factory=deque, init=False)
+    _begun: dict[int, StagedBatch] = field(default_factory=dict, init=False)
+    """By transaction: it may be tried again until it is committed."""
+    _given: dict[int, Batch] = field(default_factory=dict, init=False)
+    _is_over: bool = field(default=False, init=False)
+    _idled: float = field(default=0.0, init=False)
+
+    _began: float = field(default=-math.inf, init=False)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        state = self.log.state
+        self.planned = state.planned
+        """What the first batch reads, if that was begun before."""
+        self._upcoming = state.committed if state.planned is None else state.planned.batch_id
+
+    # ---- what stages
+
+    @property
+    def upcoming(self) -> int:
+        """The id of the batch that Spark plans next."""
+        return self._upcoming
+
+    @property
+    def txid(self) -> int:
+        """The transaction that a batch which is staged now is for, unless one without a batch comes before it."""
+        with self._changed:
+            return max(self.log.state.committed, *self._begun, 0) + len(self._waiting) + 1
+
+    def hand_over(self, batch: StagedBatch) -> bool:
+        """Give a batch; wait until one has begun to read it (rule 15.5), or is committed; False: none will."""
+        with self._changed:
+            is_late = self._is_over
+            if not is_late:
+                self._waiting.append(batch)
+                self._upcoming += 1
+        if is_late:
+            self.delete(batch.parts)
+            return False
+        self.wake()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or not self._holds(batch))
+            return not self._is_over
+
+    def _holds(self, batch: StagedBatch) -> bool:
+        return batch in self._waiting or (not self.ahead and batch in self._begun.values())
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Give what was handed over, and no more; `error` says why, the first one counts."""
+        with self._changed:
+            self.error = self.error or error
+            self._is_over = True
+            self._changed.notify_all()
+        self.wake()
+
+    def stop(self) -> None:
+        """Give nothing more that has not begun: the next start reads it again from its source (rule 15.3)."""
+        with self._changed:
+            self._is_over = True
+            left = [part for batch in self._waiting for part in batch.parts]
+            self._waiting.clear()
+            self._changed.notify_all()
+        self.delete(left)
+        self.wake()
+
+    def close(self) -> None:
+        """Forget everything; called when the loop has ended."""
+        self.stop()
+        self.delete([part for batch in self._begun.values() for part in batch.parts])
+        self._begun.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody hands over any more."""
+        return self._is_over
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all that was handed over is committed."""
+        with self._changed:
+            return not self._waiting and max(self._begun, default=0) <= self.log.state.committed
+
+    # ---- the loop
+
+    def ready(self, txid: int) -> bool:
+        """Tell whether a batch is there."""
+        self._forget()
+        with self._changed:
+            if txid not in self._begun and self._waiting:
+                self._begun[txid] = self._waiting.popleft()  # what is taken here is not taken away by `stop`
+                self._changed.notify_all()
+            if txid in self._begun:
+                return True
+        state, now = self.log.state, self.progress.clock()
+        if state.in_flight:
+            return False
+        if now >= self._idled + _NOTE_SECS:
+            self._idled = now
+            self.idle()
+        # Not before the first batch, which alone says what Spark's query is: its next start has to know it.
+        is_due = self.interval_secs is not None and now >= self._began + self.interval_secs
+        if not is_due or self._is_over or not isinstance(state.last_input, StreamInput):
+            return False
+        # Rule 3.9: what is planned comes again under its own number. And while rows are being staged nobody is idle.
+        if state.planned is not None or self.busy():
+            return False
+        if self.ticks.time_has_come(txid, round(self.progress.now() * 1000)):
+            self._begun[txid] = StagedBatch(replace(state.last_input, notes=SourceNotes()), ())
+            return True
+        return False
+
+    def _forget(self) -> None:
+        """Let go of what is committed."""
+        with self._changed:
+            done = [txid for txid in self._begun if txid <= self.log.state.committed]
+            parts = [part for txid in done for part in self._begun.pop(txid).parts]
+            if done:
+                self._changed.notify_all()
+        for txid in done:
+            self._given.pop(txid, None)
+        if parts:
+            self.delete(parts)
+
+    def next(self, txid: int) -> Batch:
+        """Return the batch of a transaction: the same one to each of its attempts (rule 15.2)."""
+        self._began = self.progress.clock()
+        if txid not in self._given:
+            batch = self._begun[txid]
+            # By the number of the transaction, not Spark's: there may have been some without a batch, and the next
+            # start builds Spark's folder by these numbers.
+            self._given[txid] = staged(self.plan, self.noted(replace(batch.input, batch_id=txid - 1)), batch.parts)
+        return self._given[txid]
+
+    def look_secs(self) -> float:
+        """Return when to ask again: `wake` tells of a batch, nothing tells of Spark's notes."""
+        return LOOK_SECS
+
+    def ended(self, txid: int) -> bool:
+        """Tell whether there is nothing for `txid`, and never will be."""
+        self._forget()
+        with self._changed:
+            return self._is_over and not self._waiting and txid not in self._begun

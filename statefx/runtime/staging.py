@@ -1,0 +1,187 @@
+"""Rows of DataFrames on their way into the topology: Spark's staging job writes them, tasks of streams emit them.
+
+They are a buffer of one driver: no record of the log names them, and a start reads what is not committed from its
+source again (rule 15). So nothing here waits for a disk.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from xxhash import xxh3_128
+
+from statefx.plan.wire import cut
+from statefx.protocol.identity import TaskId
+from statefx.protocol.jsonform import Json
+from statefx.protocol.staged import StagedPart
+from statefx.protocol.watermark import Timing
+from statefx.runtime.event_time import StreamTimes
+from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.storage import Storage
+from statefx.topology.graph import Edge
+
+FOLDER = "input/"
+"""Of the names of parts in the checkpoint, where no folder of the driver's is seen by all tasks."""
+
+INLINE_BYTES_MAX = 32 << 10
+"""A part up to so many bytes travels with the result of the staging job and the order: a file would take longer."""
+
+PART_BYTES = 64 << 20
+"""After which another part is begun: a task that writes, or reads, holds one of them in memory."""
+
+
+class PartLostError(Exception):
+    """A file of staged rows is missing or damaged."""
+
+
+class PartWriter:
+    """Writes rows of one stream in parts.
+
+    Parameters
+    ----------
+    storage : Storage
+        Of the files.
+    stem : str
+        How the names of files begin; nobody else writes such names.
+    stream : str
+    partition : int
+        Of Spark.
+    schema : pyarrow.Schema
+    timing : Timing, optional
+        How event time is read from them.
+    clock_ms : int
+        What a time is ahead of.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        stem: str,
+        stream: str,
+        partition: int,
+        schema: pa.Schema,
+        timing: Timing | None,
+        clock_ms: int,
+    ) -> None:
+        self._storage, self._stem, self._stream, self._schema = storage, stem, stream, schema
+        self._partition, self._timing, self._clock_ms = partition, timing, clock_ms
+        # Over a network, which is slower than lz4.
+        self._options = pa.ipc.IpcWriteOptions(compression="lz4" if "://" in storage.url else None)
+        self._parts: list[StagedPart] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rows = 0
+        self._buffer: pa.BufferOutputStream | None = None
+        self._writer: Any = None
+        self._times: StreamTimes | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows; OSError if a file can't be written."""
+        for piece in cut(batch):
+            if piece.num_rows:
+                self._write(piece)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if self._buffer is None:
+            self._buffer = pa.BufferOutputStream()
+            self._writer = pa.ipc.new_stream(self._buffer, self._schema, options=self._options)
+            if self._timing is not None:
+                limit_us = self._clock_ms * 1000 + self._timing.ahead_us
+                place = self._schema.get_field_index(self._timing.field)
+                self._times = StreamTimes(place, limit_us, self._stream)
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+        if self._times is not None:
+            self._times.take(batch)
+        if self._buffer.tell() >= PART_BYTES:
+            self._end()
+
+    def _end(self) -> None:
+        if self._buffer is None:
+            return
+        self._writer.close()
+        data = self._buffer.getvalue().to_pybytes()
+        times = self._times
+        timed = (None, 0) if times is None else (times.greatest.get(self._stream), times.ahead)
+        if len(data) <= INLINE_BYTES_MAX:
+            content = base64.b64encode(data).decode("ascii")
+            part = StagedPart(*self._what(data), content, "", "", *timed)
+        else:
+            name = f"{self._stem}-{len(self._parts)}.arrow"
+            self._storage.put(name, data)
+            part = StagedPart(*self._what(data), "", name, xxh3_128(data).hexdigest(), *timed)
+        self._parts.append(part)
+        self._begin()
+
+    def _what(self, data: bytes) -> tuple[str, int, int, int]:
+        return self._stream, self._partition, self._rows, len(data)
+
+    def close(self) -> list[StagedPart]:
+        """End the last part, and return all of them; OSError if it can't be written."""
+        self._end()
+        return self._parts
+
+
+def read_part(storage: Storage, told: Json) -> Iterator[pa.RecordBatch]:
+    """Yield a share of the rows of a part; PartLostError if its file is missing or damaged."""
+    content, name, checksum, start, stop = msgspec.convert(told, tuple[str, str, str, int, int])
+    if content:
+        data = base64.b64decode(content)
+    else:
+        try:
+            data = storage.read(name)
+        except FileNotFoundError as error:
+            raise PartLostError(f"{storage.url}/{name} is missing") from error
+        if xxh3_128(data).hexdigest() != checksum:
+            raise PartLostError(f"{storage.url}/{name} is damaged")
+    first = 0
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        for batch in reader:
+            begin, end = max(0, start - first), min(batch.num_rows, stop - first)
+            if begin < end:
+                yield batch.slice(begin, end - begin)
+            first += batch.num_rows
+
+
+class StreamOperator(TaskOperator):
+    """Emits a task's parts of what a DataFrame has brought."""
+
+    _task: TaskAttempt
+
+    def open(self, task: TaskAttempt) -> None:
+        """Take note of the attempt."""
+        self._task = task
+
+    def begin(self) -> bool:
+        """Emit; True if it has paused."""
+        self._emitting = self._emission(self._task.id)
+        return self.resume()
+
+    def resume(self) -> bool:
+        """Go on emitting, until what was emitted has to leave the process first."""
+        outbox = self._task.outbox
+        return any(outbox.pressing for _ in self._emitting)
+
+    def _emission(self, id: TaskId) -> Iterator[None]:
+        collector, storage = self._task.collector, self._task.deployment.staged
+        for told in self._task.order.emission(id).partitions.values():
+            for batch in read_part(storage, told):
+                collector.emitBatch(batch)
+                yield
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Take nothing: it has no inputs."""
+        raise AssertionError("a stream has no inputs")
+
+    def finish(self) -> PreparedTask:
+        """Prepare nothing: it keeps nothing."""
+        self._task.collector.flush()
+        return PreparedTask()
+
+    def close(self, *, keep: bool, acked: bool = False) -> None:
+        """Release nothing."""

@@ -1,0 +1,323 @@
+"""Stages the rows of DataFrames: one Spark job a batch, whose tasks write them where the topology's tasks read them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.types import BinaryType, DataType, StructType
+
+from statefx.coordinator.engine import JobFailedError, RenewInputError, StoppedError
+from statefx.coordinator.progress import Progress
+from statefx.coordinator.retrying import backoff_secs, exhausted
+from statefx.errors import StatefxError, TransactionError
+from statefx.plan.levels import Plan
+from statefx.protocol.staged import StagedPart
+from statefx.protocol.watermark import Timing
+from statefx.runtime.staging import FOLDER, PartWriter
+from statefx.spark import internals
+from statefx.spark.failures import CONTEXT_STOPPED, job_error
+from statefx.spark.labels import Labels
+from statefx.spark.parallel import with_open_workers
+from statefx.spark.session import is_local
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+_STREAM = "__stream"
+_PARTS = StructType().add("part", BinaryType())
+_PARTS_SCHEMA = pa.schema([("part", pa.binary())])
+
+BATCH_PROPERTY = "statefx.batch"
+"""What the tasks of a staging job are told: the driver's clock, and how the names of their files begin."""
+
+_PATIENCE_SECS = 0.5
+"""How long a job may go on that nobody needs any more."""
+
+_STATUS_POLLS = 500
+_STATUS_POLL_SECS = 0.01
+_STAGES_UNKNOWN = "Spark's status store does not tell whether a stage of the job was run again"
+
+
+def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Put the rows of all DataFrames into one, each in columns of its own; only then can one query run them.
+
+    A single frame keeps its columns; names become positions, so that any name is allowed.
+    """
+    if len(frames) == 1:
+        frame = next(iter(frames.values()))
+        return frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
+    types: list[tuple[int, DataType]] = [
+        (number, field.dataType) for number, frame in enumerate(frames.values()) for field in frame.schema.fields
+    ]
+    # A union wants the same columns in the same order. So each frame has the columns of all, with nulls in those of the
+    # others, and tasks cut theirs out (`StageRows`).
+    padded = []
+    for number, frame in enumerate(frames.values()):
+        renamed = frame.toDF(*[f"n{i}" for i in range(len(frame.columns))])
+        own = iter(renamed.columns)
+        columns = [
+            (F.col(next(own)) if owner == number else F.lit(None).cast(kind)).alias(f"c{i}")
+            for i, (owner, kind) in enumerate(types)
+        ]
+        padded.append(renamed.select(*columns, F.lit(number).alias(_STREAM)))
+    return reduce(DataFrame.union, padded)
+
+
+@dataclass(frozen=True)
+class StageRows:
+    """What the tasks of a staging job do with the rows of the united frame, as a function for mapInArrow."""
+
+    storage: Storage
+    streams: Mapping[str, pa.Schema]
+    timings: Mapping[str, Timing]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of a task; yield its parts."""
+        context = TaskContext.get()
+        assert context is not None
+        clock_ms, _, stem = str(context.getLocalProperty(BATCH_PROPERTY)).partition(" ")
+        partition = context.partitionId()
+        stem += f"-{partition}-{context.taskAttemptId()}"  # a task that Spark runs again has other files
+        writers = {
+            name: PartWriter(
+                self.storage, f"{stem}-{at}", name, partition, schema, self.timings.get(name), int(clock_ms)
+            )
+            for at, (name, schema) in enumerate(self.streams.items())
+        }
+        for batch in batches:
+            for name, rows in self._split(batch):
+                writers[name].write(rows)
+        parts = [part.pack() for writer in writers.values() for part in writer.close()]
+        yield pa.RecordBatch.from_arrays([pa.array(parts, pa.binary())], schema=_PARTS_SCHEMA)
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of each stream, in its own columns."""
+        start = 0
+        for number, (name, schema) in enumerate(self.streams.items()):
+            rows = batch
+            if len(self.streams) > 1:
+                rows = rows.filter(pc.equal(batch.column(batch.num_columns - 1), number))
+            if rows.num_rows:
+                # The cast: Spark marks timestamps with the session's zone, and says of lists and structs what it knows
+                # of their nulls; bolts get the types that the stream's schema says, whatever the session is set to.
+                columns = [rows.column(start + i).cast(field.type) for i, field in enumerate(schema)]
+                yield name, pa.RecordBatch.from_arrays(columns, schema=schema)
+            start += len(schema)
+
+
+class Stager:
+    """Stages batches, one at a time.
+
+    Parameters
+    ----------
+    plan : Plan
+    columns : sequence of str
+        Of the united frame.
+    storage : Storage
+        Where parts are written; all tasks see it.
+    generation : int
+        Of the driver; names of files begin with it (rule 15.4).
+    labels : Labels
+    progress : Progress
+        Shows a batch that can't be staged.
+    slots : callable
+        Returns how many of Spark's slots the topology leaves free.
+    attempts_max : int
+        How often one batch may fail.
+    retry_delay_secs : float
+    stopping : threading.Event
+        Set when the query is being stopped.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        columns: Sequence[str],
+        storage: Storage,
+        generation: int,
+        labels: Labels,
+        progress: Progress,
+        slots: Callable[[], int],
+        attempts_max: int,
+        retry_delay_secs: float,
+        stopping: threading.Event,
+    ) -> None:
+        self._function = StageRows(storage, plan.streams, plan.timings)
+        self._columns, self._storage = columns, storage
+        self._prefix = f"{FOLDER}{generation}-"
+        self._labels, self._progress = labels, progress
+        self._slots = slots
+        self._attempts_max, self._retry_delay_secs = attempts_max, retry_delay_secs
+        self._stopping = stopping
+        self._tag = ""
+        self._workers = 0
+        self._context: Any = None
+        self._idle = threading.Event()
+        self._idle.set()
+        self._wrap()
+
+    def _wrap(self) -> None:
+        self._mapped = internals.mapping(self._function, _PARTS, self._columns, self._workers)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job of its holds slots, or waits for some."""
+        return not self._idle.is_set()
+
+    def cancel(self) -> None:
+        """End the job under way; by any thread."""
+        context = self._context
+        # Most are over in no time, and workers that are cancelled print a trace.
+        if not self._idle.wait(_PATIENCE_SECS) and not internals.stopped_here(context):
+            with contextlib.suppress(Py4JError):
+                context.cancelJobsWithTag(self._tag)
+
+    def delete(self, parts: Iterable[StagedPart]) -> None:
+        """Delete the files of parts that nobody reads any more."""
+        with contextlib.suppress(OSError):  # the next start deletes what is left
+            self._storage.delete([part.name for part in parts if part.name])
+
+    def sweep(self) -> None:
+        """Delete what drivers before this one have left (rule 15.4)."""
+        with contextlib.suppress(OSError):
+            names = [each.name for each in self._storage.list(FOLDER) if not each.name.startswith(self._prefix)]
+            self._storage.delete(name for name in names if _generation(name) < _generation(self._prefix))
+
+    def stage(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
+        """Return the rows of `frame` in parts, which are there for `txid`.
+
+        `wanted` tells whether a transaction will read them: else a job that fails was cancelled.
+
+        Raises
+        ------
+        RenewInputError
+            The job failed, and Spark has kept a part of what it computed: another one could mix it with other rows.
+        AttemptsExhaustedError
+            It failed too often.
+        TransactionError
+            No other try would help: a Python function of the user's raised, or Spark's planner refused it.
+        StoppedError
+            The query is being stopped.
+        """
+        tries = 0
+        while True:
+            try:
+                parts = self._job(frame, txid, wanted)
+            except JobFailedError as failure:
+                if not wanted():
+                    raise StoppedError("the query was stopped") from failure
+                tries += 1
+                if self._keeps_shuffles(frame):
+                    raise RenewInputError(failure.message, **failure.data) from failure
+                if tries >= self._attempts_max:
+                    raise exhausted(txid, tries, failure) from failure
+                self._progress.away(txid, failure.message)
+                secs = backoff_secs(tries, self._retry_delay_secs)
+                logger.warning("the rows of transaction %d are staged again in %g s: %s", txid, secs, failure.message)
+                if self._stopping.wait(secs):
+                    raise StoppedError("the query was stopped") from failure
+            else:
+                self._progress.away(txid, "")
+                return parts
+
+    def _keeps_shuffles(self, frame: DataFrame) -> bool:
+        try:
+            return internals.keeps_shuffles(frame)
+        except (PySparkException, Py4JError):
+            return True
+
+    def _job(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
+        """Run one job."""
+        self._context = context = frame.sparkSession.sparkContext
+        if self._stopping.is_set() or internals.stopped_here(context):
+            self._check_stopped()
+        self._idle.clear()
+        self._tag = f"statefx-{uuid.uuid4().hex}"
+        stem, parts = f"{self._prefix}{uuid.uuid4().hex}", None
+        try:
+            if not wanted():  # `cancel` may have come before there was a job
+                raise StoppedError("the query was stopped")
+            with internals.own_properties(context) as own:
+                context.addJobTag(self._tag)
+                self._labels.name_staging(own, txid)
+                own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {stem}")
+                # Not into more partitions than there are slots left: a run that begins needs the others at once.
+                mapped = self._mapped(frame.coalesce(max(1, self._slots())))
+                rows = with_open_workers(lambda: internals.collected(mapped, "part"))
+                if internals.has_shuffles(frame) and self._ran_again():
+                    raise JobFailedError("a stage of the job had to be run again: rows of two runs may be mixed")
+                parts = [StagedPart.unpack(row) for row in rows]
+        except (AnalysisException, StatefxError):
+            raise
+        except Exception as error:
+            self._check_stopped()
+            if not isinstance(error, (PySparkException, Py4JError)):
+                raise
+            if internals.cant_start_workers(error):
+                self._workers += 1
+                self._wrap()
+            raise job_error(error, local=is_local(context)) from error
+        finally:
+            if parts is None:
+                self._drop(stem)
+            self._idle.set()
+        return parts
+
+    def _drop(self, stem: str) -> None:
+        """Delete what a job that failed has written; what its tasks still write is deleted by the next start."""
+        with contextlib.suppress(OSError):
+            self._storage.delete([each.name for each in self._storage.list(stem)])
+
+    def _ran_again(self) -> bool:
+        """Tell whether any stage of the job ran more than once: what it wrote may mix rows of both (rule 15.1)."""
+        for _ in range(_STATUS_POLLS):
+            jobs = internals.ended_jobs(self._context, self._tag)
+            if jobs is not None:
+                return any(self._job_ran_again(job, stages) for job, stages in jobs.items())
+            self._stopping.wait(_STATUS_POLL_SECS)
+        raise JobFailedError(_STAGES_UNKNOWN)
+
+    def _job_ran_again(self, job: int, stages: Sequence[int]) -> bool:
+        """Tell whether any stage of a job that has ended ran more than once.
+
+        A full store forgets stages, and those first that a job passed over, however new they are. So a stage that is
+        not there was passed over, if as many are there as the job has completed.
+        """
+        tries = [internals.stage_tries(self._context, stage) for stage in stages]
+        if any(each is not None and each > 1 for each in tries):
+            return True
+        if None in tries:
+            completed = internals.stages_completed(self._context, job)
+            if completed is None or sum(each == 1 for each in tries) < completed:
+                raise JobFailedError(_STAGES_UNKNOWN)
+        return False
+
+    def _check_stopped(self) -> None:
+        """Raise if the query or the SparkContext was stopped: only this tells, no failure's text."""
+        if self._stopping.is_set():
+            raise StoppedError("the query was stopped")
+        try:
+            stopped = internals.is_stopped(self._context)
+        except Py4JError:  # the JVM is gone: let the caller raise
+            return
+        if stopped:
+            raise TransactionError(CONTEXT_STOPPED)
+
+
+def _generation(name: str) -> int:
+    number = name.removeprefix(FOLDER).partition("-")[0]
+    return int(number) if number.isdecimal() else 0

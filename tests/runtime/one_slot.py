@@ -1,0 +1,90 @@
+"""Slots in one attempt, without a driver: what they are given, what they send, and what their tasks ack."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statefx import Topology
+from statefx.coordinator.staging import StagedEmissions
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import Plan, compile_plan
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.order import Order
+from statefx.protocol.staged import StagedPart
+from statefx.runtime.slot import Slot
+from statefx.runtime.worker import Worker
+from statefx.storage import FolderStorage
+from statefx.testing.streams import Work, staged_rows
+
+
+def deployment(place: Path, topology: Topology | Plan, **config: Any) -> Deployment:
+    storage = FolderStorage(place)
+    return Deployment(
+        name="alone",
+        plan=topology if isinstance(topology, Plan) else compile_plan(topology),
+        config=config,
+        provider="statefx_memory:MemoryStateProvider",
+        options={},
+        lineage="l" * 32,
+        generation=1,
+        storage=storage,
+        staged=storage,
+        cache=str(place / "cache"),
+    )
+
+
+FIRST = TransactionAttempt(1, 0)
+
+
+def order_of(
+    deployment: Deployment,
+    work: Work | None = None,
+    attempt: TransactionAttempt = FIRST,
+    parts: Iterable[StagedPart] | None = None,
+    **told: Any,
+) -> Order:
+    """Order an attempt over the rows of `work`, which are staged, or over parts that are."""
+    plan = deployment.plan
+    staged = staged_rows(plan, deployment.staged, work or {}, 0) if parts is None else parts
+    return Order(attempt, 1, emissions=StagedEmissions(plan, list(staged)).orders(), **told)
+
+
+def slot(
+    worker: Worker,
+    deployment: Deployment,
+    order: Order,
+    level: int = 0,
+    partition: int = 0,
+    *,
+    acks: list[Ack] | None = None,
+    **options: Any,
+) -> Slot:
+    """Make a slot whose state ends with the attempt; what its tasks ack is added to `acks`."""
+    found = [] if acks is None else acks
+    return Slot(
+        worker, deployment, order, level, partition, ack=found.append, states={}, spouts={}, bolts={}, **options
+    )
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:
+    """Yield (target, kind, rows, head, payload)."""
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def run(worker: Worker, deployment: Deployment, order: Order, **options: Any) -> Mapping[TaskId, Ack]:
+    """Run all slots, level by level, and return the acks."""
+    acks: list[Ack] = []
+    given: list[wire.WireRow] = []
+    for level, width in enumerate(deployment.plan.widths):
+        sent: list[wire.WireRow] = []
+        for partition in range(width):
+            own = [row for row in given if row[0] == partition]
+            one = slot(worker, deployment, order, level, partition, acks=acks, **options)
+            sent += rows_of(one.run([wire.to_batch(own)] if own else []))
+        given = sent
+    return {ack.id: ack for ack in acks}
