@@ -399,6 +399,7 @@ class RunEngine(ABC):
             self._slotless = now if self._slotless is None else self._slotless
             if now < self._slotless + SLOTS_SECS:
                 self._again = now + SLOTS_AGAIN_SECS
+                self._runs -= 1  # the next one stands in its place: nothing was lost
                 for pending in self._pending.values():
                     pending.since = None
                 logger.warning("%s: %s. It is tried again", self._name, failure.message)

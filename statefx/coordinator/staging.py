@@ -11,7 +11,6 @@ All attempts of a transaction get the same parts (rule 15.2), which are there un
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import deque
@@ -33,8 +32,6 @@ from statefx.protocol.records import Input, SourceNotes, StreamInput
 from statefx.protocol.staged import Sharing, StagedPart, orders_of, times_of
 from statefx.protocol.watermark import Heard
 from statefx.topology.groupings import Promise
-
-logger = logging.getLogger("statefx")
 
 _NOTE_SECS = 1.0
 
@@ -86,6 +83,11 @@ def staged(plan: Plan, input: Input, parts: Sequence[StagedPart]) -> Batch:
     return Batch(input, emissions=StagedEmissions(plan, parts), renews=_is_lost)
 
 
+def without_rows(last: StreamInput) -> StreamInput:
+    """Return the input of a transaction that reads nothing behind a batch: Spark goes on from there."""
+    return replace(last, notes=SourceNotes())
+
+
 def _is_lost(failure: StatefxError) -> bool:
     return failure.data.get("kind") is FailureKind.INPUT
 
@@ -127,7 +129,6 @@ class StagedSource:
     _given: dict[int, Batch] = field(default_factory=dict, init=False)
     _is_over: bool = field(default=False, init=False)
     _idled: float = field(default=0.0, init=False)
-
     _began: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -228,7 +229,7 @@ class StagedSource:
         if state.planned is not None or self.busy():
             return False
         if self.ticks.time_has_come(txid, round(self.progress.now() * 1000)):
-            self._begun[txid] = StagedBatch(replace(state.last_input, notes=SourceNotes()), ())
+            self._begun[txid] = StagedBatch(without_rows(state.last_input), ())
             return True
         return False
 

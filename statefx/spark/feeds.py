@@ -21,7 +21,7 @@ from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
-from statefx.coordinator.staging import StagedBatch, StagedSource, staged
+from statefx.coordinator.staging import StagedBatch, StagedSource, staged, without_rows
 from statefx.errors import (
     AttemptsExhaustedError,
     CheckpointMismatchError,
@@ -31,7 +31,7 @@ from statefx.errors import (
     TransactionError,
 )
 from statefx.plan.levels import Plan
-from statefx.protocol.records import BatchInput, SourceNotes, StreamInput
+from statefx.protocol.records import BatchInput, StreamInput
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.compaction import DEFAULT, SETTING
 from statefx.spark.internals import deny_log_lines, is_stopped, lets_go
@@ -190,10 +190,10 @@ class StreamFeed:
         return None
 
     def _no_batch(self) -> Batch:
-        """Return the next batch, as one that reads nothing: Spark then goes on from there, as after its own."""
+        """Return the next batch, as one that reads nothing."""
         state = self._coordinator.log.state
         assert isinstance(state.last_input, StreamInput)
-        return staged(self._plan, replace(state.last_input, batch_id=state.committed, notes=SourceNotes()), [])
+        return staged(self._plan, replace(without_rows(state.last_input), batch_id=state.committed), [])
 
     def _watch(self, query: StreamingQuery, source: StagedSource) -> None:
         """Tell the source how Spark's query has ended."""

@@ -58,11 +58,6 @@ def clone(session: SparkSession) -> SparkSession:
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
-def is_same(session: SparkSession, other: SparkSession) -> bool:
-    """Tell whether two objects of PySpark stand for the same session of the JVM."""
-    return bool(session._jsparkSession.equals(other._jsparkSession))
-
-
 def activate(session: SparkSession) -> None:
     """Make `session` the one whose settings the JVM's thread of this thread goes by.
 

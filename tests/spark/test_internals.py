@@ -44,15 +44,20 @@ def test_a_context_that_runs(context):
     assert not internals.stopped_here(context)
 
 
+def is_same(session, other):
+    """Tell whether two objects of PySpark stand for the same session of the JVM."""
+    return bool(session._jsparkSession.equals(other._jsparkSession))
+
+
 @pytest.mark.slow
 def test_a_clone_has_settings_of_its_own_and_is_another_session(spark):
     clone = internals.clone(spark)
     clone.conf.set("spark.sql.shuffle.partitions", "77")
     assert spark.conf.get("spark.sql.shuffle.partitions") != "77"
-    assert internals.is_same(spark, SparkSession(spark.sparkContext, spark._jsparkSession))
-    assert not internals.is_same(spark, clone)
+    assert is_same(spark, SparkSession(spark.sparkContext, spark._jsparkSession))
+    assert not is_same(spark, clone)
     frame = internals.rebase(spark.range(3), clone)
-    assert internals.is_same(frame.sparkSession, clone)
+    assert is_same(frame.sparkSession, clone)
     assert frame.count() == 3
 
 
