@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import AttemptFailedError, InProcessEngine, SegmentRun
+from statefx.coordinator.attempt import Attempt, Part
+from statefx.coordinator.engine import Answer, came_of
+from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import Ack, Report
+from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.collector import TaskCollector
@@ -34,8 +40,10 @@ class Changes:
     failure: Exception | None = None
 
 
-class ClientEngine(InProcessEngine):
-    """Runs transactions that are `Changes`. Every component has one task, and none but a stream has a reader.
+class ClientEngine:
+    """Runs transactions that are `Changes`, when `next` is called (see `Engine`).
+
+    Every component has one task, and none but a stream has a reader.
 
     Attributes
     ----------
@@ -44,7 +52,7 @@ class ClientEngine(InProcessEngine):
     """
 
     def __init__(self, deployment: Deployment, worker: Worker) -> None:
-        super().__init__()
+        self._left: deque[tuple[Attempt, Part, Callable[[], object]]] = deque()
         self.deployment = deployment
         self._worker = worker
         self.stores: dict[str, StateStore] = {}
@@ -59,39 +67,76 @@ class ClientEngine(InProcessEngine):
         store = self.stores[component] = open_store(provider, self.deployment.namespace(*task), context)
         return store
 
-    def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
+    def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
+        """Begin to write and to prepare everything."""
+        self.call(attempt, segment, partial(self._prepare_all, attempt, order))
+
+    def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
+        """Begin to commit or to roll back stores that have to be told."""
+
+        def told() -> None:
+            attempt.reports = [resolve_task(self._worker, self.deployment, order, task) for task in order.tasks]
+
+        self.call(attempt, name, told)
+
+    def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
+        """Have something run when `next` is called."""
+        self._left.append((attempt, part, call))
+
+    def next(self, timeout_secs: float | None) -> Answer | None:
+        """Run one of those that have begun."""
+        return came_of(*self._left.popleft()) if self._left else None
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Drop what has not run."""
+        self._left = deque(each for each in self._left if each[0] is not attempt)
+
+    def interrupt(self) -> None:
+        """Do nothing: `next` never waits."""
+
+    def status(self) -> dict[str, Any]:
+        """Return nothing: there is no run."""
+        return {}
+
+    def _prepare_all(self, attempt: Attempt, order: Order) -> None:
         """Write and prepare everything; AttemptFailedError if a component can't, and all of it is rolled back."""
+        assert attempt.batch is not None
+        changes: Changes = attempt.batch.work
         operators: list[TaskOperator] = []
         keep = False
-        streams = {stream: self._stream_ack(run, stream) for stream in self.deployment.plan.streams}
+        streams = {stream: self._stream_ack(changes, order, stream) for stream in self.deployment.plan.streams}
         seen = {ack.id: ack.token for ack in streams.values()}
         try:
             bolts = [each for each in self.deployment.plan.components if each not in streams]
-            acks = (*streams.values(), *(self._ack(run, component, seen, operators) for component in bolts))
+            attempt.acks = [*streams.values(), *(self._ack(changes, order, each, seen, operators) for each in bolts)]
             keep = True
         except FencedError:
             raise
         except Exception as error:
-            run.work.failure = error
+            changes.failure = error
             raise AttemptFailedError(reason_of(error)) from error
         finally:
             for operator in operators:
                 operator.close(keep=keep)
-        return acks
 
-    def _stream_ack(self, run: SegmentRun, stream: str) -> Ack:
+    def _stream_ack(self, changes: Changes, order: Order, stream: str) -> Ack:
         """Say how many rows the caller has brought: every task acks (rule 5.1)."""
         emitted = {
-            edge.id: sum(batch.num_rows for batch in run.work.rows.get(edge.target, ()))
+            edge.id: sum(batch.num_rows for batch in changes.rows.get(edge.target, ()))
             for edge in self.deployment.plan.outputs[stream]
         }
-        return Ack(run.order.attempt, stream, 0, uuid.uuid4().hex, emitted=emitted)
+        return Ack(order.attempt, stream, 0, uuid.uuid4().hex, emitted=emitted)
 
     def _ack(
-        self, run: SegmentRun, component: str, sources: Mapping[TaskId, str], operators: list[TaskOperator]
+        self,
+        changes: Changes,
+        order: Order,
+        component: str,
+        sources: Mapping[TaskId, str],
+        operators: list[TaskOperator],
     ) -> Ack:
         """Prepare one component, also one that nothing came to."""
-        plan, changes = self.deployment.plan, run.work
+        plan = self.deployment.plan
         operator: TaskOperator = SinkOperator()
         if plan.components[component].stateful:
             operator = StateOperator(self.stores.pop(component, None), changes.writes.get(component, ()))
@@ -99,10 +144,10 @@ class ClientEngine(InProcessEngine):
         task = TaskAttempt(
             self._worker,
             self.deployment,
-            run.order,
+            order,
             TaskId(component, 0),
             uuid.uuid4().hex,  # the token: no other attempt ever has it, of whatever process (rule 1.3)
-            TaskCollector(component, {}, (), run.order.attempt),
+            TaskCollector(component, {}, (), order.attempt),
             Outbox(0, 0, plan.widths),
         )
         operator.open(task)
@@ -113,7 +158,7 @@ class ClientEngine(InProcessEngine):
         prepared.check_size(task.id)
         rows = sum(batch.num_rows for batch in batches)
         return Ack(
-            run.order.attempt,
+            order.attempt,
             *task.id,
             task.token,
             seen={TaskId(edge.source, 0): sources[TaskId(edge.source, 0)] for edge in plan.inputs[component]},
@@ -124,10 +169,6 @@ class ClientEngine(InProcessEngine):
             committable=prepared.committable,
             found_keys=prepared.found_keys,
         )
-
-    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
-        """Commit or roll back stores that have to be told."""
-        return tuple(resolve_task(self._worker, self.deployment, order, task) for task in order.tasks)
 
     def release(self) -> None:
         """Close the stores that are open; they are opened again when they are needed."""

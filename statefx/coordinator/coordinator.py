@@ -18,14 +18,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Never
 
-from statefx.coordinator.engine import Engine, Finished, Job, RenewInputError, StoppedError
+from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.engine import Answer, Engine
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress, Summary
 from statefx.coordinator.resolving import Resolver
-from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs, exhausted, may_be_tried_again
+from statefx.coordinator.retrying import (
+    BACKOFF_FIRST_SECS,
+    RenewInputError,
+    StoppedError,
+    Waits,
+    backoff_secs,
+    exhausted,
+    may_be_tried_again,
+)
 from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.coordinator.source import Batch, OneBatch, Source
 from statefx.coordinator.state import SnapshotPolicy
@@ -48,12 +59,14 @@ from statefx.protocol.commands import (
     Resolve,
     Resolved,
     Run,
+    Segment,
     Stop,
     Unresolved,
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.records import Committed
 from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
@@ -87,12 +100,8 @@ class Coordinator:
     _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
     _offered: Batch | None = field(default=None, init=False)
     """The input of the transaction that begins now."""
-    _runs: dict[str, Run] = field(default_factory=dict, init=False)
-    """The segments that run, by their jobs."""
-    _failures: dict[int, StatefxError] = field(default_factory=dict, init=False)
-    """Why transactions are being rolled back."""
-    _retry: tuple[int, StatefxError, Batch] | None = field(default=None, init=False)
-    """A transaction that was rolled back and is to be tried again: why, and what it reads."""
+    _retry: Attempt | None = field(default=None, init=False)
+    """One that was rolled back, and whose transaction is to be tried again."""
     _ending: StatefxError | None = field(default=None, init=False)
     """What is raised when everything in flight has ended."""
     last: TransactionProgress | None = field(default=None, init=False)
@@ -125,8 +134,7 @@ class Coordinator:
         for entry in under_way:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
-            self.progress.recovering(way, entry.name)
-            self._failures[entry.txid] = FailedException("found under way at start")
+            self.progress.recovering(way, Attempt(entry.name, failure=FailedException("found under way at start")))
         with self._cancelling():
             self._pipeline, commands = Pipeline.found(self.shape, state.committed, under_way, state.attempts)
             self._carry_out(commands)
@@ -134,7 +142,6 @@ class Coordinator:
                 self._heed_stops()
                 self._wait()
             self._advance(Idle())
-        self._failures.clear()
 
     def close_time(self, empty: Callable[[], Batch]) -> None:
         """Close event time, if it is not: run transactions without rows until all that waits for it has ended.
@@ -184,10 +191,14 @@ class Coordinator:
         try:
             yield
         except BaseException:
-            for job_id in (*self._runs, *self._resolver.running):
-                self.engine.cancel(job_id)
-            self._runs.clear()
+            for attempt in self.progress.under_way.values():
+                self._cancel(attempt)
             raise
+
+    def _cancel(self, attempt: Attempt) -> None:
+        if attempt.running:
+            attempt.running.clear()
+            self.engine.cancel(attempt)
 
     def stop(self, *, now: bool = False) -> None:
         """Have `run` begin nothing more and return; from any thread.
@@ -210,7 +221,7 @@ class Coordinator:
             if not self._pipeline.admits:  # what is below it is rolled back as well
                 self._wait()
                 return True
-            self._delay_retry(*self._retry)
+            self._delay_retry(self._retry)
         upcoming = self._pipeline.next.txid
         if self._may_begin and source.ready(upcoming) and not self._stops:  # `ready` may have taken long
             self._offered = source.next(upcoming)  # step 1
@@ -229,12 +240,13 @@ class Coordinator:
     def _may_begin(self) -> bool:
         return self._pipeline.admits and not self._waits.attempt
 
-    def _delay_retry(self, txid: int, failure: StatefxError, batch: Batch) -> None:
+    def _delay_retry(self, last: Attempt) -> None:
         """Let some time pass before the next attempt of a transaction that was rolled back."""
         self._retry = None
-        if batch.renews(failure):
+        failure, batch = last.failure, last.batch
+        if failure is not None and batch is not None and batch.renews(failure):
             raise RenewInputError(failure.message, **failure.data) from failure
-        self._waits.add(backoff_secs(self._pipeline.failures(txid), self.retry_delay_secs))
+        self._waits.add(backoff_secs(self._pipeline.failures(last.name.txid), self.retry_delay_secs))
 
     def _wait(self, look_secs: float | None = None) -> None:
         """Wait until a job has ended or a wait is over; `look_secs`: until the source is asked again."""
@@ -242,10 +254,10 @@ class Coordinator:
         secs = None if first is None else self._waits.left_secs(first)
         if look_secs is not None and (secs is None or secs > look_secs):
             first, secs = None, look_secs
-        if self._runs or self._resolver.running:
-            finished = self.engine.next(secs)
-            if finished is not None:
-                self._take_finished(finished)
+        if any(attempt.running for attempt in self.progress.under_way.values()):
+            answer = self.engine.next(secs)
+            if answer is not None:
+                self._take(answer)
                 return
             if first is not None and self._waits.left_secs(first) > 0:  # it was interrupted
                 return
@@ -271,29 +283,29 @@ class Coordinator:
                 raise self._resolver.stopped()
             self._advance(stop)
 
-    def _take_finished(self, finished: Finished) -> None:
-        """Take what came of a job."""
-        if self._resolver.runs(finished.job_id):
-            self._take_resolution(finished)
+    def _take(self, answer: Answer) -> None:
+        """Take what came of something that was carried out."""
+        attempt, part, failure = answer
+        if part not in attempt.running:  # it was cancelled: its tasks may run on for seconds (rule 6.4)
             return
-        run = self._runs.pop(finished.job_id, None)
-        if run is None:  # of an attempt that was cancelled: its tasks may run on for seconds (rule 6.4)
+        attempt.running.remove(part)
+        if not isinstance(part, Segment):
+            self._take_resolution(attempt, part, failure)
             return
-        failure = finished.failure
         if failure is None:
-            failure = self._running.judged(run, finished.acks)
-        elif not isinstance(failure, BoltError | TransactionError):
+            failure = self._running.judged(attempt, part)
+        elif not isinstance(failure, BoltError | TransactionError | FailedException):
             raise failure
         if isinstance(failure, StatefxError):
-            self._fail(run.attempt, failure)
+            self._fail(attempt, failure)
         else:
-            self._advance(Acked(run.segment, run.attempt))
+            self._advance(Acked(part, attempt.name))
 
-    def _fail(self, attempt: TransactionAttempt, failure: StatefxError) -> None:
+    def _fail(self, attempt: Attempt, failure: StatefxError) -> None:
         """Have an attempt rolled back; the pipeline decides whether there is another one."""
-        txid, final, stopping = attempt.txid, not may_be_tried_again(failure), self._pipeline.stopping
-        self._failures[txid] = failure
-        self._pipeline, commands = self._pipeline.on(Failed(attempt, final))
+        txid, final, stopping = attempt.name.txid, not may_be_tried_again(failure), self._pipeline.stopping
+        attempt.failure = failure
+        self._pipeline, commands = self._pipeline.on(Failed(attempt.name, final))
         if final:
             self._ending = self._ending or failure
         elif self._pipeline.stopping and not stopping:
@@ -321,40 +333,56 @@ class Coordinator:
             case Append():
                 self._append(command)
                 return Appended(command)
-            case Run():  # steps 3 and 5
-                job_id = f"{command.segment} {command.attempt.txid}/{command.attempt.attempt}"
-                self._runs[job_id] = command
-                self.engine.start(Job(job_id, self._running.job(command)))
-            case Cancel(attempt):
-                for job_id in [job_id for job_id, run in self._runs.items() if run.attempt == attempt]:
-                    del self._runs[job_id]
-                    self.engine.cancel(job_id)
-            case Resolve(resolution, attempt):  # step 7, and every rollback
-                if self._resolve(resolution, attempt):
-                    return self._resolved(resolution, attempt)
+            case Run(segment, name):  # steps 3 and 5
+                self._run(self._attempt(name), segment)
+            case Cancel(name):
+                self._cancel(self._attempt(name))
+            case Resolve(resolution, name):  # step 7, and every rollback
+                if self._resolve(resolution, self._attempt(name)):
+                    return self._resolved(resolution, self._attempt(name))
             case Deliver(txid):  # step 9
                 self._deliver(txid)
         return None
 
+    def _attempt(self, name: TransactionAttempt) -> Attempt:
+        found = self.progress.under_way[name.txid]
+        assert found.name == name
+        return found
+
+    def _run(self, attempt: Attempt, segment: Segment) -> None:
+        self.progress.turn(attempt, "run")
+        attempt.running.add(segment)
+        try:
+            order = self._running.order(attempt)
+        except FailedException as failure:  # a spout's on the driver fails the attempt as one in a task does
+            self.engine.call(attempt, segment, partial(_raise, failure))
+        else:
+            self.engine.start(attempt, segment, order)
+
     def _append(self, append: Append) -> None:
         """Make the record of a command durable."""
         name = append.attempt
-        if append.kind == "PREPARING":  # step 2
-            assert self._offered is not None
-            self._running.begin(append, self._offered)
-        elif append.kind == "ROLLED_BACK":
-            failure = self._failures.pop(name.txid, None)
-            lowest = min(self._failures, default=0)
-            reason = failure.message if failure else f"transaction {lowest} failed before it" if lowest else "stopped"
-            batch = self._running.end(name, reason)
-            if failure is not None and batch is not None and not self._pipeline.stopping:
-                self._retry = name.txid, failure, batch
-        else:  # steps 4, 6 and 8
-            self._running.go_on(append)
+        match append.kind:
+            case "PREPARING":  # step 2
+                assert self._offered is not None
+                self._running.begin(append, self._offered)
+            case "PROCESSED":  # step 4
+                self._running.processed(self._attempt(name))
+            case "COMMITTING":  # step 6
+                self._running.decide(self._attempt(name), append.committed)
+            case "COMMITTED":  # step 8
+                self.log.append(Committed(name.txid))
+            case "ROLLED_BACK":
+                attempt = self._attempt(name)
+                lowest = min((txid for txid, each in self.progress.under_way.items() if each.failure), default=0)
+                reason = f"transaction {lowest} failed before it" if lowest else "stopped"
+                self._running.end(attempt, attempt.failure.message if attempt.failure else reason)
+                if attempt.failure is not None and attempt.batch is not None and not self._pipeline.stopping:
+                    self._retry = attempt
 
     def _deliver(self, txid: int) -> None:
         """Tell what a transaction that is committed came to."""
-        if not self.progress.knows(txid):  # found committed at start: what it came to, its own driver knew alone
+        if txid not in self.progress.under_way:  # found committed at start: what it came to, its own driver knew alone
             return
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
         self.summary.add(self.last)
@@ -382,28 +410,34 @@ class Coordinator:
             logger.warning("%s: %s", self.name, warning)
         self.committed(self.last)
 
-    def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:
+    def _resolve(self, resolution: Resolution, attempt: Attempt) -> bool:
         """Start a round of a commit or a rollback; tell whether there was nothing to do."""
         if resolution is Resolution.ROLLBACK:
             self.progress.rolling_back(attempt)
-        return self._resolver.round(resolution, attempt, self.participants.works(resolution, attempt))
+        if attempt is self._resolver.attempt:
+            return self._resolver.round(attempt)
+        return self._resolver.begin(resolution, attempt, self.participants.works(resolution, attempt.name))
 
-    def _resolved(self, resolution: Resolution, attempt: TransactionAttempt) -> Resolved:
+    def _resolved(self, resolution: Resolution, attempt: Attempt) -> Resolved:
         if resolution is Resolution.COMMIT:
-            self.progress.ending(attempt)
-        return Resolved(resolution, attempt)
+            self.progress.turn(attempt, "log")
+        return Resolved(resolution, attempt.name)
 
-    def _take_resolution(self, finished: Finished) -> None:
-        resolution, attempt = self._resolver.under_way
+    def _take_resolution(self, attempt: Attempt, name: str, failure: BaseException | None) -> None:
+        resolution, why = attempt.resolution, attempt.failure
+        assert resolution is not None
         try:
-            done = self._resolver.finished(finished)
+            done = self._resolver.answered(attempt, name, failure)
             if done:
                 self._advance(self._resolved(resolution, attempt))
             elif done is False:
-                self._waits.add(self._resolver.wait_secs(), Unresolved(resolution, attempt))
+                self._waits.add(self._resolver.wait_secs(attempt), Unresolved(resolution, attempt.name))
         except (AttemptsExhaustedError, BoltError) as error:
-            failure = self._failures.get(attempt.txid)
-            if resolution is Resolution.COMMIT or failure is None or may_be_tried_again(failure):
+            if resolution is Resolution.COMMIT or why is None or may_be_tried_again(why):
                 raise
             logger.error("%s; the next start rolls it back", error.message)
-            raise failure from error  # what ended the query is still what is raised
+            raise why from error  # what ended the query is still what is raised
+
+
+def _raise(failure: FailedException) -> Never:
+    raise failure

@@ -1,111 +1,57 @@
-"""What the coordinator asks of the engine: carry out jobs, several at a time, and say what came of each.
-
-A job is a segment of an attempt, a round of commits or rollbacks, or a call on the driver; it is no job of Spark.
-"""
+"""What the coordinator asks of the engine: carry out parts of attempts, and say what came of each."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from statefx.errors import TransactionError
-from statefx.protocol.barrier import Ack, Report
+from statefx.coordinator.attempt import Attempt, Part
 from statefx.protocol.commands import Segment
 from statefx.protocol.order import Order, ResolutionOrder
 
 
-class AttemptFailedError(TransactionError):
-    """The attempt is rolled back and may be tried again; ``data["kind"]`` is the FailureKind, where tasks told one."""
+class Answer(NamedTuple):
+    """What came of something that was carried out.
 
-
-class JobFailedError(AttemptFailedError):
-    """The attempt ended without a bolt's error: a run was lost, or it was cancelled."""
-
-
-class RenewInputError(TransactionError):
-    """The transaction is rolled back and may be tried again, but over a newly planned input only."""
-
-
-class StoppedError(TransactionError):
-    """The query is being stopped; the attempt is rolled back and not tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRun:
-    """A job that runs one segment of an attempt; it ends with the acks of the segment's tasks."""
-
-    segment: Segment
-    order: Order
-    work: Any
-    """Of a client's transaction, what it changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverCall:
-    """A job that calls something on the driver, and ends with nothing, or with what the call raised.
-
-    It is a job because it may take long, such as the commit of a sink: transactions behind it go on meanwhile.
+    Acks and reports are in the attempt. With a `failure` there may be some, or none: a BoltError says that a bolt's
+    code raised; JobFailedError that the same may be tried again; StoppedError that the query is being stopped; of
+    another TransactionError trying again would not help. Of a call, it is whatever that has raised. Anything else ends
+    the driver.
     """
 
-    call: Callable[[], object]
-
-    def run(self, job_id: str) -> Finished:
-        """Call it, and say what came of it."""
-        try:
-            self.call()
-        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
-            return Finished(job_id, failure=error)
-        return Finished(job_id)
-
-
-Work = SegmentRun | ResolutionOrder | DriverCall
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Something that an engine runs; `id` is never used again."""
-
-    id: str
-    work: Work
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What came of a job: acks of a SegmentRun, reports of a ResolutionOrder."""
-
-    job_id: str
-    acks: tuple[Ack, ...] = ()
-    reports: tuple[Report, ...] = ()
+    attempt: Attempt
+    part: Part
     failure: BaseException | None = None
-    """BoltError: a bolt's code raised. JobFailedError:
-    infrastructure; the same may be tried again. StoppedError: the query is being stopped. Another TransactionError:
-    trying again would not help. Of a DriverCall, whatever the call raised. Anything else ends the driver."""
 
 
 class Engine(Protocol):
-    """Carries out jobs: as orders to tasks that live (`statefx.coordinator.runs`), or in this process.
+    """Carries out parts of attempts: as orders to tasks that live (`statefx.coordinator.runs`), or in this process.
 
     Contract
     --------
     * All methods but `interrupt` are called by one thread.
-    * Jobs end in any order; what came of each is told once.
-    * No job makes a task wait for another transaction (rule 2.6: what must wait is ordered later).
-    * A job that was cancelled may go on for a while, and may still be told of by `next` (rule 6.4).
+    * Parts end in any order; what came of each is told once.
+    * No part makes a task wait for another transaction (rule 2.6: what must wait is ordered later).
+    * What was cancelled may go on for a while, and may still be told of by `next` (rule 6.4).
     """
 
-    def start(self, job: Job) -> None:
-        """Begin `job`; returns at once."""
+    def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
+        """Begin a segment; returns at once."""
 
-    def next(self, timeout_secs: float | None) -> Finished | None:
-        """Wait until a job has ended; None after `timeout_secs`, or when it was interrupted. None seconds are for ever.
+    def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
+        """Begin to tell tasks of a commit or a rollback, for who takes part under `name`; returns at once."""
 
-        With one job at a time an engine may run it here, in the caller's thread.
+    def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
+        """Begin to call something on the driver; returns at once."""
+
+    def next(self, timeout_secs: float | None) -> Answer | None:
+        """Wait until something has ended; None after `timeout_secs`, or when it was interrupted. None: for ever.
+
+        With one thing at a time an engine may do it here, in the caller's thread.
         """
 
-    def cancel(self, job_id: str) -> None:
-        """Cancel a job; nobody waits for its end."""
+    def cancel(self, attempt: Attempt) -> None:
+        """Cancel what tasks carry out of an attempt; nobody waits for its end."""
 
     def interrupt(self) -> None:
         """Let `next` return; called by another thread."""
@@ -114,57 +60,13 @@ class Engine(Protocol):
         """Return what ``query.status`` says of it: JSON; called by any thread."""
 
     def close(self) -> None:
-        """Release what it holds: no job is begun any more, and none is under way."""
+        """Release what it holds: nothing is begun any more, and nothing is under way."""
 
 
-class InProcessEngine(ABC):
-    """An engine whose jobs run when `next` is called, one after the other; `jobs` are those that have begun."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def start(self, job: Job) -> None:
-        """Begin a job: it runs when `next` is called."""
-        self.jobs.append(job)
-
-    def next(self, timeout_secs: float | None) -> Finished | None:
-        """Run one of the jobs that have begun."""
-        if not self.jobs:
-            return None
-        job = self.take()
-        try:
-            match job.work:
-                case SegmentRun():
-                    return Finished(job.id, acks=self.run_segment(job.work))
-                case ResolutionOrder():
-                    return Finished(job.id, reports=self.resolve(job.work))
-                case DriverCall():
-                    return job.work.run(job.id)
-        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
-            return Finished(job.id, failure=error)
-
-    def take(self) -> Job:
-        """Take the job that runs next."""
-        return self.jobs.pop(0)
-
-    @abstractmethod
-    def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
-        """Run a segment of an attempt to its end."""
-
-    @abstractmethod
-    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
-        """Run the commit or the rollback of tasks."""
-
-    def cancel(self, job_id: str) -> None:
-        """Drop a job that has not run."""
-        self.jobs = [job for job in self.jobs if job.id != job_id]
-
-    def interrupt(self) -> None:
-        """Do nothing: `next` never waits."""
-
-    def status(self) -> dict[str, Any]:
-        """Return its name."""
-        return {"engine": "in-process"}
-
-    def close(self) -> None:
-        """Do nothing: it holds nothing."""
+def came_of(attempt: Attempt, part: Part, call: Callable[[], object]) -> Answer:
+    """Call something, and return what came of it."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - whoever reads the answer decides
+        return Answer(attempt, part, error)
+    return Answer(attempt, part)

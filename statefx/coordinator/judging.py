@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from statefx.coordinator.engine import AttemptFailedError
+from statefx.coordinator.retrying import AttemptFailedError
 from statefx.coordinator.transaction import received_rows
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
 from statefx.operators.acker import is_of_acks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from statefx.coordinator.engine import Work
+from statefx.coordinator.attempt import Work
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from statefx.coordinator.engine import Work
+from statefx.coordinator.attempt import Work
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.state import StateParticipant
 from statefx.coordinator.transaction import received_rows

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.transaction import TransactionProgress, came_to, iso
-from statefx.protocol.barrier import Ack
 from statefx.protocol.history import Past, SinkVolume
-from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.ledger import Complete
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.trees import NOTHING
 
 logger = logging.getLogger("statefx")
@@ -81,21 +80,14 @@ class Asked:
 
 
 @dataclass
-class _Attempt:
-    """What is known of one attempt that is under way."""
-
-    name: TransactionAttempt
-    phase: str
-    doing: str
-    since: float
-    secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("run", "hooks", "log"), 0.0))
-    acks: Mapping[TaskId, Ack] = field(default_factory=dict)
-    input_rows: int = 0
-
-
-@dataclass
 class Progress:
-    """Kept by the coordinator, read from other threads; several transactions may be under way."""
+    """Kept by the coordinator, read from other threads.
+
+    Attributes
+    ----------
+    under_way : dict of int to Attempt
+        By txid, from PREPARING, or from the start for what a former driver has begun, to the end.
+    """
 
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
@@ -105,7 +97,7 @@ class Progress:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
-        self._under_way: dict[int, _Attempt] = {}
+        self.under_way: dict[int, Attempt] = {}
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
         self._away: dict[str, Any] | None = None
@@ -117,52 +109,35 @@ class Progress:
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
-    def begin(self, attempt: TransactionAttempt) -> None:
+    def begin(self, attempt: Attempt) -> None:
         """An attempt begins."""
         self._enter(attempt, "PREPARING", "log")
 
-    def running(self, attempt: TransactionAttempt) -> None:
-        """A segment of it runs."""
-        self._turn(attempt, "run")
-
-    def waiting(self, attempt: TransactionAttempt) -> None:
-        """The first of its two segments has ended; the second one waits for the transactions before it."""
-        self._turn(attempt, "wait")
-
-    def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:
-        """All tasks have acked; `input_rows` came from the raw DataFrames."""
-        self._turn(attempt, "log")
+    def turn(self, attempt: Attempt, doing: str) -> None:
+        """Something else is done for an attempt: ``run``, ``wait`` (for the transactions before it), or ``log``."""
         with self._lock:
-            entry = self._under_way[attempt.txid]
-            entry.acks, entry.input_rows = complete.acks, input_rows
+            self._charge(attempt, doing)
 
-    def committing(self, attempt: TransactionAttempt, volumes: Iterable[SinkVolume]) -> None:
+    def committing(self, attempt: Attempt, volumes: Iterable[SinkVolume]) -> None:
         """The decision is durable; `volumes` is what sinks are given, as far as they tell."""
-        self._turn(attempt, "hooks", phase="COMMITTING")
         with self._lock:
-            self._publishing = attempt.txid, {each.sink: each for each in volumes}
-
-    def ending(self, attempt: TransactionAttempt) -> None:
-        """All that a commit has to run has been run."""
-        self._turn(attempt, "log")
+            attempt.phase = "COMMITTING"
+            self._charge(attempt, "hooks")
+            self._publishing = attempt.name.txid, {each.sink: each for each in volumes}
 
     def end(self, txid: int, stored_bytes: Mapping[str, int]) -> TransactionProgress:
         """COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
         with self._lock:
-            entry = self._under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
+            entry = self.under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
-            done = came_to(entry.name, entry.acks, entry.input_rows, stored_bytes, entry.secs, self.now())
+            acks = {} if entry.complete is None else entry.complete.acks
+            done = came_to(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
             return done
 
-    def knows(self, txid: int) -> bool:
-        """Tell whether a transaction is under way here."""
-        with self._lock:
-            return txid in self._under_way
-
-    def rolling_back(self, attempt: TransactionAttempt) -> None:
+    def rolling_back(self, attempt: Attempt) -> None:
         """An attempt is being rolled back."""
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
         self._enter(attempt, "ROLLING_BACK", "hooks")
@@ -170,16 +145,16 @@ class Progress:
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         """ROLLED_BACK is durable."""
         with self._lock:
-            self._under_way.pop(attempt.txid, None)
+            self.under_way.pop(attempt.txid, None)
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
                 since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
 
-    def recovering(self, direction: str, attempt: TransactionAttempt) -> None:
+    def recovering(self, direction: str, attempt: Attempt) -> None:
         """A transaction of a former driver is being rolled ``forward`` or ``back``."""
-        self.recoveries.append({"txid": attempt.txid, "rolled": direction})
+        self.recoveries.append({"txid": attempt.name.txid, "rolled": direction})
         self._enter(attempt, "COMMITTING" if direction == "forward" else "ROLLING_BACK", "hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
@@ -287,7 +262,7 @@ class Progress:
     def status(self) -> dict[str, Any]:
         """Return what is going on now; of several transactions under way, with the lowest."""
         with self._lock:
-            lowest = self._under_way[min(self._under_way)] if self._under_way else None
+            lowest = self.under_way[min(self.under_way)] if self.under_way else None
             phase = "idle" if lowest is None else lowest.phase
             status: dict[str, Any] = {"phase": phase, "isTransactionActive": lowest is not None}
             name = self._last if lowest is None else lowest.name
@@ -305,22 +280,18 @@ class Progress:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
 
-    def _enter(self, attempt: TransactionAttempt, phase: str, doing: str) -> None:
+    def _enter(self, attempt: Attempt, phase: str, doing: str) -> None:
         with self._lock:
-            self._last = attempt  # an idle query still says how far it has come
-            self._under_way[attempt.txid] = _Attempt(attempt, phase, doing, self.clock())
+            self._last = attempt.name  # an idle query still says how far it has come
+            attempt.phase, attempt.doing, attempt.turned = phase, doing, self.clock()
+            attempt.secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
+            self.under_way[attempt.name.txid] = attempt
 
-    def _turn(self, attempt: TransactionAttempt, doing: str, phase: str = "") -> None:
-        with self._lock:
-            entry = self._under_way[attempt.txid]
-            entry.phase = phase or entry.phase
-            self._charge(entry, doing)
-
-    def _charge(self, entry: _Attempt, doing: str) -> None:
+    def _charge(self, attempt: Attempt, doing: str) -> None:
         """Charge the time since the last turn to what was being done, and go on with `doing`."""
         now = self.clock()
-        entry.secs[entry.doing] = entry.secs.get(entry.doing, 0.0) + now - entry.since
-        entry.doing, entry.since = doing, now
+        attempt.secs[attempt.doing] = attempt.secs.get(attempt.doing, 0.0) + now - attempt.turned
+        attempt.doing, attempt.turned = doing, now
 
 
 def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is tried again after a failure, how often, and after which time."""
+"""How attempts fail; what is tried again, how often, and after which time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from statefx.coordinator.engine import AttemptFailedError
 from statefx.errors import (
     AttemptsExhaustedError,
     FailedException,
@@ -15,6 +14,23 @@ from statefx.errors import (
     TransactionTimeoutError,
 )
 from statefx.protocol.commands import Unresolved
+
+
+class AttemptFailedError(TransactionError):
+    """The attempt is rolled back and may be tried again; ``data["kind"]`` is the FailureKind, where tasks told one."""
+
+
+class JobFailedError(AttemptFailedError):
+    """The attempt ended without a bolt's error: a run was lost, or it was cancelled."""
+
+
+class RenewInputError(TransactionError):
+    """The transaction is rolled back and may be tried again, but over a newly planned input only."""
+
+
+class StoppedError(TransactionError):
+    """The query is being stopped; the attempt is rolled back and not tried again."""
+
 
 BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0

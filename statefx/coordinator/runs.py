@@ -1,4 +1,4 @@
-"""Runs jobs as orders to tasks that live: what is under way, who has answered, what took too long, what ends a run.
+"""Carries out attempts by orders to tasks that live: who has answered, what took too long, what ends a run.
 
 A run holds all slots of a topology at once (rule 13). How it is started and how bytes reach its slots is the business
 of a `Run`: on Spark one job over its pipelined shuffle, in the tester threads of this process.
@@ -14,12 +14,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun, StoppedError
+from statefx.coordinator.attempt import Attempt, Part
+from statefx.coordinator.engine import Answer, came_of
 from statefx.coordinator.orders import text_for
+from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan
 from statefx.plan.segments import segments_of
@@ -61,49 +62,9 @@ class UnreachableError(JobFailedError):
     """A slot can't reach the driver."""
 
 
-class Extension:
-    """By how much the end of an attempt is put off: its timeout begins again while tasks restore state (rule 6.9).
-
-    Parameters
-    ----------
-    timeout_secs : float
-    restoring : callable
-        Returns the tasks that restore state now. It is asked when the time is over and not before: a transaction in
-        time costs no request.
-    """
-
-    MAX_SECS = 3600.0
-    """After which it counts all the same: a restore that hangs shows itself as under way too."""
-
-    def __init__(self, timeout_secs: float, restoring: Callable[[], Sequence[str]]) -> None:
-        self._timeout_secs = timeout_secs
-        self._restoring = restoring
-        self._tasks: Sequence[str] = ()
-        self.secs = 0.0
-
-    def grant(self) -> bool:
-        """Tell whether the timeout, which is over, begins again."""
-        self._tasks = self._restoring()
-        if not self._tasks or self.secs >= self.MAX_SECS:
-            return False
-        self.secs += self._timeout_secs
-        logger.warning(
-            "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
-            ", ".join(self._tasks),
-            self.secs,
-            self._timeout_secs,
-        )
-        return True
-
-    def timeout_message(self, waiting_for: str = "") -> str:
-        """Say what took too long."""
-        text = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s){waiting_for}"
-        if self._tasks:
-            text += (
-                f"; state of {', '.join(self._tasks)} was still being restored after {self.secs:g} s: look at the "
-                "checkpoint's file system and the state provider's server, or raise the timeout"
-            )
-        return text
+PUT_OFF_SECS_MAX = 3600.0
+"""After which the time of an attempt is over, also while state is restored: a restore that hangs shows itself as under
+way too."""
 
 
 class Run(Protocol):
@@ -120,26 +81,6 @@ class Run(Protocol):
 
     def end(self) -> None:
         """End the run: its slots end, now or as soon as they notice. Again is a no-op."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A job that slots carry out."""
-
-    job: Job
-    wanted: set[TaskId]
-    """Those that have not answered."""
-    extension: Extension
-    acks: list[Ack] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
-    since: float | None = None
-    """When its orders were sent."""
-
-    @property
-    def attempt(self) -> TransactionAttempt | None:
-        """The attempt that it runs a segment of."""
-        work = self.job.work
-        return work.order.attempt if isinstance(work, SegmentRun) else None
 
 
 class RunEngine(ABC):
@@ -183,14 +124,15 @@ class RunEngine(ABC):
         self._begun = 0.0
         """When the run was begun."""
         self._runs = 0
-        self._pending: dict[str, _Pending] = {}
+        self._pending: list[Attempt] = []
+        """Those of which tasks carry out something."""
         self._freed = 0.0
         """When the slots last had done with a segment."""
         self._emitted: frozenset[TransactionAttempt] = frozenset()
         """Attempts whose rows wait behind the cut, in slots of this run and of no other."""
         self._unconfirmed: dict[TransactionAttempt, tuple[set[SlotId], float]] = {}
         """Abandoned attempts: the slots that have not confirmed, and until when they may take."""
-        self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self.woken = threading.Event()
         """Whether a spout that lives in its task may need a transaction; whoever begins one clears it."""
         self.woken.set()  # nobody asks it before there is a run, and a run begins with a transaction
@@ -219,7 +161,7 @@ class RunEngine(ABC):
         """Begin a run; `ready` is called when all its slots are there."""
 
     @abstractmethod
-    def call_aside(self, job: Job, call: Callable[[], None]) -> None:
+    def call_aside(self, name: str, call: Callable[[], None]) -> None:
         """Run `call`, which never raises, in a thread of its own."""
 
     # ---- what the coordinator asks (see `Engine`)
@@ -230,64 +172,75 @@ class RunEngine(ABC):
             if not self._stopping:
                 self._begin()
 
-    def start(self, job: Job) -> None:
-        """Begin a job."""
-        work = job.work
-        if isinstance(work, DriverCall):
-            self.call_aside(job, lambda: self._finished.put(self._called(work.run(job.id))))
-            return
-        tasks = self._segments[work.segment].tasks if isinstance(work, SegmentRun) else work.tasks
+    def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
+        """Begin a segment."""
+        self._carry_out(attempt, segment, order, self._segments[segment].tasks)
+
+    def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
+        """Begin to tell tasks of a commit or a rollback."""
+        self._carry_out(attempt, name, order, order.tasks)
+
+    def _carry_out(
+        self, attempt: Attempt, part: Part, order: Order | ResolutionOrder, tasks: Collection[TaskId]
+    ) -> None:
         if not tasks:
-            self._finished.put(Finished(job.id))
+            self._answers.put(Answer(attempt, part))
             return
         with self._lock:
-            if self._stopping and not self._ready and not isinstance(work, SegmentRun):
-                # Nobody waits for another run: the next start goes on with what this job would do (rule 6.5).
-                self._finished.put(Finished(job.id, failure=StoppedError("the query was stopped")))
+            if self._stopping and not self._ready and isinstance(order, ResolutionOrder):
+                # Nobody waits for another run: the next start goes on with what this would do (rule 6.5).
+                self._answers.put(Answer(attempt, part, StoppedError("the query was stopped")))
                 return
-            if isinstance(work, SegmentRun) and work.segment is Segment.ORDERED:
+            if part is Segment.ORDERED:
                 # Else: the run is lost while PROCESSED, or COMMITTING of the one before, is appended, when nothing of
                 # this attempt is under way; the slots of the next run wait for its rows until the time is over.
-                attempt, emitted = work.order.attempt, self._emitted
-                self._emitted = frozenset(each for each in emitted if each.txid > attempt.txid)
-                if attempt not in emitted:
+                emitted = self._emitted
+                self._emitted = frozenset(each for each in emitted if each.txid > attempt.name.txid)
+                if attempt.name not in emitted:
                     lost = JobFailedError("the run is over that has emitted its rows: they are emitted again")
-                    self._finished.put(Finished(job.id, failure=lost))
+                    self._answers.put(Answer(attempt, part, lost))
                     return
-            extension = Extension(self._timeout_secs, self._restoring)
-            pending = self._pending[job.id] = _Pending(job, set(tasks), extension)
+            attempt.part, attempt.order, attempt.waiting = part, order, set(tasks)
+            attempt.reports, attempt.since, attempt.put_off_secs = [], None, 0.0
+            self._pending.append(attempt)
             if self._ready:
-                self._send(pending)
+                self._send(attempt)
             else:
                 self._begin()
 
-    def _called(self, finished: Finished) -> Finished:
-        """Return what came of a call; one that fails while the query is being stopped would fail for ever."""
-        if finished.failure is None or not self._stopping:
-            return finished
-        return Finished(finished.job_id, failure=StoppedError("the query was stopped"))
+    def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
+        """Begin to call something on the driver, in a thread of its own."""
 
-    def next(self, timeout_secs: float | None) -> Finished | None:
-        """Wait until a job has ended; None after `timeout_secs`, or when it was interrupted."""
+        def called() -> None:
+            answer = came_of(attempt, part, call)
+            if answer.failure is not None and self._stopping:  # it would fail for ever
+                answer = answer._replace(failure=StoppedError("the query was stopped"))
+            self._answers.put(answer)
+
+        self.call_aside(f"{part}-{attempt.name.txid}", called)
+
+    def next(self, timeout_secs: float | None) -> Answer | None:
+        """Wait until something has ended; None after `timeout_secs`, or when it was interrupted."""
         ends = None if timeout_secs is None else self._clock() + timeout_secs
         while True:
             now = self._clock()
             due = min((each for each in (ends, self._look_at_times(now)) if each is not None), default=None)
             with suppress(queue.Empty):
-                return self._finished.get(timeout=None if due is None else max(due - now, 0.0))
+                return self._answers.get(timeout=None if due is None else max(due - now, 0.0))
             if ends is not None and self._clock() >= ends:
                 return None
 
-    def cancel(self, job_id: str) -> None:
-        """Drop a job: its slots abandon the attempt in place (rule 13.5)."""
+    def cancel(self, attempt: Attempt) -> None:
+        """Drop an attempt: its slots abandon it in place (rule 13.5)."""
         with self._lock:
-            pending = self._pending.pop(job_id, None)
-            if pending is not None and pending.attempt is not None:
-                self._abandon(pending, self._timeout_secs)
+            if attempt in self._pending:
+                self._pending.remove(attempt)
+                if isinstance(attempt.part, Segment):
+                    self._abandon(attempt, self._timeout_secs)
 
     def interrupt(self) -> None:
         """Let `next` and `rest` return."""
-        self._finished.put(None)
+        self._answers.put(None)
         self._resting.set()
 
     def rest(self, secs: float) -> bool:
@@ -313,11 +266,11 @@ class RunEngine(ABC):
             self._stopping = True
             soon = self._clock() + STOPPING_SECS
             self._unconfirmed = {of: (slots, min(until, soon)) for of, (slots, until) in self._unconfirmed.items()}
-            for job_id, pending in list(self._pending.items()):
-                work = pending.job.work
-                if isinstance(work, ResolutionOrder) and (work.resolution is Resolution.COMMIT or not self._ready):
-                    del self._pending[job_id]
-                    self._finished.put(Finished(job_id, failure=StoppedError("the query was stopped")))
+            for attempt in list(self._pending):
+                order = attempt.order
+                if isinstance(order, ResolutionOrder) and (order.resolution is Resolution.COMMIT or not self._ready):
+                    self._pending.remove(attempt)
+                    self._answers.put(Answer(attempt, attempt.part, StoppedError("the query was stopped")))
         self.interrupt()
 
     def tell_spouts(self, txid: int, report: TreeReport) -> None:
@@ -355,8 +308,8 @@ class RunEngine(ABC):
             self._since = datetime.now(UTC)
             logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.slots))
             self._slotless = None
-            for pending in self._pending.values():
-                self._send(pending)
+            for attempt in self._pending:
+                self._send(attempt)
         self.interrupt()  # `next` waits since before the time of these began
 
     def over(self, run: Run, failure: StatefxError) -> None:
@@ -381,16 +334,16 @@ class RunEngine(ABC):
             logger.exception("%s: run %s could not be ended in good order", self._name, run.id)
         with self._lock:
             self._ending -= 1
-            for job_id in failed:
-                self._finished.put(Finished(job_id, failure=failure))
+            for attempt in failed:
+                self._answers.put(Answer(attempt, attempt.part, failure))
             if self._pending:
                 self._begin()
         self.interrupt()
 
-    def _taken(self, failure: Exception) -> list[str]:
-        """Take the jobs that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
+    def _taken(self, failure: Exception) -> list[Attempt]:
+        """Take the attempts that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
 
-        While there are no slots for a run, no job fails: the loss of an executor alone ends no query (rule 6.8).
+        While there are no slots for a run, none fails: the loss of an executor alone ends no query (rule 6.8).
         """
         if isinstance(failure, NotBegunError):
             now = self._clock()
@@ -400,14 +353,13 @@ class RunEngine(ABC):
             if now < self._slotless + SLOTS_SECS:
                 self._again = now + SLOTS_AGAIN_SECS
                 self._runs -= 1  # the next one stands in its place: nothing was lost
-                for pending in self._pending.values():
-                    pending.since = None
+                for attempt in self._pending:
+                    attempt.since = None
                 logger.warning("%s: %s. It is tried again", self._name, failure.message)
                 return []
             self._slotless = None
-        first = TransactionAttempt(0, 0)
-        failed = sorted(self._pending, key=lambda job_id: self._pending[job_id].attempt or first)
-        self._pending = {}
+        failed = sorted(self._pending, key=lambda attempt: (isinstance(attempt.part, Segment), attempt.name))
+        self._pending = []
         return failed
 
     def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
@@ -441,16 +393,15 @@ class RunEngine(ABC):
         try:
             self._run = self.start_run()
         except Exception as error:  # noqa: BLE001 - `over` is called by threads in which nobody would hear of it
-            for job_id in self._taken(error):
-                self._finished.put(Finished(job_id, failure=error))
+            for attempt in self._taken(error):
+                self._answers.put(Answer(attempt, attempt.part, error))
 
-    def _send(self, pending: _Pending) -> None:
-        pending.since = self._clock()
-        work = pending.job.work
+    def _send(self, attempt: Attempt) -> None:
+        attempt.since = self._clock()
+        order = attempt.order
         assert self._run is not None
-        assert not isinstance(work, DriverCall)
-        order = work.order if isinstance(work, SegmentRun) else work
-        for slot, body in self._bodies(order, pending.wanted).items():
+        assert order is not None
+        for slot, body in self._bodies(order, attempt.waiting).items():
             self._run.send(slot, Kind.RUN if isinstance(order, Order) else Kind.RESOLVE, body)
 
     def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[SlotId, bytes]:
@@ -460,45 +411,44 @@ class RunEngine(ABC):
             own.setdefault(self._slot_of[task], []).append(task)
         return {slot: text_for(self._plan, order, sorted(told)).encode() for slot, told in own.items()}
 
-    def _abandon(self, pending: _Pending, patience_secs: float) -> None:
-        attempt, work = pending.attempt, pending.job.work
+    def _abandon(self, attempt: Attempt, patience_secs: float) -> None:
+        name, segment = attempt.name, attempt.part
+        assert isinstance(segment, Segment)
         patience_secs = min(patience_secs, STOPPING_SECS) if self._stopping else patience_secs
-        if self._run is None or not self._ready or attempt is None:  # its orders were not sent
+        if self._run is None or not self._ready:  # its orders were not sent
             return
-        assert isinstance(work, SegmentRun)
         # Those of the other segment may be busy with another transaction, for as long as that may take.
-        own = {self._slot_of[task] for task in self._segments[work.segment].tasks}
-        self._unconfirmed[attempt] = own, self._clock() + patience_secs
+        own = {self._slot_of[task] for task in self._segments[segment].tasks}
+        self._unconfirmed[name] = own, self._clock() + patience_secs
         for slot in self.slots:
-            self._run.send(slot, Kind.ABANDON, messages.pack_attempt(attempt.txid, attempt.attempt))
+            self._run.send(slot, Kind.ABANDON, messages.pack_attempt(name.txid, name.attempt))
 
     # ---- answers
 
     def _take_ack(self, ack: Ack) -> None:
-        for pending in self._pending.values():
-            if pending.attempt == ack.attempt and ack.id in pending.wanted:
-                pending.acks.append(ack)
-                self._answered(pending, ack.id)
+        for attempt in self._pending:
+            if attempt.name == ack.attempt and isinstance(attempt.order, Order) and ack.id in attempt.waiting:
+                attempt.acks.append(ack)
+                self._answered(attempt, ack.id)
                 return
         # else of an attempt that was abandoned (rule 6.4)
 
     def _take_report(self, report: Report) -> None:
-        for pending in self._pending.values():
-            if pending.attempt is None and report.id in pending.wanted:
-                pending.reports.append(report)
-                self._answered(pending, report.id)
+        for attempt in self._pending:
+            if isinstance(attempt.order, ResolutionOrder) and report.id in attempt.waiting:
+                attempt.reports.append(report)
+                self._answered(attempt, report.id)
                 return
 
-    def _answered(self, pending: _Pending, task: TaskId) -> None:
-        pending.wanted.discard(task)
-        if pending.wanted:
+    def _answered(self, attempt: Attempt, task: TaskId) -> None:
+        attempt.waiting.discard(task)
+        if attempt.waiting:
             return
-        del self._pending[pending.job.id]
+        self._pending.remove(attempt)
         self._freed = self._clock()
-        work = pending.job.work
-        if isinstance(work, SegmentRun) and work.segment is Segment.PROCESSING:
-            self._emitted |= {work.order.attempt}
-        self._finished.put(Finished(pending.job.id, acks=tuple(pending.acks), reports=tuple(pending.reports)))
+        if attempt.part is Segment.PROCESSING:
+            self._emitted |= {attempt.name}
+        self._answers.put(Answer(attempt, attempt.part))
 
     def _take_confirmation(self, slot: SlotId, attempt: TransactionAttempt) -> None:
         slots, _ = self._unconfirmed.get(attempt, (set(), 0.0))
@@ -512,9 +462,9 @@ class RunEngine(ABC):
         """Fail what has taken too long; return when to look again."""
         with self._lock:
             dues = list(self._dues())
-            for pending, due in dues:
+            for attempt, due in dues:
                 if due <= now:
-                    self._put_off_or_end(pending)
+                    self._put_off_or_end(attempt)
             if self._again is not None and self._again <= now:
                 self._again = None
                 self._begin()
@@ -542,30 +492,41 @@ class RunEngine(ABC):
         """When a run that is not ready counts as lost."""
         return math.inf if self._run is None or self._ready else self._begun + READY_SECS
 
-    def _dues(self) -> Iterable[tuple[_Pending, float]]:
+    def _dues(self) -> Iterable[tuple[Attempt, float]]:
         """Return the attempts whose time runs, and when it is over: in each segment the first one (rule 6.9)."""
-        first: dict[object, _Pending] = {}
-        resolving = any(isinstance(pending.job.work, ResolutionOrder) for pending in self._pending.values())
-        for pending in self._pending.values():
-            work = pending.job.work
-            if isinstance(work, SegmentRun) and pending.since is not None:
-                if resolving and work.segment is not Segment.PROCESSING:
+        first: dict[Segment, Attempt] = {}
+        resolving = any(isinstance(attempt.order, ResolutionOrder) for attempt in self._pending)
+        for attempt in self._pending:
+            segment = attempt.part
+            if isinstance(segment, Segment) and attempt.since is not None:
+                if resolving and segment is not Segment.PROCESSING:
                     continue  # its slots may be at the commit of the one before, which may take any time
-                known = first.get(work.segment)
-                if known is None or work.order.attempt < known.job.work.order.attempt:  # type: ignore[union-attr]
-                    first[work.segment] = pending
-        for pending in first.values():
-            assert pending.since is not None
-            yield pending, max(pending.since, self._freed) + self._timeout_secs + pending.extension.secs
+                known = first.get(segment)
+                if known is None or attempt.name < known.name:
+                    first[segment] = attempt
+        for attempt in first.values():
+            assert attempt.since is not None
+            yield attempt, max(attempt.since, self._freed) + self._timeout_secs + attempt.put_off_secs
 
-    def _put_off_or_end(self, pending: _Pending) -> None:
+    def _put_off_or_end(self, attempt: Attempt) -> None:
         """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
-        if pending.extension.grant():
+        tasks = ", ".join(self._restoring())
+        if tasks and attempt.put_off_secs < PUT_OFF_SECS_MAX:
+            attempt.put_off_secs += self._timeout_secs
+            logger.warning(
+                "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
+                tasks,
+                attempt.put_off_secs,
+                self._timeout_secs,
+            )
             return
-        attempt = pending.attempt
-        assert attempt is not None
-        del self._pending[pending.job.id]
-        waiting = ", ".join(f"{component}[{task}]" for component, task in sorted(pending.wanted)[:3])
-        self._abandon(pending, STUCK_SECS)
-        why = pending.extension.timeout_message(f", waiting for {waiting}")
-        self._finished.put(Finished(pending.job.id, failure=JobFailedError(why, timeout=True)))
+        self._pending.remove(attempt)
+        waiting = ", ".join(f"{component}[{task}]" for component, task in sorted(attempt.waiting)[:3])
+        why = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s), waiting for {waiting}"
+        if tasks:
+            why += (
+                f"; state of {tasks} was still being restored after {attempt.put_off_secs:g} s: look at the "
+                "checkpoint's file system and the state provider's server, or raise the timeout"
+            )
+        self._abandon(attempt, STUCK_SECS)
+        self._answers.put(Answer(attempt, attempt.part, JobFailedError(why, timeout=True)))

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from xxhash import xxh3_64
 
-from statefx.coordinator.engine import DriverCall, Work
+from statefx.coordinator.attempt import Work
 from statefx.coordinator.participant import Participant
 from statefx.errors import CheckpointMismatchError, TopologyError
 from statefx.operators import to_ddl
@@ -88,7 +88,7 @@ class SinkParticipant(Participant):
         """Return the call that publishes; None for a target of the original's, in a fork that has another."""
         if decision["target"] != self.sink.identity:
             return None
-        return DriverCall(partial(self._commit, attempt, decision))
+        return partial(self._commit, attempt, decision)
 
     def _commit(self, attempt: TransactionAttempt, decision: Any) -> None:
         assert self._committer is not None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from statefx.errors import StatefxError
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import Input
 from statefx.protocol.watermark import Heard
+
+if TYPE_CHECKING:
+    from statefx.coordinator.attempt import Attempt
 
 LOOK_SECS = 0.1
 """How long it takes at most until a source is asked again; nothing wakes the loop when there is something to read."""
@@ -23,26 +25,31 @@ def _never(failure: StatefxError) -> bool:
     return False
 
 
-class Emissions(Protocol):
-    """What the tasks of sources are told of one transaction, and what they say."""
+class Emissions:
+    """What the tasks of sources are told of an attempt, and what they say; by default nothing."""
 
-    def orders(self) -> Mapping[TaskId, EmissionOrder]:
-        """Return what each task is told; asked for when its job begins, and what is before it has been processed."""
+    def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
+        """Return what each task is told; asked for when it begins, and what is before it has been processed."""
+        return {}
 
-    def partitions(self) -> Mapping[str, int]:
+    def partitions(self, attempt: Attempt) -> Mapping[str, int]:
         """Return how many partitions each spout with event time has, if any (rule 14.4); asked for after `orders`."""
+        return {}
 
     def finished(self) -> Mapping[str, Iterable[int]]:
         """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
+        return {}
 
-    def processed(self, acks: Iterable[Ack]) -> None:
+    def processed(self, attempt: Attempt) -> None:
         """Take note of what the tasks have emitted: the next transaction goes on behind it."""
 
     def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
         """Return what rows of DataFrames say of event time, by stream, and how many are too far ahead to count."""
+        return {}, {}
 
-    def emitted(self, emission: Emission) -> BySpout:
+    def emitted(self, attempt: Attempt, emission: Emission) -> BySpout:
         """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
+        return {}
 
 
 class Batch(NamedTuple):
@@ -53,7 +60,7 @@ class Batch(NamedTuple):
     """Of a client's transaction, what it changes."""
     planned: BySpout = MappingProxyType({})
     """What the driver has planned that spouts read, and that is not in the log yet."""
-    emissions: Emissions | None = None
+    emissions: Emissions = Emissions()
     closes: bool = False
     """Whether it reads nothing and closes event time."""
     renews: Callable[[StatefxError], bool] = _never

@@ -11,19 +11,20 @@ import logging
 import math
 import threading
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.driver_spout import RAISED, DriverSpout
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import Newest, lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
-from statefx.coordinator.source import LOOK_SECS, Batch
+from statefx.coordinator.source import LOOK_SECS, Batch, Emissions
 from statefx.coordinator.ticks import Ticks
 from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
@@ -32,14 +33,12 @@ from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
 from statefx.operators.spouts import check_json, has_partitions, may_finish, plans
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import SpoutInput
-from statefx.protocol.watermark import Heard
 from statefx.storage import Storage
 from statefx.topology.graph import ComponentKind
 
@@ -74,7 +73,7 @@ class SpoutTrigger:
 
 
 @dataclass
-class SpoutSource:
+class SpoutSource(Emissions):
     """Gives transactions what spouts have to read (see `Source`)."""
 
     plan: Plan
@@ -289,7 +288,7 @@ class SpoutSource:
         plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
         new = not_durable(plan, state, txid)
         closes = txid == self._closing
-        return Batch(SpoutInput(), None, new, _Emissions(self, txid, new, closes), closes)
+        return Batch(SpoutInput(), None, new, self, closes)
 
     def look_secs(self) -> float:
         """Return when to ask again: when the trigger allows a transaction, then some times in each of its intervals.
@@ -334,24 +333,29 @@ class SpoutSource:
         """Tell whether spouts whose tasks find out what there is have found nothing in the transaction before."""
         return self._empty == txid - 1 and not all(plans(each.spout) for each in self._spouts)
 
-    def orders(self, txid: int, planned: BySpout, *, closes: bool = False) -> Iterator[tuple[TaskId, EmissionOrder]]:
-        """Yield what each task is told in `txid`, of which this attempt's PREPARING says what is `planned`."""
-        state = self.log.state
+    # ---- Emissions
+
+    def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
+        """Return what each task is told, of which this attempt's PREPARING says what is planned."""
+        state, txid, batch = self.log.state, attempt.name.txid, attempt.batch
+        assert batch is not None
+        found: dict[TaskId, EmissionOrder] = {}
         for each in self._spouts:
             told: Mapping[str, Json]
-            if closes:  # a task that finds out itself what there is must not find rows that have come since
+            if batch.closes:  # a task that finds out itself what there is must not find rows that have come since
                 emission, told = Emission.AGAIN, {}
-            elif each.id in planned:  # durable by now, and here: reading 10,000 partitions back takes 4 to 8 ms
-                emission, told = Emission.AGAIN, planned[each.id].partitions
+            elif each.id in batch.planned:  # durable by now, and here: reading 10,000 partitions back takes 4 to 8 ms
+                emission, told = Emission.AGAIN, batch.planned[each.id].partitions
             else:
                 names = partial(each.partitions, txid)
                 emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
-            yield from each.orders(emission, told, state.committed)
+            found.update(each.orders(emission, told, state.committed))
+        return found
 
-    def partitions(self, txid: int) -> dict[str, int]:
+    def partitions(self, attempt: Attempt) -> dict[str, int]:
         """Return how many partitions each spout has that has some and event time."""
         timed = [each for each in self._spouts if self.plan.components[each.id].timings and has_partitions(each.spout)]
-        return {each.id: each.number(txid) for each in timed}
+        return {each.id: each.number(attempt.name.txid) for each in timed}
 
     def finished(self) -> dict[str, list[int]]:
         """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
@@ -370,9 +374,25 @@ class SpoutSource:
                         found[each.id] += [number for number in unknown if spout.isFinished(number, None)]
         return found
 
-    def processed(self, txid: int, said: Mapping[str, Partitions], found: bool, due_ms: int = 0) -> None:
-        """Take note of what spouts have emitted in `txid`, by spout and partition, and whether there was anything."""
-        self.due_ms = due_ms
+    def processed(self, attempt: Attempt) -> None:
+        """Take note of what spouts have emitted, by spout and partition, and whether there was anything."""
+        txid, orders, complete = attempt.name.txid, attempt.orders or {}, attempt.complete
+        assert complete is not None
+        said: dict[str, dict[str, Json]] = {}
+        # Rows that a spout leaves out are read all the same: tasks that are told what to emit say nothing of it.
+        found = any(order.emission is Emission.AGAIN and order.partitions for order in orders.values())
+        rows = {edge.id for edge in self.plan.edges if not is_of_acks(edge.target)}
+        self.due_ms = 0
+        for task, ack in complete.acks.items():
+            self.due_ms = min(filter(None, (self.due_ms, ack.trees.due_ms)), default=0)
+            order = orders.get(task)
+            if order is None and self.plan.components[ack.component].kind is ComponentKind.SPOUT:
+                found = found or any(count for edge, count in ack.emitted.items() if edge in rows)
+            if order is not None:
+                beyond = changed(order, ack.metadata or {})
+                found = found or bool(beyond) or any(ack.emitted.values())
+                said.setdefault(ack.component, {}).update(beyond)
+        attempt.said = said
         self._batches = self._batches.processed(txid, said, self.log.state.committed)
         if not found:
             self._empty, self._empties = txid, self._empties + 1
@@ -380,6 +400,10 @@ class SpoutSource:
         self._empties = 0
         if self._empty == txid:  # the attempt that found nothing was rolled back, and this one has found something
             self._empty = -1
+
+    def emitted(self, attempt: Attempt, emission: Emission) -> BySpout:
+        """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
+        return to_be_durable(attempt.orders or {}, attempt.said, emission)
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:
         return self._batches.last(self.log.state, spout, txid, self._read)
@@ -390,49 +414,3 @@ class SpoutSource:
         except FileNotFoundError as error:
             self.log.check()  # a successor may have folded the log, and deleted what no record of its own names
             raise lost_metadata(self.storage, metadata) from error
-
-
-@dataclass
-class _Emissions:
-    """Those of one attempt (see `Emissions`)."""
-
-    source: SpoutSource
-    txid: int
-    planned: BySpout
-    closes: bool = False
-    _orders: dict[TaskId, EmissionOrder] = field(default_factory=dict)
-    _said: dict[str, dict[str, Json]] = field(default_factory=dict)
-
-    def orders(self) -> Mapping[TaskId, EmissionOrder]:
-        self._orders = dict(self.source.orders(self.txid, self.planned, closes=self.closes))
-        return self._orders
-
-    def partitions(self) -> Mapping[str, int]:
-        return self.source.partitions(self.txid)
-
-    def finished(self) -> Mapping[str, Iterable[int]]:
-        return self.source.finished()
-
-    def processed(self, acks: Iterable[Ack]) -> None:
-        self._said = {}
-        # Rows that a spout leaves out are read all the same: tasks that are told what to emit say nothing of it.
-        found = any(order.emission is Emission.AGAIN and order.partitions for order in self._orders.values())
-        due_ms = 0
-        plan = self.source.plan
-        rows = {edge.id for edge in plan.edges if not is_of_acks(edge.target)}
-        for ack in acks:
-            due_ms = min(filter(None, (due_ms, ack.trees.due_ms)), default=0)
-            order = self._orders.get(TaskId(ack.component, ack.task))
-            if order is None and plan.components[ack.component].kind is ComponentKind.SPOUT:
-                found = found or any(count for edge, count in ack.emitted.items() if edge in rows)
-            if order is not None:
-                said = changed(order, ack.metadata or {})
-                found = found or bool(said) or any(ack.emitted.values())
-                self._said.setdefault(ack.component, {}).update(said)
-        self.source.processed(self.txid, self._said, found, due_ms)
-
-    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
-        return {}, {}  # their tasks look at them
-
-    def emitted(self, emission: Emission) -> BySpout:
-        return to_be_durable(self._orders, self._said, emission)

@@ -17,17 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.source import LOOK_SECS, Batch
+from statefx.coordinator.source import LOOK_SECS, Batch, Emissions
 from statefx.coordinator.ticks import Ticks
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
-from statefx.protocol.metadata import BySpout
-from statefx.protocol.order import Emission, EmissionOrder
+from statefx.protocol.order import EmissionOrder
 from statefx.protocol.records import Input, SourceNotes, StreamInput
 from statefx.protocol.staged import Sharing, StagedPart, orders_of, times_of
 from statefx.protocol.watermark import Heard
@@ -37,27 +36,16 @@ _NOTE_SECS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class StagedEmissions:
-    """What the tasks of DataFrames are told of one transaction (see `Emissions`)."""
+class StagedEmissions(Emissions):
+    """What the tasks of DataFrames are told of one transaction: which parts each of them emits."""
 
     plan: Plan
     parts: Sequence[StagedPart]
 
-    def orders(self) -> Mapping[TaskId, EmissionOrder]:
+    def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
         """Return which parts each task emits."""
         plan = self.plan
         return orders_of(self.parts, {s: (plan.components[s].parallelism, _sharing(plan, s)) for s in plan.streams})
-
-    def partitions(self) -> Mapping[str, int]:
-        """Return nothing: each DataFrame gets on as a whole."""
-        return {}
-
-    def finished(self) -> Mapping[str, Iterable[int]]:
-        """Return nothing."""
-        return {}
-
-    def processed(self, acks: Iterable[Ack]) -> None:
-        """Take note of nothing: the next batch begins where Spark says."""
 
     def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
         """Return what the rows say of event time."""
@@ -65,10 +53,6 @@ class StagedEmissions:
         for part in self.parts:
             ahead[part.stream] = ahead.get(part.stream, 0) + part.ahead
         return times_of(self.parts, self.plan.timings, clock_ms), ahead
-
-    def emitted(self, emission: Emission) -> BySpout:
-        """Return nothing: what was read is in PREPARING."""
-        return {}
 
 
 def _sharing(plan: Plan, stream: str) -> Sharing:

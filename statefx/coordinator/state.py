@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statefx.coordinator.engine import Work
+from statefx.coordinator.attempt import Work
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.operators.hooks import overrides

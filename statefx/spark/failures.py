@@ -8,7 +8,7 @@ import re
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
-from statefx.coordinator.engine import JobFailedError
+from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError, NotBegunError, UnreachableError
 from statefx.errors import StatefxError, TransactionError
 from statefx.spark.internals import cant_start_workers, got_closed_worker

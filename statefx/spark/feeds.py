@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
-from statefx.coordinator.retrying import backoff_secs
+from statefx.coordinator.retrying import RenewInputError, StoppedError, backoff_secs
 from statefx.coordinator.source import Batch
 from statefx.coordinator.staging import StagedBatch, StagedSource, staged, without_rows
 from statefx.errors import (

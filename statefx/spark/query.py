@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from statefx.coordinator import savepoints
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
 from statefx.spark.bar import Bar

@@ -20,9 +20,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from statefx.coordinator.engine import JobFailedError, RenewInputError, StoppedError
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.retrying import backoff_secs, exhausted
+from statefx.coordinator.retrying import JobFailedError, RenewInputError, StoppedError, backoff_secs, exhausted
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.levels import Plan
 from statefx.protocol.staged import StagedPart

@@ -14,7 +14,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import Finished, Job, JobFailedError
+from statefx.coordinator.engine import Answer
+from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import Run, RunEngine
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
@@ -82,15 +83,15 @@ class LocalRunEngine(RunEngine):
         self._going.append(run)
         return run
 
-    def call_aside(self, job: Job, call: Callable[[], None]) -> None:
+    def call_aside(self, name: str, call: Callable[[], None]) -> None:
         self._calls.append(call)
 
-    def next(self, timeout_secs: float | None) -> Finished | None:
-        """Let slots run until a job has ended; None if none of them can go on."""
-        while self._finished.empty():
+    def next(self, timeout_secs: float | None) -> Answer | None:
+        """Let slots run until something has ended; None if none of them can go on."""
+        while self._answers.empty():
             self.chances(self)
             self._look_at_times(self._clock())
-            if not self._finished.empty():
+            if not self._answers.empty():
                 break
             if self._calls:
                 self._calls.pop(0)()
@@ -126,8 +127,7 @@ class LocalRunEngine(RunEngine):
     def _strikes(self, fault: Fault, kind: Kind) -> bool:
         if isinstance(fault, JobFails):
             return kind is Kind.ACK
-        works = [pending.job.work for pending in self._pending.values()]
-        resolutions = [work.resolution for work in works if isinstance(work, ResolutionOrder)]
+        resolutions = [attempt.resolution for attempt in self._pending if isinstance(attempt.order, ResolutionOrder)]
         return kind is Kind.REPORT and isinstance(fault, HooksFail) and fault.phase in resolutions
 
     def wake(self) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from statefx.admin.reading import committed_at
 from statefx.admin.starting import fit_state
 from statefx.coordinator.adoption import Adopt
+from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
@@ -35,7 +36,7 @@ from statefx.errors import (
     TopologyError,
     TransactionError,
 )
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.history import SinkVolume
 from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput
 from statefx.state.contract.store import FILES_MAX
@@ -132,10 +133,11 @@ class WatchedProgress(Progress):
         super().__post_init__()
         self.complete = {}
 
-    def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:
-        """All tasks have acked."""
-        super().acked(attempt, complete, input_rows)
-        self.complete[attempt.txid] = complete
+    def committing(self, attempt: Attempt, volumes: Iterable[SinkVolume]) -> None:
+        """The decision is durable."""
+        super().committing(attempt, volumes)
+        assert attempt.complete is not None
+        self.complete[attempt.name.txid] = attempt.complete
 
 
 class Scratch:

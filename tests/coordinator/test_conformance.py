@@ -191,11 +191,11 @@ def test_a7_acks_of_another_attempt_do_not_complete_this_one(place: Path, lost: 
         wanted = []
 
         def echo() -> None:
-            (pending,) = engine._pending.values()
-            before = set(pending.wanted)
+            (pending,) = engine._pending
+            before = set(pending.waiting)
             for ack in [ack for ack in acks if Ack.unpack(ack[2]).attempt != (2, attempt)]:
                 heard(engine.runs[-1], *ack)
-            wanted.append((before, set(pending.wanted)))
+            wanted.append((before, set(pending.waiting)))
 
         tester.when(f"after PREPARING(2, {attempt})", lambda: tester.when("before prepare count/1 for 2", echo))
         assert tester.send(lines("a b")).progress.attempt == attempt

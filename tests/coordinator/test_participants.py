@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statefx.coordinator.engine import DriverCall, Work
+from statefx.coordinator.attempt import Work
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.participant import Participant
 from statefx.errors import CheckpointMismatchError, FencedError
@@ -66,7 +66,7 @@ class Sink(Participant):
             with self._around(f"sink for {attempt.txid}"):
                 self._target.apply(self._generation, attempt.txid, decision)
 
-        return DriverCall(apply)
+        return apply
 
     def fence(self, state: LogState) -> None:
         self._generation = self._target.owner = state.generation

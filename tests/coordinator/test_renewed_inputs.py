@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.engine import JobFailedError, RenewInputError
-from statefx.coordinator.retrying import backoff_secs
+from statefx.coordinator.retrying import JobFailedError, RenewInputError, backoff_secs
 from statefx.errors import AttemptsExhaustedError, FailedException, TransactionTimeoutError
 from statefx.testing import TopologyTester
 from statefx.testing.faults import Fault, JobFails

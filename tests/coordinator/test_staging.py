@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.engine import RenewInputError, StoppedError
+from statefx.coordinator.retrying import RenewInputError, StoppedError
 from statefx.coordinator.source import Batch
 from statefx.coordinator.staging import StagedBatch, StagedSource
 from statefx.coordinator.ticks import Ticks

@@ -14,6 +14,7 @@ import statefx.errors
 from statefx.config import SETTINGS
 from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from statefx.coordinator import janitor, log
+from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.format import FORMAT
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.state import SnapshotPolicy
@@ -96,9 +97,7 @@ def told():
     """What a query tells of a transaction."""
     acks = {("count", 0): Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics=dict.fromkeys(METRICS, 1.0))}
     progress = Progress()
-    attempt = TransactionAttempt(1, 0)
-    progress.begin(attempt)
-    progress.acked(attempt, Complete({}, acks), 0)
+    progress.begin(Attempt(TransactionAttempt(1, 0), complete=Complete({}, acks)))
     return progress.end(1, {}).as_dict()
 
 
@@ -120,7 +119,7 @@ def test_what_is_to_be_watched_is_there(told):
 
 def test_every_key_of_status_is_told_of():
     progress = Progress()
-    progress.begin(TransactionAttempt(1, 0))
+    progress.begin(Attempt(TransactionAttempt(1, 0)))
     progress.stuck("commit", 1, "")
     progress.found_sinks(["out"], [])
     progress.failing("out", "away")

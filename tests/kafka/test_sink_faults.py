@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from statefx import TopologyBuilder
 from statefx.connectors.kafka import KafkaSink, clients, limits
 from statefx.connectors.kafka import topic as topics
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
 from statefx.testing import Limits, TopologyTester, rows
 from tests.kafka.broker import KafkaBroker

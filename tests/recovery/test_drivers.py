@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from statefx import BatchBolt, Stateful, TopologyBuilder
-from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.log import read_state
+from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.transaction import iso
 from statefx.errors import (
     AttemptsExhaustedError,

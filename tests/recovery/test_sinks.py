@@ -11,7 +11,7 @@ import pytest
 from statefx import FileSink, SqlSink, StagedSink, TopologyBuilder, abort, committedFiles, transactions
 from statefx.connectors import Target
 from statefx.connectors.files.manifest import Manifest
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.operators.sinks import Marker
 from statefx.storage import FolderStorage

@@ -17,7 +17,9 @@ from typing import Any
 
 from statefx import BasicBolt, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.engine import Finished, Job, JobFailedError, SegmentRun
+from statefx.coordinator.attempt import Attempt, Part
+from statefx.coordinator.engine import Answer
+from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import RunEngine
 from statefx.plan.levels import Plan, compile_plan
 from statefx.protocol.commands import (
@@ -44,6 +46,8 @@ from statefx.protocol.transaction import Phase, TransactionState
 from tests.runtime.slots_model import Frame, Played, Players, Row
 
 TIMEOUT_SECS = 100.0
+
+Job = tuple[TransactionAttempt, Part]
 
 
 class Same(BasicBolt):
@@ -102,36 +106,39 @@ class ModelEngine(RunEngine):
         self.begun += 1
         return Handle(f"run-{self.begun}", self)
 
-    def call_aside(self, job, call):
-        raise AssertionError(job)
+    def call_aside(self, name, call):
+        raise AssertionError(name)
 
     def copied(self) -> ModelEngine:
         new = copy.copy(self)
         new._clock = lambda: new.now
         new.sends = []
-        new._finished = queue.SimpleQueue()
-        new._pending = {
-            name: replace(each, wanted=set(each.wanted), acks=list(each.acks), reports=list(each.reports))
-            for name, each in self._pending.items()
-        }
+        new._answers = queue.SimpleQueue()
+        new._pending = [
+            replace(each, waiting=set(each.waiting), acks=list(each.acks), reports=list(each.reports))
+            for each in self._pending
+        ]
         new._unconfirmed = {of: (set(slots), until) for of, (slots, until) in self._unconfirmed.items()}
         if self._run is not None:
             new._run = Handle(self._run.id, new)
         return new
 
-    def finished(self) -> list[Finished]:
+    def answers(self) -> list[Answer]:
         found = []
-        while not self._finished.empty():
-            each = self._finished.get()
+        while not self._answers.empty():
+            each = self._answers.get()
             if each is not None:
                 found.append(each)
         return found
 
+    def pending(self, job: Job) -> Attempt | None:
+        return next((each for each in self._pending if (each.name, each.part) == job), None)
+
     @property
     def key(self) -> object:
         pending = tuple(
-            (name, frozenset(each.wanted), frozenset(ack.id for ack in each.acks), each.since)
-            for name, each in self._pending.items()
+            (each.name, each.part, frozenset(each.waiting), frozenset(ack.id for ack in each.acks), each.since)
+            for each in self._pending
         )
         waits = frozenset((of, frozenset(slots), until) for of, (slots, until) in self._unconfirmed.items())
         return pending, waits, self._emitted, self._run is None, self._ready, self.now
@@ -194,7 +201,7 @@ class World:
     model: Model
     pipeline: Pipeline
     engine: ModelEngine
-    jobs: tuple[tuple[str, Run | Resolve], ...]
+    jobs: tuple[tuple[Job, Run | Resolve], ...]
     slots: Slots | None
     budget: Budget
     committed: int = 0
@@ -253,11 +260,11 @@ class Step:
         while True:
             self._change_runs()
             self._carry_sends()
-            finished = self.engine.finished()
-            if not finished:
+            answers = self.engine.answers()
+            if not answers:
                 break
-            for each in finished:
-                self._take_finished(each)
+            for each in answers:
+                self._take(each)
         for slots in self._former:
             self._hear_late(slots)
         return World(
@@ -296,21 +303,21 @@ class Step:
             case Run(segment, attempt):
                 before = [decided for of, decided in self.log.items() if of.txid < attempt.txid]
                 assert segment is Segment.PROCESSING or all(before), "13.9: O before COMMITTING of the one before"
-                name = f"{segment} {attempt.txid}/{attempt.attempt}"
-                self.jobs[name] = command
-                self.engine.start(Job(name, SegmentRun(segment, Order(attempt, 1), None)))
+                self.jobs[attempt, segment] = command
+                self.engine.start(Attempt(attempt), segment, Order(attempt, 1))
             case Cancel(attempt):
-                for name in [name for name, job in self.jobs.items() if job.attempt == attempt]:
-                    del self.jobs[name]
-                    self.engine.cancel(name)
+                for job in [job for job in self.jobs if job[0] == attempt]:
+                    del self.jobs[job]
+                    if (pending := self.engine.pending(job)) is not None:
+                        self.engine.cancel(pending)
             case Resolve(resolution, attempt):
                 if self.model.shape.settles:
                     return Resolved(resolution, attempt)
                 self.rounds += 1
-                name = f"{resolution} {attempt.txid}/{attempt.attempt} {self.rounds}"
-                self.jobs[name] = command
+                name = f"{resolution} {self.rounds}"
+                self.jobs[attempt, name] = command
                 order = ResolutionOrder(resolution, Order(attempt, 1), self.model.readers)
-                self.engine.start(Job(name, order))
+                self.engine.resolve(Attempt(attempt), name, order)
             case Deliver():
                 pass
         return None
@@ -338,20 +345,20 @@ class Step:
         assert attempt.txid == self.committed + 1
         self.committed = attempt.txid
 
-    def _take_finished(self, finished: Finished) -> None:
-        job = self.jobs.pop(finished.job_id, None)
+    def _take(self, answer: Answer) -> None:
+        attempt, part, failure = answer
+        job = self.jobs.pop((attempt.name, part), None)
         if job is None:
             return
         if isinstance(job, Run):
-            if finished.failure is None:
+            if failure is None:
                 tasks = set(self.engine._segments[job.segment].tasks)
-                assert {ack.id for ack in finished.acks} == tasks
-                assert all(ack.attempt == job.attempt for ack in finished.acks), "an ack of another attempt"
-                assert len(finished.acks) == len(tasks)
-            failed = finished.failure is not None
-            self.on(Failed(job.attempt) if failed else Acked(job.segment, job.attempt))
-        elif finished.failure is None:
-            assert {report.id for report in finished.reports} == set(self.model.readers)
+                assert {ack.id for ack in attempt.acks} == tasks
+                assert all(ack.attempt == job.attempt for ack in attempt.acks), "an ack of another attempt"
+                assert len(attempt.acks) == len(tasks)
+            self.on(Acked(job.segment, job.attempt) if failure is None else Failed(job.attempt))
+        elif failure is None:
+            assert {report.id for report in attempt.reports} == set(self.model.readers)
             self.on(Resolved(job.resolution, job.attempt))
         else:
             self.on(Unresolved(job.resolution, job.attempt))

@@ -6,7 +6,8 @@ import pytest
 
 from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
+from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import READY_SECS, RunEngine
 from statefx.plan.levels import compile_plan
 from statefx.protocol.barrier import Ack
@@ -55,40 +56,41 @@ class StubEngine(RunEngine):
         self.begun.append(StubRun(f"run-{len(self.begun)}"))
         return self.begun[-1]
 
-    def call_aside(self, job, call):
+    def call_aside(self, name, call):
         call()
 
 
-def segment(segment, txid):
-    return Job(f"{segment} {txid}", SegmentRun(segment, Order(TransactionAttempt(txid, 0), 1), None))
+def start(engine, segment, txid):
+    attempt = Attempt(TransactionAttempt(txid, 0))
+    engine.start(attempt, segment, Order(attempt.name, 1))
+    return attempt
 
 
-def resolution(engine, which, txid):
-    tasks = tuple(engine._plan.stateful)
-    return Job(f"{which} {txid}", ResolutionOrder(which, Order(TransactionAttempt(txid, 0), 1), tasks))
+def resolve(engine, which, txid):
+    attempt = Attempt(TransactionAttempt(txid, 0))
+    engine.resolve(attempt, "state", ResolutionOrder(which, Order(attempt.name, 1), tuple(engine._plan.stateful)))
 
 
-def finished(engine):
-    """What has come of jobs, by their names."""
+def failures(engine):
+    """What has come of attempts, by segment and transaction."""
     found = {}
-    while not engine._finished.empty():
+    while not engine._answers.empty():
         each = engine.next(0.0)
         if each is not None:
-            found[each.job_id] = each
+            found[each.part, each.attempt.name.txid] = each.failure
     return found
 
 
 def emitted(engine, txid):
     """Have the slots before the cut run a transaction."""
-    job = segment(Segment.PROCESSING, txid)
-    engine.start(job)
+    start(engine, Segment.PROCESSING, txid)
     run = engine.begun[-1]
     if not engine._ready:
         engine.ready(run)
     for task in engine._segments[Segment.PROCESSING].tasks:
         ack = Ack(TransactionAttempt(txid, 0), *task, "token")
         engine.heard(run, engine._slot_of[task], Kind.ACK, ack.pack())
-    assert finished(engine)[job.id].failure is None
+    assert failures(engine) == {(Segment.PROCESSING, txid): None}
     return run
 
 
@@ -96,7 +98,7 @@ def emitted(engine, txid):
 def test_the_first_attempt_of_a_run_has_a_time_limit_too():
     """The driver waits in `next` since before the run was ready, for ever, and nobody tells it that a clock runs."""
     engine = StubEngine(plan(1), 0.2)
-    engine.start(segment(Segment.WHOLE, 1))
+    start(engine, Segment.WHOLE, 1)
     found = []
     waiting = threading.Thread(target=lambda: found.append(engine.next(None)), daemon=True)
     waiting.start()
@@ -117,10 +119,10 @@ def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
     now = [0.0]
     engine = StubEngine(plan(2), 10.0, clock=lambda: now[0], restoring=lambda: ["count[0]"])
     emitted(engine, 1)
-    engine.start(segment(Segment.ORDERED, 1))
-    engine.start(segment(Segment.PROCESSING, 3))
+    start(engine, Segment.ORDERED, 1)
+    third = start(engine, Segment.PROCESSING, 3)
     now[0] = 5.0
-    engine.cancel(f"{Segment.PROCESSING} 3")  # another transaction's, in slots that are all free and confirm at once
+    engine.cancel(third)  # another transaction's, in slots that are all free and confirm at once
     for slot in engine.slots:
         if slot.level < engine._plan.cut:
             engine.heard(engine.begun[0], slot, Kind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
@@ -132,8 +134,8 @@ def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():
     now = [0.0]
     engine = StubEngine(plan(2), 10.0, clock=lambda: now[0])
     emitted(engine, 2)
-    engine.start(resolution(engine, Resolution.COMMIT, 1))
-    engine.start(segment(Segment.ORDERED, 2))
+    resolve(engine, Resolution.COMMIT, 1)
+    start(engine, Segment.ORDERED, 2)
     now[0] = 10.5
     assert engine.next(0.0) is None, "rule 6.9"
 
@@ -142,14 +144,14 @@ def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():
 def test_a_run_begins_when_the_one_before_has_ended():
     """With a port that is set, both listen there: the second is a ConfigError, which ends the query."""
     engine = StubEngine(plan(1), 10.0)
-    engine.start(segment(Segment.WHOLE, 1))
+    start(engine, Segment.WHOLE, 1)
     first = engine.begun[0]
     engine.ready(first)
     first.may_end.clear()
     over = threading.Thread(target=engine.over, args=(first, JobFailedError("a slot was lost")), daemon=True)
     over.start()
     over.join(0.1)
-    starting = threading.Thread(target=engine.start, args=(segment(Segment.WHOLE, 2),), daemon=True)
+    starting = threading.Thread(target=start, args=(engine, Segment.WHOLE, 2), daemon=True)
     starting.start()
     starting.join(0.1)
     first.may_end.set()
@@ -161,7 +163,7 @@ def test_a_run_begins_when_the_one_before_has_ended():
 @pytest.mark.parametrize("which", list(Resolution))
 def test_a_stop_ends_what_waits_for_slots_that_never_come(which):
     engine = StubEngine(plan(1), 0.2)
-    engine.start(resolution(engine, which, 1))  # its run is never ready
+    resolve(engine, which, 1)  # its run is never ready
     engine.stop()
     found = [each for each in (engine.next(0.3), engine.next(0.3)) if each is not None]
     assert found, "nothing ends it: query.stop() waits for ever"
@@ -175,8 +177,8 @@ def test_what_reads_rows_of_a_run_that_is_over_fails_at_once(another_has_begun):
     engine.over(first, JobFailedError("a slot was lost"))
     if another_has_begun:
         emitted(engine, 2)
-    engine.start(segment(Segment.ORDERED, 1))
-    assert type(finished(engine)["ordered 1"].failure) is JobFailedError
+    start(engine, Segment.ORDERED, 1)
+    assert type(failures(engine)[Segment.ORDERED, 1]) is JobFailedError
     assert len(engine.begun) == 1 + another_has_begun
 
 
@@ -186,7 +188,7 @@ def test_what_reads_rows_of_this_run_is_sent_its_order():
     emitted(engine, 2)
     for txid in (1, 2):
         run.sent.clear()
-        engine.start(segment(Segment.ORDERED, txid))
+        start(engine, Segment.ORDERED, txid)
         assert [kind for _, kind in run.sent] == [Kind.RUN]
     assert not engine._emitted
 
@@ -195,7 +197,7 @@ def test_a_run_whose_slots_do_not_come_is_over_after_a_while():
     """A worker that hangs before it connects: Spark sees a task that runs, and no clock of an attempt has begun."""
     now = [0.0]
     engine = StubEngine(plan(1), 10.0, clock=lambda: now[0])
-    engine.start(segment(Segment.WHOLE, 1))
+    start(engine, Segment.WHOLE, 1)
     now[0] = READY_SECS - 1
     assert engine.next(0.0) is None
     now[0] = READY_SECS
@@ -203,20 +205,20 @@ def test_a_run_whose_slots_do_not_come_is_over_after_a_while():
     assert type(failure) is JobFailedError
     assert "not all of its 3 tasks of Spark were there after 300 s" in failure.message
     assert engine.begun[0].has_ended
-    engine.start(segment(Segment.WHOLE, 2))
+    start(engine, Segment.WHOLE, 2)
     engine.ready(engine.begun[1])
     now[0] += 9
-    assert not finished(engine), "the other one's time begins anew"
+    assert not failures(engine), "the other one's time begins anew"
 
 
 def test_a_run_that_can_not_be_ended_or_begun_is_told():
     """As of a session that is stopped meanwhile; in `over`, which is called by threads in which nobody hears of it."""
     engine = StubEngine(plan(1), 10.0)
-    engine.start(segment(Segment.WHOLE, 1))
+    start(engine, Segment.WHOLE, 1)
     engine.ready(engine.begun[0])
     engine.begun[0].end = lambda: {}["the session is gone"]
     engine.over(engine.begun[0], JobFailedError("a slot was lost"))
-    assert type(finished(engine)["whole 1"].failure) is JobFailedError
+    assert type(failures(engine)[Segment.WHOLE, 1]) is JobFailedError
     engine.start_run = lambda: {}["the session is gone"]
-    engine.start(segment(Segment.WHOLE, 2))
-    assert type(finished(engine)["whole 2"].failure) is KeyError
+    start(engine, Segment.WHOLE, 2)
+    assert type(failures(engine)[Segment.WHOLE, 2]) is KeyError

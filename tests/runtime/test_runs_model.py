@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 import pytest
 
 from statefx.coordinator import runs
-from statefx.coordinator.engine import JobFailedError
+from statefx.coordinator.retrying import JobFailedError
 from statefx.errors import StatefxError
 from statefx.protocol import pipeline
 from statefx.protocol.barrier import Ack, Report
@@ -24,7 +24,7 @@ from statefx.protocol.commands import Failed, Idle, Offered, Run
 from statefx.protocol.messages import Kind
 from statefx.protocol.pipeline_entry import Shape
 from statefx.runtime import living, slot
-from tests.runtime.runs_model import Budget, Model, ModelEngine, Step, World, slot_moves
+from tests.runtime.runs_model import Budget, Job, Model, ModelEngine, Step, World, slot_moves
 from tests.runtime.slots_model import Frame, Player
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,7 @@ def decides(engine: ModelEngine, frame: Frame) -> bool:
     if frame[0] is Kind.CONFIRMED:
         return False
     said = (Ack if frame[0] is Kind.ACK else Report).unpack(frame[1])
-    return any(each.wanted == {said.id} for each in engine._pending.values())
+    return any(each.waiting == {said.id} for each in engine._pending)
 
 
 def offered(world: World) -> list[World]:
@@ -119,13 +119,13 @@ def time_passes(step: Step) -> Iterator[World]:
 def faults(world: World) -> Iterator[World]:
     """Every fault that may happen next."""
     budget, engine = world.budget, world.engine
-    for name, job in world.jobs:
-        pending = engine._pending.get(name)
-        if budget.refused and isinstance(job, Run) and pending is not None and len(pending.wanted) == 1:
+    for job, command in world.jobs:
+        pending = engine.pending(job)
+        if budget.refused and isinstance(command, Run) and pending is not None and len(pending.waiting) == 1:
             step = Step(world)
             step.budget = replace(budget, refused=budget.refused - 1)
             # The last ack would say so; the job has ended then, in all slots.
-            yield from refused(step, name)
+            yield from refused(step, job)
     if budget.lost and world.slots is not None and engine._ready:
         yield from losses(world)
     if budget.stuck and world.slots is not None and engine._ready:
@@ -165,18 +165,19 @@ def losses(world: World) -> Iterator[World]:
             yield step.done()
 
 
-def refused(step: Step, name: str) -> Iterator[World]:
+def refused(step: Step, job: Job) -> Iterator[World]:
     """The job's last ack is on its way: it says that the bolt refuses the attempt."""
-    (task,) = step.engine._pending[name].wanted
+    pending = step.engine.pending(job)
+    assert pending is not None
+    (task,) = pending.waiting
     at = step.model.places.index(step.engine._slot_of[task])
     frames = step.slots.connections[at].to_driver if step.slots is not None else ()
-    if frames and frames[0][0] is Kind.ACK and Ack.unpack(frames[0][1]).id == task:
-        job = step.jobs[name]
-        if Ack.unpack(frames[0][1]).attempt == job.attempt:
-            del step.jobs[name]
-            step.hear(at)
-            step.on(Failed(job.attempt))
-            yield step.done()
+    ack = Ack.unpack(frames[0][1]) if frames and frames[0][0] is Kind.ACK else None
+    if ack is not None and ack.id == task and ack.attempt == job[0]:
+        del step.jobs[job]
+        step.hear(at)
+        step.on(Failed(job[0]))
+        yield step.done()
 
 
 def check_quiet(world: World) -> None:
@@ -256,7 +257,7 @@ BREAKS = [
     ("13.7", slot, "                self._check()\n", "", "a connection is lost, two senders"),
     ("13.8", living, "self._control.send(Kind.REPORT, report.pack())", "report.pack()", "hooks, a connection is lost"),
     ("13.9", pipeline, "turn = turn and entry.decided", "turn = True", "two pending, no fault, two senders"),
-    ("6.4", runs, "if pending.attempt == ack.attempt and", "if", "late twice"),
+    ("6.4", runs, "if attempt.name == ack.attempt and", "if", "late twice"),
     ("6.4", runs, "            if run is not self._run:\n                return\n            match kind:",
      "            match kind:", "hooks, a connection is lost"),
     ("6.4", runs, "                return\n            self._run, self._ready = None, False",

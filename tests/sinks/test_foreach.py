@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statefx import ForeachTransactionSink, TopologyBuilder, transaction
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.errors import ConfigError, FencedError, SinkError, StagedRowsLostError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt

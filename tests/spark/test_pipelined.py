@@ -17,7 +17,7 @@ from statefx import (
     openState,
     submit,
 )
-from statefx.coordinator.running_attempts import RunningAttempts
+from statefx.coordinator.coordinator import Coordinator
 from statefx.errors import ConfigError
 from tests.spark import living
 from tests.spark.running import wait_for
@@ -198,18 +198,18 @@ def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, 
     builder = TopologyBuilder("appending")
     builder.setSpout("rows", Numbers())
     builder.setBolt("count", Named(place)).fieldsGrouping("rows", "key")
-    go_on, killed = RunningAttempts.go_on, []
+    append_record, killed = Coordinator._append, []
 
-    def kill(running, append):
+    def kill(coordinator, append):
         if append.kind == kind and append.attempt.txid == 2 and not killed:
             worker = place / "worker"
             killed.append(int(wait_for(lambda: worker.exists() and worker.read_text(encoding="ascii"), "a worker")))
             run = query.status["run"]
             os.kill(killed[0], signal.SIGKILL)
             wait_for(lambda: query.status["run"] != run, "the run to be over")
-        go_on(running, append)
+        append_record(coordinator, append)
 
-    monkeypatch.setattr(RunningAttempts, "go_on", kill)
+    monkeypatch.setattr(Coordinator, "_append", kill)
     config = {"topology.max.spout.pending": 3}
     query = submit(builder.createTopology(), spark, place / "ck", config=config, trigger={"availableNow": True})
     assert query.awaitTermination(60), query.status

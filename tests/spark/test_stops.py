@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import PythonException
 
-from statefx.coordinator.engine import JobFailedError
+from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError
 from statefx.spark.failures import job_error

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from statefx import BasicBolt, FileSink, TopologyBuilder, committedFiles
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
 from statefx.operators import (
     OpaquePartitionedTransactionalSpout,

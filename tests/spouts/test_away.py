@@ -3,8 +3,8 @@
 import pytest
 
 from statefx import FailedException, TopologyBuilder
-from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.progress import SLOW_SECS, Progress
+from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.transaction import iso
 from statefx.errors import BoltError
 from statefx.state.view.timers import EPOCH

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from statefx.coordinator.driver_spout import DriverSpout
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, FailedException
 from statefx.protocol.identity import TaskId

@@ -6,7 +6,7 @@ import pytest
 
 from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.testing import TopologyTester
 from tests.testing.topologies import Count

@@ -4,7 +4,9 @@ The test says which job ends next, and how; what the driver makes of it is compa
 """
 
 from statefx import BasicBolt, FailedException, TopologyBuilder
-from statefx.coordinator.engine import Finished, JobFailedError
+from statefx.coordinator.engine import Answer
+from statefx.coordinator.retrying import JobFailedError
+from statefx.protocol.commands import Segment
 from statefx.testing import TopologyTester
 from tests.spouts.numbers import PARTITIONS, TAKEN, Count, Planned
 
@@ -35,8 +37,12 @@ class Conductor:
         self.events, self._script, self._seen = [], [], 0
         self._started, self._ended = [], {}
         """Jobs of which is not written down that they have begun; and what came of those that were not told of."""
-        self._start, self._cancel, self._run = self.engine.start, self.engine.cancel, self.engine.next
-        self.engine.start, self.engine.cancel, self.engine.next = self._starting, self._cancelling, self._next
+        self._attempts = {}
+        """By the names of jobs."""
+        engine = self.engine
+        self._start, self._tell, self._cancel, self._run = engine.start, engine.resolve, engine.cancel, engine.next
+        engine.start, engine.resolve = self._starting, self._telling
+        engine.cancel, engine.next = self._cancelling, self._next
 
     def play(self, script):
         """Run the tester by a script of jobs that end, then the jobs that are left, as they come."""
@@ -45,31 +51,40 @@ class Conductor:
         self._note()
         return self.events
 
-    def _starting(self, job):
-        self._started.append(job.id)
-        self._start(job)
+    def _starting(self, attempt, segment, order):
+        self._begin(attempt, segment)
+        self._start(attempt, segment, order)
 
-    def _cancelling(self, job_id):
-        self.events.append(f"cancel {job_id}")
-        self._cancel(job_id)
+    def _telling(self, attempt, name, order):
+        self._begin(attempt, name)
+        self._tell(attempt, name, order)
+
+    def _begin(self, attempt, part):
+        self._attempts[_named(attempt, part)] = attempt, part
+        self._started.append(_named(attempt, part))
+
+    def _cancelling(self, attempt):
+        self.events.append(f"cancel {_named(attempt, attempt.part)}")
+        self._cancel(attempt)
 
     def _next(self, timeout_secs):
         if timeout_secs == 0:  # the delay of a retry is over
             return None
         self._note()
         self.engine.wake()  # all that can end has ended, whenever it is told
-        while not self.engine._finished.empty():
+        while not self.engine._answers.empty():
             if (found := self._run(None)) is not None:
-                self._ended[found.job_id] = found
+                self._ended[_named(found.attempt, found.part)] = found
         if not self._script:
             return self._ended.pop(next(iter(self._ended))) if self._ended else None
         step = self._script.pop(0)
         job_id, failed, _ = step.partition(" fails")
         self.events.append(f"  {step if failed else job_id + ' ends'}")
         if failed:
-            self._cancel(job_id)  # nothing of it comes any more
+            attempt, part = self._attempts[job_id]
+            self._cancel(attempt)  # nothing of it comes any more
             self._ended.pop(job_id, None)
-            return Finished(job_id, failure=JobFailedError("the executor was lost"))
+            return Answer(attempt, part, JobFailedError("the executor was lost"))
         return self._ended.pop(job_id)
 
     def _note(self):
@@ -78,6 +93,15 @@ class Conductor:
         self.events += [step[6:] for step in steps[self._seen :] if step.startswith("after ") and step[6].isupper()]
         self.events += [f"start {job_id}" for job_id in self._started]
         self._seen, self._started = len(steps), []
+
+
+def _named(attempt, part):
+    name = f"{attempt.name.txid}/{attempt.name.attempt}"
+    return (
+        f"{part} {name}"
+        if isinstance(part, Segment)
+        else f"{attempt.resolution} {name} of {part}, try {attempt.rounds}"
+    )
 
 
 SCHEDULE = """

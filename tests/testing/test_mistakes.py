@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.retrying import StoppedError
 from statefx.errors import AttemptsExhaustedError, BoltError, ConfigError, ProviderError, TopologyError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import Driver, lines, word_count

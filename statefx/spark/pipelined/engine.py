@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
-from statefx.coordinator.engine import Job, JobFailedError
+from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import RunEngine, UnreachableError
 from statefx.errors import TransactionError
 from statefx.plan.deployment import Deployment
@@ -159,7 +159,7 @@ class PipelinedEngine(RunEngine):
             failure = TransactionError(failure.message)
         self.over(run, failure)
 
-    def call_aside(self, job: Job, call: Callable[[], None]) -> None:
+    def call_aside(self, name: str, call: Callable[[], None]) -> None:
         """Run `call` in a thread that has one of its own in the JVM; what it runs on Spark ends with the query."""
 
         def tagged() -> None:
@@ -170,7 +170,7 @@ class PipelinedEngine(RunEngine):
                     context.addJobTag(self._calls)
                 call()
 
-        InheritableThread(target=tagged, name=f"statefx-{job.id}", daemon=True).start()
+        InheritableThread(target=tagged, name=f"statefx-{name}", daemon=True).start()
 
     def serve(self, run: bytes, secret: bytes, heard: Any, lost: Any) -> ControlServer:
         """Listen for the slots of a run."""
