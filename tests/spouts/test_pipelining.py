@@ -83,6 +83,7 @@ class Conductor:
         if failed:
             attempt, part = self._attempts[job_id]
             self._cancel(attempt)  # nothing of it comes any more
+            attempt.reports.clear()
             self._ended.pop(job_id, None)
             return Answer(attempt, part, JobFailedError("the executor was lost"))
         return self._ended.pop(job_id)
