@@ -64,8 +64,7 @@ from statefx.protocol.commands import (
     Unresolved,
 )
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.pipeline import Pipeline
-from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed
 from statefx.protocol.transaction import Phase
 

@@ -50,7 +50,7 @@ from statefx.plan.levels import compile_plan
 from statefx.protocol.log_rules import with_stateful, with_tasks
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
-from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.pipeline import Shape
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.store import FILES_MAX
 from statefx.state.registry import load_provider, resolve

@@ -14,12 +14,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+import msgspec
+
 from statefx.coordinator.attempt import Attempt, Part
 from statefx.coordinator.engine import Answer, came_of
-from statefx.coordinator.orders import text_for
 from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan
@@ -29,7 +31,7 @@ from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of, runs_of
 from statefx.protocol.trees import TreeReport
 
 logger = logging.getLogger("statefx")
@@ -48,6 +50,22 @@ imports from a file server that is away) is seen by nothing else."""
 SLOTS_SECS = 60.0
 SLOTS_AGAIN_SECS = 1.0
 """How long a run is begun again and again for which there are no slots, before that counts as a try, and how often."""
+
+
+def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
+    """Return an order as far as it concerns some tasks."""
+    if isinstance(order, ResolutionOrder):
+        runs = runs_of([plan.stateful_number[task] for task in tasks])
+        head = Head(order.attempt, order.generation, order.resolution, runs, order.clock_ms)
+        return msgspec.json.encode(head).decode() + lines_of(order, tasks)
+    own = replace(
+        order,
+        emissions={task: order.emissions[task] for task in tasks if task in order.emissions},
+        times={task: order.times[task] for task in tasks if task in order.times},
+    )
+    head = Head(order.attempt, order.generation, clock_ms=order.clock_ms, ticks=order.ticks)
+    stateful = [task for task in tasks if task in plan.stateful_number]
+    return msgspec.json.encode(head).decode() + lines_of(own, stateful)
 
 
 class NotBegunError(JobFailedError):

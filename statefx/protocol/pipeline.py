@@ -37,13 +37,34 @@ from statefx.protocol.commands import (
     Unresolved,
 )
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.pipeline_entry import PipelineEntry, Shape, Stage
-from statefx.protocol.transaction import INITIAL, ActionKind, Event, Phase, TransactionState
+from statefx.protocol.transaction import INITIAL, ActionKind, Event, Phase, Stage, TransactionState
 
 _RESOLUTIONS: Mapping[ActionKind | None, Resolution] = {
     ActionKind.COMMIT: Resolution.COMMIT,
     ActionKind.ROLLBACK: Resolution.ROLLBACK,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What does not change while a topology runs."""
+
+    pending: int = 1  # how many transactions may be in flight
+    segments: int = 1  # 1: one job per attempt. 2: P, then O; needed where more than one is pending
+    # Spouts emit their metadata: what t+1 reads follows from what t emitted, so their P run one after the other.
+    emitted: bool = False
+    # What they emitted must be durable before a committer runs: a record PROCESSED is written.
+    writes_processed: bool = False
+    settles: bool = False  # no task has anything to do at a commit: COMMITTING commits
+    attempts_max: int = 10  # how often one transaction may fail
+
+    def __post_init__(self) -> None:
+        if (
+            self.segments not in (1, 2)
+            or self.pending < 1
+            or (self.segments == 1 and (self.pending > 1 or self.writes_processed))
+        ):
+            raise ValueError(f"more than one transaction, or PROCESSED, needs two segments: {self}")
 
 
 Outcome = tuple["Pipeline", tuple[Command, ...]]
@@ -58,7 +79,7 @@ class Pipeline:
     shape : Shape
     committed : int
         The last transaction that is committed for everybody.
-    entries : tuple of PipelineEntry
+    entries : tuple of TransactionState
         In flight, from ``committed + 1`` on.
     attempts, tries : mapping as tuple of (txid, int)
         The next attempt; how often it has failed here.
@@ -81,7 +102,7 @@ class Pipeline:
 
     shape: Shape = field(default_factory=Shape)
     committed: int = 0
-    entries: tuple[PipelineEntry, ...] = ()
+    entries: tuple[TransactionState, ...] = ()
     attempts: tuple[tuple[int, int], ...] = ()
     tries: tuple[tuple[int, int], ...] = ()
     appending: Append | None = None
@@ -103,8 +124,7 @@ class Pipeline:
             # Rule 2.3: O of a later one has waited for COMMITTING of this one, and can't have begun. Whether O of this
             # one had begun the log does not say: its tasks are told of the rollback (rule 6.3), perhaps for nothing.
             ordered = state.txid == lowest
-            state = state.step(Event.START)
-            entries.append(PipelineEntry(state, Stage.UNRESOLVED, ordered))
+            entries.append(replace(state.step(Event.START, Stage.UNRESOLVED), ordered=ordered))
         numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
         moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
         # Rule 6.5: the former driver may have died before it told of the last commit, also where the next one is
@@ -159,10 +179,10 @@ class Pipeline:
         if isinstance(event, Acked):
             return self._acked(entry, event.segment)
         told = Phase.COMMITTING if event.resolution is Resolution.COMMIT else Phase.ROLLING_BACK
-        if entry.stage is not Stage.RESOLVING or entry.state.phase is not told:
+        if entry.stage is not Stage.RESOLVING or entry.phase is not told:
             return self, ()
         if isinstance(event, Unresolved):
-            return self._with(replace(entry, state=entry.state.step(Event.FAILED), stage=Stage.UNRESOLVED)).advance()
+            return self._with(entry.step(Event.FAILED, Stage.UNRESOLVED)).advance()
         return self._with(replace(entry, stage=Stage.RESOLVED)).advance()
 
     def _admit(self) -> Outcome:
@@ -172,7 +192,7 @@ class Pipeline:
         before = INITIAL if name.txid == 1 else TransactionState(Phase.COMMITTED, name.txid - 1)
         if name.attempt:
             before = TransactionState(Phase.ROLLED_BACK, name.txid, name.attempt - 1)
-        entry = PipelineEntry(before.step(Event.PREPARE), Stage.ADMITTED)
+        entry = before.step(Event.PREPARE)
         numbers = {**dict(self.attempts), name.txid: name.attempt + 1}
         moved = replace(self, entries=(*self.entries, entry), attempts=tuple(sorted(numbers.items())))
         return moved._append(before.record(Event.PREPARE) or "", name)
@@ -204,14 +224,14 @@ class Pipeline:
             return replace(self, entries=self.entries[:-1])
         if append.kind == "COMMITTING":
             stage = Stage.SETTLED if self.shape.settles else Stage.UNRESOLVED
-            entry = replace(entry, state=entry.state.step(Event.ALL_ACKED), stage=stage)
+            entry = entry.step(Event.ALL_ACKED, stage)
         elif append.kind == "PROCESSED" and not entry.doomed:
             entry = replace(entry, stage=Stage.PROCESSED)
         elif append.kind == "PREPARING" and not entry.doomed:
             entry = replace(entry, stage=Stage.BEGUN)
         return self._with(entry)
 
-    def _acked(self, entry: PipelineEntry, segment: Segment) -> Outcome:
+    def _acked(self, entry: TransactionState, segment: Segment) -> Outcome:
         wanted = Stage.ORDERED if segment is Segment.ORDERED else Stage.PROCESSING
         if entry.stage is not wanted:
             return self, ()
@@ -245,9 +265,9 @@ class Pipeline:
         entries, cancelled = [], []
         for entry in self.entries:
             if entry.txid >= lowest and not entry.doomed:
-                if entry.stage in (Stage.PROCESSING, Stage.ORDERED) and entry.attempt != ended:
-                    cancelled.append(Cancel(entry.attempt))
-                entry = replace(entry, state=entry.state.step(Event.FAILED), stage=Stage.UNRESOLVED)
+                if entry.stage in (Stage.PROCESSING, Stage.ORDERED) and entry.name != ended:
+                    cancelled.append(Cancel(entry.name))
+                entry = entry.step(Event.FAILED, Stage.UNRESOLVED)
             entries.append(entry)
         moved, commands = replace(self, entries=tuple(entries)).advance()
         return moved, (*cancelled, *commands)
@@ -275,13 +295,13 @@ class Pipeline:
                 if self.unwritten and self.shape.settles:  # found COMMITTING: a topology that had hooks has decided it
                     # Carried by a COMMITTING that commits, a crash after that record would leave two untold (rule 6.5).
                     return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
-                name = lowest.state.record(Event.ALL_ACKED) or ""
-                return self._with(replace(lowest, stage=Stage.DECIDING))._append(name, lowest.attempt)
+                name = lowest.record(Event.ALL_ACKED) or ""
+                return self._with(replace(lowest, stage=Stage.DECIDING))._append(name, lowest.name)
         elif self.stopping and self.unwritten and self.appending is None:
             return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
         return self._step_undecided()
 
-    def _commit(self, entry: PipelineEntry) -> Outcome | None:
+    def _commit(self, entry: TransactionState) -> Outcome | None:
         """Carry the decision out.
 
         Whether anybody has to be told was decided with it. One that was found in the log may be of a topology that had
@@ -302,8 +322,8 @@ class Pipeline:
         )
         return moved, (Deliver(entry.txid),) if settled else ()
 
-    def _tell(self, entry: PipelineEntry) -> Outcome:
-        resolve = Resolve(_RESOLUTIONS[entry.state.action(Event.START)], entry.attempt)
+    def _tell(self, entry: TransactionState) -> Outcome:
+        resolve = Resolve(_RESOLUTIONS[entry.action(Event.START)], entry.name)
         return self._with(replace(entry, stage=Stage.RESOLVING)), (resolve,)
 
     def _step_undecided(self) -> Outcome | None:
@@ -322,7 +342,7 @@ class Pipeline:
             turn = turn and entry.decided  # O opens state at what the one before makes: that must be decided (rule 2.3)
         return None
 
-    def _roll_back(self, entry: PipelineEntry) -> Outcome | None:
+    def _roll_back(self, entry: TransactionState) -> Outcome | None:
         """The newest comes first (rule 3.6): so what the log says to be in flight is always without gaps (rule 2.2)."""
         if entry.stage is Stage.UNRESOLVED:
             if not entry.ordered:
@@ -331,26 +351,26 @@ class Pipeline:
                 return None
             return self._tell(entry)
         if entry.stage is Stage.RESOLVED and self.appending is None:
-            kind = entry.state.record(Event.ROLLED_BACK) or ""
-            return self._with(replace(entry, state=entry.state.step(Event.ROLLED_BACK)))._append(kind, entry.attempt)
+            kind = entry.record(Event.ROLLED_BACK) or ""
+            return self._with(entry.step(Event.ROLLED_BACK, entry.stage))._append(kind, entry.name)
         return None
 
-    def _run(self, entry: PipelineEntry, turn: bool) -> Outcome | None:
+    def _run(self, entry: TransactionState, turn: bool) -> Outcome | None:
         if entry.stage is Stage.BEGUN:
             segment = Segment.WHOLE if self.shape.segments == 1 else Segment.PROCESSING
             ordered = segment is Segment.WHOLE
-            return self._with(replace(entry, stage=Stage.PROCESSING, ordered=ordered)), (Run(segment, entry.attempt),)
+            return self._with(replace(entry, stage=Stage.PROCESSING, ordered=ordered)), (Run(segment, entry.name),)
         if entry.stage is Stage.EMITTED and self.appending is None:
-            return self._append("PROCESSED", entry.attempt)
+            return self._append("PROCESSED", entry.name)
         if entry.stage is Stage.PROCESSED and turn:
-            run = Run(Segment.ORDERED, entry.attempt)
+            run = Run(Segment.ORDERED, entry.name)
             return self._with(replace(entry, stage=Stage.ORDERED, ordered=True)), (run,)
         return None
 
-    def _entry(self, attempt: TransactionAttempt) -> PipelineEntry | None:
-        return next((entry for entry in self.entries if entry.attempt == attempt), None)
+    def _entry(self, attempt: TransactionAttempt) -> TransactionState | None:
+        return next((entry for entry in self.entries if entry.name == attempt), None)
 
-    def _with(self, entry: PipelineEntry) -> Pipeline:
+    def _with(self, entry: TransactionState) -> Pipeline:
         entries = tuple(entry if other.txid == entry.txid else other for other in self.entries)
         return replace(self, entries=entries)
 

@@ -7,8 +7,8 @@ transaction: Storm's INITSTATE is no step of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
 
 from statefx.errors import TransactionError
 from statefx.protocol.identity import TransactionAttempt
@@ -23,6 +23,23 @@ class Phase(StrEnum):
     ROLLED_BACK = "ROLLED_BACK"
     COMMITTING = "COMMITTING"
     COMMITTED = "COMMITTED"
+
+
+class Stage(IntEnum):
+    """How far a transaction is within its phase."""
+
+    ADMITTED = 1  # PREPARING is being appended
+    BEGUN = 2  # ... is durable
+    PROCESSING = 3  # the first segment runs, or the only one
+    EMITTED = 4  # P has succeeded; what its spouts emitted is not durable yet
+    PROCESSED = 5  # waits for the transactions before it
+    ORDERED = 6  # the ordered segment runs
+    PREPARED = 7  # all tasks have prepared; waits for COMMITTED of the one before
+    DECIDING = 8  # COMMITTING is being appended
+    UNRESOLVED = 9  # COMMITTING is durable, or it is to be rolled back: the tasks are not told yet
+    RESOLVING = 10  # the tasks are being told
+    RESOLVED = 11  # all have been told
+    SETTLED = 12  # COMMITTING is durable, and has committed it: nobody is to be told
 
 
 class Event(StrEnum):
@@ -125,7 +142,7 @@ TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionState:
-    """The phase of one attempt of one transaction.
+    """The phase of one attempt of one transaction, and how far it is within that.
 
     >>> state = INITIAL.step(Event.PREPARE)
     >>> print(state, "->", state.step(Event.FAILED))
@@ -137,6 +154,9 @@ class TransactionState:
     phase: Phase
     txid: int
     attempt: int = 0
+    # What the pipeline alone knows; the log has the first.
+    stage: Stage = Stage.ADMITTED
+    ordered: bool = False  # a committer may have run: its tasks are told of a rollback
 
     @property
     def name(self) -> TransactionAttempt:
@@ -148,8 +168,18 @@ class TransactionState:
         """The last committed txid, as far as this transaction knows."""
         return self.txid if self.phase in (Phase.NOTHING, Phase.COMMITTED) else self.txid - 1
 
-    def step(self, event: Event) -> TransactionState:
-        """Return the state after `event`.
+    @property
+    def decided(self) -> bool:
+        """Whether COMMITTING is durable."""
+        return self.phase is Phase.COMMITTING
+
+    @property
+    def doomed(self) -> bool:
+        """Whether it is being rolled back."""
+        return self.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
+
+    def step(self, event: Event, stage: Stage = Stage.ADMITTED) -> TransactionState:
+        """Return the state after `event`, at `stage` of its phase.
 
         Raises
         ------
@@ -159,7 +189,9 @@ class TransactionState:
         entry = self._entry(event)
         if entry.which is Which.NEXT_TRANSACTION:
             return TransactionState(entry.phase, self.txid + 1)
-        return TransactionState(entry.phase, self.txid, self.attempt + (entry.which is Which.NEXT_ATTEMPT))
+        if entry.which is Which.NEXT_ATTEMPT:
+            return TransactionState(entry.phase, self.txid, self.attempt + 1)
+        return replace(self, phase=entry.phase, stage=stage)
 
     def action(self, event: Event) -> ActionKind | None:
         """Return what is to be done on `event`, once it is durable."""

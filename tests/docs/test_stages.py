@@ -20,9 +20,8 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
-from statefx.protocol.pipeline import Pipeline
-from statefx.protocol.pipeline_entry import PipelineEntry, Shape
-from statefx.protocol.transaction import Phase, TransactionState
+from statefx.protocol.pipeline import Pipeline, Shape
+from statefx.protocol.transaction import Event, Phase, TransactionState
 from tests.docs.tables import DOCS
 
 TRANSACTIONS = 1
@@ -39,13 +38,13 @@ def happenings(pipeline):
     if pipeline.appending is not None:
         yield Appended(pipeline.appending)
     for entry in pipeline.entries:
-        yield Failed(entry.attempt)
-        yield from (Acked(segment, entry.attempt) for segment in Segment)
-        yield from (kind(each, entry.attempt) for kind in (Resolved, Unresolved) for each in Resolution)
+        yield Failed(entry.name)
+        yield from (Acked(segment, entry.name) for segment in Segment)
+        yield from (kind(each, entry.name) for kind in (Resolved, Unresolved) for each in Resolution)
 
 
 def named(entry):
-    return f"{entry.state.phase}/{entry.stage.name}"
+    return f"{entry.phase}/{entry.stage.name}"
 
 
 def every_state(pipeline):
@@ -64,13 +63,19 @@ def every_state(pipeline):
 @pytest.fixture
 def steps(monkeypatch):
     """Where a watched pipeline notes the single steps of its transactions, as the picture names them."""
-    found, commit = set(), Pipeline._commit
+    found, commit, step = set(), Pipeline._commit, TransactionState.step
+
+    def note(before, after):
+        if isinstance(before, TransactionState) and before.name == after.name and named(before) != named(after):
+            found.add(f"{named(before)} {named(after)}")
+        return after
 
     def replace(value, **changes):
-        changed = dataclasses.replace(value, **changes)
-        if isinstance(value, PipelineEntry) and named(value) != named(changed):
-            found.add(f"{named(value)} {named(changed)}")
-        return changed
+        return note(value, dataclasses.replace(value, **changes))
+
+    def stepping(state, event, *stage):
+        after = step(state, event, *stage)
+        return after if event is Event.START else note(state, after)
 
     def committing(self, entry):
         outcome = commit(self, entry)
@@ -79,6 +84,7 @@ def steps(monkeypatch):
         return outcome
 
     monkeypatch.setattr(module, "replace", replace)
+    monkeypatch.setattr(TransactionState, "step", stepping)
     monkeypatch.setattr(Pipeline, "_commit", committing)
     return found
 

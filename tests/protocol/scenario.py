@@ -36,8 +36,7 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
-from statefx.protocol.pipeline import Pipeline
-from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import (
     Committed,
     Committing,

@@ -35,7 +35,7 @@ MUTANTS = [
     (pipeline, 'append.kind == "PREPARING" and not entry.doomed', 'append.kind == "PREPARING"', P2, "stop"),
     (pipeline, 'append.kind == "PROCESSED" and not entry.doomed', 'append.kind == "PROCESSED"', E2, "stop"),
     (pipeline, "if append != self.appending:", "if False:", P2, "crash"),
-    (pipeline, "if entry.attempt == attempt)", "if entry.txid == attempt.txid)", P2, "crash"),
+    (pipeline, "if entry.name == attempt)", "if entry.txid == attempt.txid)", P2, "crash"),
     (pipeline, "unwritten=not settled", "unwritten=False", P2, "crash"),
     (pipeline, "(Deliver(committed),) if committed else ()", "()", P2, "crash"),
     (pipeline, "(Deliver(committed),) if committed else ()", AGAIN_UNLESS_DECIDED, P2, "crash"),

@@ -39,11 +39,10 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
-from statefx.protocol.pipeline import Pipeline
-from statefx.protocol.pipeline_entry import Shape, Stage
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY
-from statefx.protocol.transaction import Phase
+from statefx.protocol.transaction import Phase, Stage
 from tests.protocol.spouts_model import Kinds, Spouts
 
 pytestmark = pytest.mark.slow
@@ -115,7 +114,7 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                 if kind == "COMMITTING":
                     assert world.pipeline.committed == attempt.txid - 1
                 if kind == "ROLLED_BACK":
-                    assert world.pipeline.entries[-1].attempt == attempt, "only from the top"
+                    assert world.pipeline.entries[-1].name == attempt, "only from the top"
             case Run(segment, attempt):
                 if segment is not Segment.PROCESSING:
                     below = [each for each in world.log.in_flight if each.txid < attempt.txid]
@@ -195,7 +194,7 @@ def happenings(world: World, failures: int, crashes: int, stops: int, transactio
 def late_news(world: World) -> Iterator[Happening]:
     """What nobody waits for: of attempts not in flight, of jobs that do not run, of records not being appended."""
     pipeline = world.pipeline
-    live = {entry.attempt: entry for entry in pipeline.entries}
+    live = {entry.name: entry for entry in pipeline.entries}
     segments = (Segment.WHOLE,) if pipeline.shape.segments == 1 else (Segment.PROCESSING, Segment.ORDERED)
     for txid, attempts in world.log.attempts.items():
         for name in (TransactionAttempt(txid, number) for number in range(attempts)):

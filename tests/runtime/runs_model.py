@@ -40,8 +40,7 @@ from statefx.protocol.commands import (
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Pipeline
-from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.transaction import Phase, TransactionState
 from tests.runtime.slots_model import Frame, Played, Players, Row
 

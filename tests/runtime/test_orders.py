@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from statefx.coordinator.orders import text_for
+from statefx.coordinator.runs import text_for
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of

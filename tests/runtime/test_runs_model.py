@@ -22,7 +22,7 @@ from statefx.protocol import pipeline
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Failed, Idle, Offered, Run
 from statefx.protocol.messages import Kind
-from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.pipeline import Shape
 from statefx.runtime import living, slot
 from tests.runtime.runs_model import Budget, Job, Model, ModelEngine, Step, World, slot_moves
 from tests.runtime.slots_model import Frame, Player

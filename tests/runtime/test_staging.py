@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx import BasicBolt, Topology, TopologyBuilder
-from statefx.coordinator.orders import text_for
 from statefx.coordinator.retrying import RenewInputError
+from statefx.coordinator.runs import text_for
 from statefx.plan import wire
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
