@@ -129,13 +129,12 @@ class Coordinator:
     def recover(self) -> None:
         """Roll the transactions that a former driver left under way forward or back."""
         state = self.log.state
-        under_way = [entry.transaction for entry in state.in_flight]
-        for entry in under_way:
+        for entry in state.in_flight:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             self.progress.recovering(way, Attempt(entry.name, failure=FailedException("found under way at start")))
         with self._cancelling():
-            self._pipeline, commands = Pipeline.found(self.shape, state.committed, under_way, state.attempts)
+            self._pipeline, commands = Pipeline.found(self.shape, state.committed, state.in_flight, state.attempts)
             self._carry_out(commands)
             while self._pipeline.entries:
                 self._heed_stops()

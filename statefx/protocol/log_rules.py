@@ -36,7 +36,7 @@ from statefx.protocol.records import (
     Unpinned,
 )
 from statefx.protocol.topology_identity import StatefulIdentity, TopologyIdentity
-from statefx.protocol.transaction import Event, Phase, TransactionState
+from statefx.protocol.transaction import Event, Phase
 from statefx.protocol.watermark import BEGINNING, DEFAULT_STREAM, Heard, then, unit_of
 
 SNAPSHOTS_KEPT = 2
@@ -234,9 +234,11 @@ def _preparing(state: LogState, record: Preparing) -> LogState:
     if isinstance(source, StreamInput):  # what is new of the notes counts from now on, whatever comes of the attempt
         source, notes = replace(source, notes=SourceNotes()), notes.then(source.notes)
     entry = InFlight(
-        TransactionState(Phase.PREPARING, record.txid, record.attempt),
-        record.generation,
-        source,
+        Phase.PREPARING,
+        record.txid,
+        record.attempt,
+        generation=record.generation,
+        input=source,
         prepared_ms=state.time_ms,
     )
     attempts = {**state.attempts, record.txid: record.attempt + 1}
@@ -288,8 +290,7 @@ def _committing(state: LogState, record: Committing) -> LogState:
     again = sorted(record.emitted.keys() & state.planned_metadata.get(record.txid, {}).keys())
     if again:
         _refuse(record, f"what spout {again[0]!r} reads in transaction {record.txid} is durable already")
-    transaction = entry.transaction.step(Event.ALL_ACKED)
-    entry = replace(entry, transaction=transaction, committing=record, committing_ms=state.time_ms)
+    entry = replace(entry.step(Event.ALL_ACKED), committing=record, committing_ms=state.time_ms)
     watermarks = state.watermarks
     if record.watermarks:  # rule 14.3
         watermarks = dict(watermarks)

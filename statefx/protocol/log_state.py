@@ -17,11 +17,10 @@ TIMERS_LEFT_MS = 1
 """For when the next transaction is due, where one of event time is due that has not fired."""
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A transaction that has begun and not ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight(TransactionState):
+    """A transaction that has begun and not ended: PREPARING or COMMITTING."""
 
-    transaction: TransactionState  # its phase, txid and attempt; PREPARING or COMMITTING
     generation: int  # who began it
     input: Input  # what it reads
     committing: Committing | None = None  # its COMMITTING record, from which it is rolled forward
@@ -47,21 +46,6 @@ class InFlight:
             reason[:REASON_CHARS],
             () if decision is None else sink_volumes(decision.committables),
         )
-
-    @property
-    def phase(self) -> Phase:
-        """PREPARING or COMMITTING."""
-        return self.transaction.phase
-
-    @property
-    def txid(self) -> int:
-        """Its transaction."""
-        return self.transaction.txid
-
-    @property
-    def attempt(self) -> int:
-        """Its attempt."""
-        return self.transaction.attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,8 @@ class Pipeline:
             # Rule 2.3: O of a later one has waited for COMMITTING of this one, and can't have begun. Whether O of this
             # one had begun the log does not say: its tasks are told of the rollback (rule 6.3), perhaps for nothing.
             ordered = state.txid == lowest
-            entries.append(replace(state.step(Event.START, Stage.UNRESOLVED), ordered=ordered))
+            found = TransactionState(state.phase, state.txid, state.attempt)
+            entries.append(replace(found.step(Event.START, Stage.UNRESOLVED), ordered=ordered))
         numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
         moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
         # Rule 6.5: the former driver may have died before it told of the last commit, also where the next one is

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from typing import Self
 
 from statefx.errors import TransactionError
 from statefx.protocol.identity import TransactionAttempt
@@ -178,7 +179,7 @@ class TransactionState:
         """Whether it is being rolled back."""
         return self.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
 
-    def step(self, event: Event, stage: Stage = Stage.ADMITTED) -> TransactionState:
+    def step(self, event: Event, stage: Stage = Stage.ADMITTED) -> Self:
         """Return the state after `event`, at `stage` of its phase.
 
         Raises
@@ -188,9 +189,9 @@ class TransactionState:
         """
         entry = self._entry(event)
         if entry.which is Which.NEXT_TRANSACTION:
-            return TransactionState(entry.phase, self.txid + 1)
+            return replace(self, phase=entry.phase, txid=self.txid + 1, attempt=0, stage=stage, ordered=False)
         if entry.which is Which.NEXT_ATTEMPT:
-            return TransactionState(entry.phase, self.txid, self.attempt + 1)
+            return replace(self, phase=entry.phase, attempt=self.attempt + 1, stage=stage, ordered=False)
         return replace(self, phase=entry.phase, stage=stage)
 
     def action(self, event: Event) -> ActionKind | None:

@@ -161,7 +161,7 @@ def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path
 
         def look(moment: str) -> None:
             state = read_state(log)
-            seen[moment] = state.committed, [str(entry.transaction) for entry in state.in_flight]
+            seen[moment] = state.committed, [str(entry) for entry in state.in_flight]
 
         moments = ("before prepare count/0 for 1", "before commit hooks total/0 for 1", "after COMMITTED(1)")
         for moment in moments:

@@ -122,7 +122,7 @@ class Driver:
 
     def start(self) -> None:
         self._write(Generation(self.log.generation + 1, "here", NO_TOPOLOGY))
-        found = [entry.transaction for entry in self.log.in_flight]
+        found = self.log.in_flight
         self.pipeline, commands = Pipeline.found(self.shape, self.log.committed, found, self.log.attempts)
         self._carry_out(commands)
 

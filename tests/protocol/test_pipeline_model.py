@@ -66,7 +66,7 @@ class World:
 
     @cached_property
     def key(self) -> object:
-        entries = tuple((each.transaction, each.processed) for each in self.log.in_flight)
+        entries = tuple((each.phase, each.name, each.processed) for each in self.log.in_flight)
         log = (self.log.generation, self.log.committed, entries, tuple(self.log.attempts.items()))
         budget = (self.delivered, self.failures, self.crashes, self.stops)
         return self.pipeline, log, self.spouts.key, self.jobs, self.told, budget
@@ -98,7 +98,7 @@ class World:
 def started(world: World, *, hooks_change: bool = False) -> World:
     """A driver starts on the log: the next generation, maybe with bolts that have hooks now, or have them no longer."""
     log = apply(world.log, Generation(world.log.generation + 1, "", NO_TOPOLOGY))
-    in_flight = [each.transaction for each in log.in_flight]
+    in_flight = log.in_flight
     shape = replace(world.pipeline.shape, settles=world.pipeline.shape.settles != hooks_change)
     pipeline, commands = Pipeline.found(shape, log.committed, in_flight, log.attempts)
     spouts = world.spouts.restarted()
@@ -130,7 +130,7 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                 world = replace(world, jobs=world.jobs - gone)
             case Resolve(resolution, attempt):
                 if resolution is Resolution.COMMIT:
-                    decided = [each.transaction.name for each in world.log.in_flight if each.phase is Phase.COMMITTING]
+                    decided = [each.name for each in world.log.in_flight if each.phase is Phase.COMMITTING]
                     assert decided == [attempt]
                 else:
                     assert world.pipeline.committed == attempt.txid - 1, "a rollback is told the committed state"
@@ -139,7 +139,7 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                 assert txid <= world.log.committed, "told before COMMITTED is durable"
                 assert txid == world.delivered + 1 or (txid == world.delivered and world.log.generation > 1)
                 world = replace(world, delivered=txid)
-    phases = [each.transaction.phase for each in world.log.in_flight]
+    phases = [each.phase for each in world.log.in_flight]
     assert phases.count(Phase.COMMITTING) <= 1
     assert [each.txid for each in world.pipeline.entries] == list(
         range(world.pipeline.committed + 1, world.pipeline.committed + 1 + len(world.pipeline.entries))
