@@ -1,4 +1,7 @@
-"""What a start does to state before it goes on with it: other tasks, and keys in another form."""
+"""The start of a topology on a checkpoint: what refuses it, what it does to state, and the next generation.
+
+State gets other tasks, and keys another form, before the start goes on with it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from statefx.admin.parallel import Here, Workers
 from statefx.admin.quarantined import check_free
 from statefx.admin.rescaling import Rescaler
 from statefx.admin.rewriting import NewForm, Rewriter
-from statefx.coordinator.adoption import Adopt, adoptions
+from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
 from statefx.operators import overrides
@@ -20,24 +23,41 @@ from statefx.storage import Storage
 logger = logging.getLogger("statefx")
 
 
-def fit_state(
+def start(
     launch: Launch,
-    found: LogState,
-    adopt: Adopt,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
+    *,
+    preflight: Callable[[LogState], None] = lambda found: None,
     workers: Workers | None = None,
-) -> None:
-    """Have the state of a checkpoint be as the topology of `launch` wants it, which `check_checkpoint` has allowed.
+) -> TransactionLog:
+    """Take the next generation of a checkpoint, once all that can refuse the start has been checked (rule 1.5).
 
-    `workers` give it other tasks, by default this process.
+    Parameters
+    ----------
+    preflight : callable
+        Checks what is the caller's own; given what was found.
+    workers : Workers, optional
+        Who gives state other tasks, by default this process.
 
     Raises
     ------
-    ConfigError, CheckpointError, BoltError
-        It can't be. What is refused has changed nothing; where one bolt is to have other keys and another one other
-        tasks, keys come first, by a record of their own, and stay if the tasks are refused.
+    ConfigError, CheckpointError, SinkError, BoltError
+        The checkpoint, or the caller's own check, refuses the start. What is refused has changed nothing; where one
+        bolt is to have other keys and another one other tasks, keys come first, by a record of their own, and stay if
+        the tasks are refused.
+    FencedError
+        Another driver started at the same time.
     """
-    folders, provider, words = launch.folders, launch.provider, adoptions(adopt)
+    found = launch.check_checkpoint()
+    write_format(launch.folders.storage)  # makes the folder, in which executors then look for a file
+    preflight(found)
+    _fit_state(launch, found, opened, workers or Here())
+    return launch.take_generation(opened)
+
+
+def _fit_state(launch: Launch, found: LogState, opened: Callable[[Storage], TransactionLog], workers: Workers) -> None:
+    """Have state be as the topology wants it."""
+    folders, provider, words = launch.folders, launch.provider, launch.adopt
     for id in launch.regrouped(found):
         check_free(provider, folders, found, id)
     bolts = launch.bolts(found)
@@ -53,7 +73,5 @@ def fit_state(
         done = rewriter.run(found, forms)
         logger.info("%s: keys of %s have another form; %d keys were written", folders.location, [*forms], done.keys)
     if tasks := launch.rescalings(found):
-        rescaler = Rescaler(
-            folders, provider, keys, opened, adopt=words, workers=workers or Here(), build=launch.build_provider
-        )
+        rescaler = Rescaler(folders, provider, keys, opened, adopt=words, workers=workers, build=launch.build_provider)
         rescaler.run(found, tasks)

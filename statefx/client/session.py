@@ -15,11 +15,11 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
+from statefx.admin.starting import start
 from statefx.client.buffer import TransactionBuffer
 from statefx.client.engine import Changes, ClientEngine, reason_of
 from statefx.client.receiving import ACKS, Received, Receiver
 from statefx.client.rows import to_batches
-from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.retrying import RenewInputError, StoppedError
@@ -91,8 +91,6 @@ class Session:
         self._begun = 0
         self._states = frozenset(one.id for one in launch.topology.components if one.stateful)
         self._timeout_secs = launch.settings.transaction_timeout_secs
-        launch.check_checkpoint()
-        write_format(launch.folders.storage)
         self._log = self._take_generation(launch)
         self._engine = self._engine_of(launch.deployment(self._log))
         self.coordinator = launch.coordinator(
@@ -125,7 +123,7 @@ class Session:
             raise
 
     def _take_generation(self, launch: Launch) -> TransactionLog:
-        return launch.take_generation()
+        return start(launch)
 
     def _engine_of(self, deployment: Deployment) -> ClientEngine:
         return ClientEngine(deployment, Worker(keeps_bolts=False))

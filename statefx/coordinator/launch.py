@@ -116,7 +116,7 @@ class Launch:
         one_by_one = topology.tracked_spouts or not topology.replaying_spouts
         self.pending = 1 if one_by_one else self.settings.max_spout_pending or 1
         self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.replaying_spouts.items()}
-        self._adopt = adoptions(adopt)
+        self.adopt = adoptions(adopt)
         self._renaming = Renaming.given(rename, drop, topology)
         if rescale not in (True, False):
             raise ConfigError(f"rescale must be True or False, got {rescale!r}")
@@ -130,7 +130,7 @@ class Launch:
             topology,
             self.folders.storage,
             self.settings.transactional_id,
-            takeover="takeover" in self._adopt,
+            takeover="takeover" in self.adopt,
             dataframe=dataframe,
         )
         self.others = (*others, *self._sinks)
@@ -182,11 +182,11 @@ class Launch:
     def _check(self, found: LogState) -> None:
         found = self._renaming.of(found).applied(found)
         found = with_stateful(with_tasks(found, self.rescalings(found)), self.rekeyed(found))
-        check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
-        becomes = forked(found) if forks(found, self.folders, self._adopt) else found
+        check_adoption(found, self._identity, self.folders, self.adopt, shared=self._shared)
+        becomes = forked(found) if forks(found, self.folders, self.adopt) else found
         check_participants(becomes, self._others)
         check_spouts(found, self.topology.replaying_spouts)
-        check_taking_back(becomes, self.topology, takeover="takeover" in self._adopt)
+        check_taking_back(becomes, self.topology, takeover="takeover" in self.adopt)
         for sink in self._sinks:
             sink.check(becomes)
 
@@ -258,7 +258,7 @@ class Launch:
         log = take_generation(
             self.folders,
             self._identity,
-            self._adopt,
+            self.adopt,
             shared=self._shared,
             others=self._others,
             renaming=self._renaming,

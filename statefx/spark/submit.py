@@ -11,16 +11,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statefx.admin.starting import fit_state
+from statefx.admin.starting import start
 from statefx.config import SPELLINGS, Config, seconds_of
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError, StatefxError
 from statefx.plan.deployment import cache_folder
+from statefx.protocol.log_state import LogState
 from statefx.spark.bar import Bar, bar
 from statefx.spark.checkpoint import SparkCheckpoint, query_id
 from statefx.spark.failures import unburied
@@ -154,7 +154,8 @@ def _submit(
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     own = planning_session(session)
     warm_up(own, launch.plan)
-    log = _take_generation(launch, own, changes["adopt"])
+    preflight = partial(_preflight, launch, own)
+    log = start(launch, preflight=preflight, workers=Executors(own, f"{topology.name}: rescale"))
     shown = bar(topology.name, progress)
     stopping = threading.Event()
     staging = _staging_folder(launch, log, session)
@@ -238,23 +239,17 @@ def _check_frame(launch: Launch) -> DataFrame:
     return frame
 
 
-def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> TransactionLog:
-    """Take the next generation, once all that can be checked has been checked."""
-    # Rule 1.5: whatever can refuse the start comes before `take_generation`, which ends the driver that is at work.
+def _preflight(launch: Launch, session: SparkSession, found: LogState) -> None:
+    """Check what is Spark's own of a start."""
     folders, streaming = launch.folders, launch.topology.streaming
-    found = launch.check_checkpoint()
-    if streaming and adopt is not None and found.location != folders.location:
+    if streaming and launch.adopt and found.location != folders.location:
         check_alone(session, query_id(found), folders.location)
-    write_format(folders.storage)  # makes the folder, in which executors then look for a file
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
-    fit_state(launch, found, adopt, workers=Executors(session, f"{launch.topology.name}: rescale"))
-    log = launch.take_generation()
-    if log.state.committed:
-        logger.info("checkpoint %s: going on after transaction %d", folders.location, log.state.committed)
+    if found.committed:
+        logger.info("checkpoint %s: going on after transaction %d", folders.location, found.committed)
     else:
         logger.info("checkpoint %s: state is empty, no transaction has been committed", folders.location)
-    return log
 
 
 def _coordinator(

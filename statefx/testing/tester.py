@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from statefx.admin.reading import committed_at
-from statefx.admin.starting import fit_state
+from statefx.admin.starting import start
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
@@ -268,8 +268,7 @@ class TopologyTester:
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
         opened = partial(SteppedLog, steps=steps, limit=limits.fold_after, clock=self._time)
-        fit_state(launch, launch.check_checkpoint(), given["adopt"], opened)
-        log = launch.take_generation(opened)
+        log = start(launch, opened)
         self._staged = FolderStorage(os.path.join(self._cache, "staged"), durable=False)
         deployment = launch.deployment(log, limits.files_max, self._staged)
         worker = partial(Process, deployment, steps, self._cache, fresh=fresh)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 
 from statefx import FileSink, SqlSink, TransactionalClient, committedFiles
+from statefx.admin.starting import start
 from statefx.client.engine import ClientEngine
 from statefx.client.session import Session
 from statefx.runtime.worker import Worker
@@ -91,7 +92,7 @@ class SteppedClient(TransactionalClient):
 
         class SteppedSession(Session):
             def _take_generation(self, launch):
-                return launch.take_generation(lambda storage: SteppedLog(storage, steps, fold_after))
+                return start(launch, lambda storage: SteppedLog(storage, steps, fold_after))
 
             def _engine_of(self, deployment):
                 return ClientEngine(

@@ -8,7 +8,7 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder, openState, restore, savepoint
 from statefx.admin import sorting
-from statefx.admin.starting import fit_state
+from statefx.admin.starting import start
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError
@@ -596,7 +596,7 @@ def test_a_driver_that_has_gone_on_meanwhile_is_not_fenced(place):
             return TransactionLog(storage)
 
         with pytest.raises(CheckpointError, match="has gone on meanwhile: stop its topology, and start the version"):
-            fit_state(launch, launch.check_checkpoint(), None, opened)
+            start(launch, opened)
         running.send(WORK[3])
 
 
@@ -607,10 +607,17 @@ def test_a_checkpoint_that_was_restored_in_this_moment_is_not_gone_on_with(place
         send(driver, range(2), topology(2, Words()))
         savepoint(driver.folder, "one")
         launch = Launch(topology(2, Told()), driver.config, driver.folder, None, caller="submit", dumps=None)
-        fit_state(launch, launch.check_checkpoint(), None)
-        restore(driver.folder, "one")
+        opens = []
+
+        def opened(storage):
+            opens.append(storage)
+            if len(opens) == 2:  # the keys are written, and no generation is taken yet
+                restore(driver.folder, "one")
+            return TransactionLog(storage)
+
         with pytest.raises(CheckpointMismatchError, match="another one has changed the checkpoint at the same time"):
-            launch.take_generation()
+            start(launch, opened)
+        assert len(opens) == 2
 
 
 def test_a_bolt_that_has_kept_nothing_has_no_keys(place):
