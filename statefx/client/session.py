@@ -128,7 +128,7 @@ class Session:
         return launch.take_generation()
 
     def _engine_of(self, deployment: Deployment) -> ClientEngine:
-        return ClientEngine(deployment, Worker(keeps_bolts=False))
+        return ClientEngine(deployment, Worker())
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[bool]:

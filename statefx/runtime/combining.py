@@ -17,7 +17,7 @@ from statefx.operators.fitting import MISFITS, fitted_array, fitted_table, shown
 from statefx.operators.tuples import tuple_maker
 from statefx.plan.levels import Plan, name_shown
 from statefx.protocol.identity import TaskId
-from statefx.runtime.bolts import hook
+from statefx.runtime.user_objects import hook
 from statefx.topology.graph import Edge
 
 GATHERED_BYTES = 32 << 20

@@ -20,11 +20,11 @@ from statefx.operators.json_values import JsonRows
 from statefx.operators.user_errors import cause_of
 from statefx.plan.levels import name_shown
 from statefx.protocol.barrier import SetAside
-from statefx.runtime.bolts import check_nothing
 from statefx.runtime.guarding import CallGuard, is_of_row
-from statefx.runtime.operator import TaskAttempt
 from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
+from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots, Trees
+from statefx.runtime.user_objects import check_nothing
 from statefx.state.view.lent import LentState
 from statefx.state.view.undo import Journal
 from statefx.topology.graph import Edge, OnError

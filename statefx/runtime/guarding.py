@@ -23,10 +23,10 @@ import pyarrow as pa
 from statefx.errors import BoltError, StatefxError
 from statefx.operators.fitting import MISFITS, to_array
 from statefx.plan.wire import BATCH_BYTES
-from statefx.runtime.bolts import USER_STATE_ERRORS
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import Anchor, AnchoredGathering, Gathering
 from statefx.runtime.outlets import Outlet
+from statefx.runtime.user_objects import USER_STATE_ERRORS
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
 from statefx.state.view.undo import Journal, take_back

@@ -23,10 +23,10 @@ from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
 from statefx.operators.windows import WINDOW, WINDOWS, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
-from statefx.runtime.bolts import check_nothing, hook, values_of
 from statefx.runtime.guarded_calls import GuardedCalls
-from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots
+from statefx.runtime.user_objects import check_nothing, hook, values_of
 from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
 from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
 from statefx.state.contract.spaces import Kind

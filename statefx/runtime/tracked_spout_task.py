@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,10 +27,14 @@ from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of
-from statefx.runtime.bolts import close_bolt, context_of, hook
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import is_text, weight
+from statefx.runtime.spout_task import SourceTask
+from statefx.runtime.task import Prepared
+from statefx.runtime.trees import LOOSE_ROOT
+from statefx.runtime.user_objects import close_object, context_of, hook, made_object
 from statefx.state.encoding.keys import key_decoder, key_encoder
+from statefx.topology.acking import without_ids
 
 ROWS_MAX = 100_000
 """Tuples of a task in one transaction: as Python objects some 20 MB, and as much of those that wait meanwhile."""
@@ -71,8 +75,8 @@ class Limits(NamedTuple):
     pending_max: int | None
 
 
-class LivingSpout(SpoutCollector):
-    """A spout in its task, and the collector that it is given.
+class SpoutHost(SpoutCollector):
+    """Calls the user's spout, and buffers and tracks what it emits: the collector that it is given.
 
     Parameters
     ----------
@@ -221,7 +225,7 @@ class LivingSpout(SpoutCollector):
         """Deactivate and close it."""
         if self._is_open:
             self._call("deactivate", self._spout.deactivate)
-            close_bolt(self._spout)
+            close_object(self._spout)
 
     def _call(self, name: str, method: Callable[..., object], *arguments: object) -> None:
         """Call the spout; what it raises, the next transaction tells the driver."""
@@ -368,3 +372,61 @@ class LivingSpout(SpoutCollector):
             )
         self._pending.add(key)
         return id, key, self._clock()
+
+
+class TrackedSpoutTask(SourceTask):
+    """Emits what a spout that lives in it has handed out for the transaction.
+
+    Attributes
+    ----------
+    host : SpoutHost or None
+        The first attempt makes it. What it has emitted is emitted again if an attempt is rolled back.
+    """
+
+    host: SpoutHost | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        if self.host is not None:
+            self.host.enter(*self.attempt.moment)
+            return
+        plan, config = self.deployment.plan, self.deployment.config
+        plain = without_ids(self.component.outputs)
+        self.host = SpoutHost(
+            self.id,
+            made_object(self.deployment, self.id, *self.attempt.moment),
+            plain or self.component.outputs,
+            Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
+            plan.spouts.index(self.id),
+            name=self.deployment.tracked.get(self.id.component),
+            dedup=plain is not None,
+        )
+
+    def _emission(self) -> Iterator[None]:
+        assert self.host is not None
+        collector, outbox, trees = self.attempt.collector, self.attempt.outbox, self.attempt.trees
+        assert trees is not None
+        anchor = trees.anchor
+        # A message that leaves its queue with the transaction has no id here, and is given again if that fails.
+        without = None if TAKEN in self.component.outputs else LOOSE_ROOT
+        tracks = self.deployment.config["topology.acker.executors"] != 0
+        for stream, values, task, root in self.host.batch(self.attempt.txid):
+            try:
+                anchor.root = root if tracks and root is not None else without
+                collector.emit(values, stream, task)
+            except BaseException:  # as `with`, of which each tuple would need one
+                with self._hook("emit"):
+                    raise
+            if outbox.pressing:
+                yield
+
+    def prepare(self) -> Prepared:
+        assert self.host is not None
+        return Prepared(counts=self.host.counts())
+
+    def close(self) -> None:
+        if self.host is not None:
+            self.host.close()
+
+    def forget_object(self) -> None:
+        self.host = None
