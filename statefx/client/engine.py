@@ -14,7 +14,7 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime.outbox import Outbox
+from statefx.runtime.outlets import Outbox
 from statefx.runtime.sink_task import SinkTask
 from statefx.runtime.task import Prepared, Task
 from statefx.runtime.worker import Worker, release_sinks

@@ -26,7 +26,7 @@ from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.log_state import TIMERS_LEFT_MS
 from statefx.protocol.trees import NOTHING
 from statefx.protocol.watermark import END
-from statefx.runtime.guarded_calls import GuardedCalls
+from statefx.runtime.guard import GuardedCalls
 from statefx.runtime.task import Prepared, Task
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing, context_of, init_state, values_of, view_of
@@ -66,7 +66,6 @@ class BoltTask(Task):
         self._clear()
 
     def _clear(self) -> None:
-        """Forget what belongs to one attempt."""
         self._timers: Timers | None = None
         self._windows: Windows | None = None
         self._guarded: GuardedCalls | None = None
@@ -137,7 +136,6 @@ class BoltTask(Task):
         return successor
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
-        """Run the tuples of one batch."""
         bolt, source = self._object, name_shown(edge.source)
         self._broadcast(on=edge.grouping.broadcast)
         roots, trees = None, self.attempt.trees
@@ -173,7 +171,6 @@ class BoltTask(Task):
         return self.resume()
 
     def _execute_batch(self, batch: pa.RecordBatch, roots: Sequence[Roots] | None) -> None:
-        """Give the bolt a whole batch."""
         bolt, collector = self._object, self.attempt.collector
         with self._hook("executeBatch"):
             if self._guarded is not None and (roots is not None or self._guarded.sets_aside):
@@ -190,7 +187,6 @@ class BoltTask(Task):
 
     @property
     def _name(self) -> str:
-        """Which hook tuples are given to."""
         return "executeBroadcast" if self._broadcasting else "execute"
 
     def _roots(self, column: pa.Array) -> list[Roots]:
@@ -201,7 +197,6 @@ class BoltTask(Task):
         return found
 
     def resume(self) -> bool:
-        """Run the tuples that are left."""
         name = self._name
         execute, collector, outbox = getattr(self._object, name), self.attempt.collector, self.attempt.outbox
         if self.attempt.trees is not None:
@@ -261,7 +256,6 @@ class BoltTask(Task):
                 check_nothing("execute", bolt.execute(Tick(secs), attempt.collector))
 
     def _fire(self, timers: Timers) -> None:
-        """Give the bolt the timers whose time has passed."""
         bolt, collector = self._object, self.attempt.collector
         assert isinstance(bolt, Stateful)
         limits = {
@@ -297,7 +291,6 @@ class BoltTask(Task):
         return 0 if due is None else max(1, -(-due // 1000))
 
     def prepare(self) -> Prepared:
-        """Prepare: prePrepare, prepareCommit."""
         bolt, state = self._object, self._state
         assert bolt is not None  # it was opened
         trees = self.attempt.trees

@@ -19,7 +19,7 @@ from statefx.operators.tuples import in_source, is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
-from statefx.runtime.guarding import CallGuard, GuardedAnchoredGathering, GuardedGathering
+from statefx.runtime.guard import CallGuard, GuardedAnchoredGathering, GuardedGathering
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.trees import Trees
 
@@ -90,7 +90,6 @@ class TaskCollector(Collector):
         anchors: Any = _NO_ANCHORS,
         **fields: Any,
     ) -> None:
-        """Emit one tuple (see `Collector.emit`)."""
         if (
             type(values) is tuple
             and len(values) == self._plain_width
@@ -139,7 +138,6 @@ class TaskCollector(Collector):
         return BoltError(f"{self._who} called {call}: {remedy}", component=self._component)
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
-        """Emit what is no plain row of the default stream."""
         gathering = self._gathering(stream, values)
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
@@ -171,7 +169,6 @@ class TaskCollector(Collector):
         return found
 
     def rows_of(self, stream: str) -> int:
-        """Return how many rows of one stream came."""
         return self._streams[stream].count
 
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -241,7 +238,6 @@ class TaskCollector(Collector):
         )
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = "default") -> None:
-        """Emit a batch of tuples (see `Collector.emitBatch`)."""
         schema = self._outputs.get(stream)
         if schema is None:
             raise self._no_such_stream(stream)
@@ -299,7 +295,6 @@ class TaskCollector(Collector):
             raise self._misused(f"{method}({shown(tup)})", "it takes a tuple that execute was given")
 
     def flush(self) -> None:
-        """Send on whatever is gathered."""
         if self._failed is not None:  # the bolt may have caught it, with other errors
             raise self._failed
         for gathering in self._streams.values():

@@ -38,9 +38,7 @@ from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
 from statefx.protocol.watermark import TimeOrder
 from statefx.runtime.bolt_task import BoltTask
-from statefx.runtime.combining import combiner_of
-from statefx.runtime.outbox import HELD_BYTES_MAX, BatchQueue, Outbox
-from statefx.runtime.outlets import Deliver, Outlet, outlet_of
+from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
 from statefx.runtime.sink_task import SinkTask
 from statefx.runtime.spout_task import SpoutTask, StreamTask
 from statefx.runtime.task import Task
@@ -54,6 +52,14 @@ logger = logging.getLogger("statefx")
 IDLE_WAITS = 20
 """How much longer than `topology.sleep.spout.wait.strategy.time.ms` a spout is left alone that has had nothing for a
 while: at 1 ms it is asked 50 times a second, which costs a tenth of a percent of a core."""
+
+
+END_SECS = 5.0
+"""How long the rows of the level before may take to end, when the slot has ended. All slots of a run end together."""
+
+
+TRANSACTIONS_MAX = 1000
+"""Transactions of which the newest attempt is known: more than are ever in flight. Of others more rows are kept."""
 
 
 class Control(Protocol):
@@ -96,44 +102,23 @@ class SentOrder:
     """An order as text, from which a task reads its own line, and only when it asks for it (see `TaskOrder`)."""
 
     def __init__(self, text: str, deployment: Deployment) -> None:
-        head, newline, lines = text.partition("\n")
-        self._head = msgspec.json.decode(head, type=Head)
+        first, newline, lines = text.partition("\n")
+        head = self._head = msgspec.json.decode(first, type=Head)
+        self.attempt, self.generation = head.attempt, head.generation
+        self.clock_ms, self.ticks = head.clock_ms, head.ticks
         self._lines = newline + lines
         self._deployment = deployment
         self._known: dict[TaskId, StateOrder] = {}
 
-    @property
-    def attempt(self) -> TransactionAttempt:
-        """What is run, committed or rolled back."""
-        return self._head.attempt
-
-    @property
-    def generation(self) -> int:
-        """The generation of the driver that asks."""
-        return self._head.generation
-
-    @property
-    def clock_ms(self) -> int:
-        """When the attempt began, or its resolution, in milliseconds since the epoch."""
-        return self._head.clock_ms
-
-    @property
-    def ticks(self) -> tuple[str, ...]:
-        """The bolts whose tasks get a tick."""
-        return self._head.ticks
-
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
         if task not in self._known:  # asked for when state is opened, and again when it is prepared
             self._known[task] = self._read(task, StateOrder)
         return self._known[task]
 
     def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch."""
         return self._read(task, EmissionOrder)
 
     def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it."""
         return self._read(task, TimeOrder)
 
     def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
@@ -145,13 +130,11 @@ class SentResolution(SentOrder):
 
     @property
     def resolution(self) -> Resolution:
-        """Which of the two."""
         assert self._head.resolution is not None
         return self._head.resolution
 
     @property
     def tasks(self) -> Sequence[TaskId]:
-        """Those that take part, in order."""
         stateful = self._deployment.plan.stateful
         return [stateful[first + place] for first, count in self._head.tasks for place in range(count)]
 
@@ -180,9 +163,101 @@ class EarlyRows:
             queue.close()
 
     def drop(self, gone: Callable[[TransactionAttempt], bool]) -> None:
-        """Forget the attempts for which `gone` is true."""
         for attempt in [each for each in self._queues if gone(each)]:
             self._queues.pop(attempt).close()
+
+
+class ReadAhead:
+    """The rows of an iterator, one by one, read by a thread as they come: in memory up to a bound, others in files.
+
+    For slots behind the cut (rule 13.9): rows of t+1 come before their order, while that of t, or its decision, is
+    awaited. Meanwhile Spark's connections would hold all of them in memory: of 300 MB that waited, 262 were seen there.
+    Slots before the cut don't need it: they take an attempt's rows as soon as they have done with the one before.
+
+    Rows of an attempt go when one of the transaction's next attempt comes: a slot that waits for its order would else
+    keep those of all attempts that have failed before the cut, however often they are tried. Fillers go at once.
+
+    Raises
+    ------
+    Exception
+        What `rows` has raised, where its rows end; OSError if a file can't be written.
+    """
+
+    def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
+        self._rows = rows
+        self._queue: BatchQueue[TransactionAttempt | None] = BatchQueue()
+        """Each with its attempt; what says that one is abandoned has none, for who reads may wait for it."""
+        self._newest: dict[int, TransactionAttempt] = {}
+        """The newest attempt of each of the last transactions."""
+        self._changed = threading.Condition()
+        self._ended = False
+        self._closed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="statefx-ahead", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._ended)
+            if self._queue:
+                return self._queue.popleft()[1]
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def _read(self) -> None:
+        try:
+            for batch in self._rows:
+                for at in range(batch.num_rows):
+                    self._keep(batch if batch.num_rows == 1 else batch.slice(at, 1))
+        except BaseException as error:  # noqa: BLE001 - raised where the rows are read
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify()
+
+    def _keep(self, row: pa.RecordBatch) -> None:
+        kind = row.column(1)[0].as_py()
+        if kind == wire.FILLER:
+            return
+        attempt = TransactionAttempt(*wire.attempt_of(row.column(3)[0].as_py())) if kind != wire.ABANDONED else None
+        with self._changed:
+            if self._closed:
+                return
+            if attempt is not None and not self._is_newest(attempt):
+                return
+            self._queue.append(attempt, row)
+            self._changed.notify()
+
+    def _is_newest(self, attempt: TransactionAttempt) -> bool:
+        """Tell whether an attempt is the newest of its transaction, and forget the rows of those before it."""
+        newest = self._newest.get(attempt.txid)
+        if newest is None or newest < attempt:
+            self._newest[attempt.txid] = attempt
+            if newest is not None:
+                self._queue.drop(lambda each: each is not None and each.txid == attempt.txid and each < attempt)
+            elif len(self._newest) > TRANSACTIONS_MAX:
+                del self._newest[next(iter(self._newest))]
+        return newest is None or newest <= attempt
+
+    def close(self) -> None:
+        """Read the rows to their end, and forget them.
+
+        Raises
+        ------
+        TimeoutError
+            They don't end. Spark would use this process again for another task, of which the thread might take rows.
+        """
+        with self._changed:
+            self._closed = True
+            self._queue.close()
+        self._thread.join(END_SECS)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the rows of the level before have not ended after {END_SECS:g} s")
 
 
 class Slot:
@@ -604,7 +679,6 @@ class SlotAttempt:
                 yield from self._take(edge, records, token, address.task)
 
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:
-        """Give rows from outside to the head of the chain."""
         self._head.attempt.input.records(edge.source, task, token, edge.id, batch.num_rows)
         if self._held is None:
             yield from self._feed(self._head, edge, batch)
@@ -640,7 +714,6 @@ class SlotAttempt:
             paused = task.attempt.step("execute", task.resume)
 
     def _work_through(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Let a task work through what came to it inside the chain."""
         inbox = task.attempt.inbox
         while inbox:
             yield from self._feed(task, *inbox.popleft())
@@ -674,7 +747,6 @@ class SlotAttempt:
         yield from self._send_much()
 
     def _prepare(self, task: Task) -> None:
-        """Let a task prepare, and send its ack."""
         attempt = task.attempt
         prepared = attempt.step("finish", task.prepare_checked)
         attempt.collector.close()

@@ -28,6 +28,8 @@ from statefx.topology.graph import Edge
 class SourceTask(Task):
     """A task without inputs: it emits what the order says."""
 
+    _left: Iterator[None] = iter(())
+
     def emit(self) -> bool:
         self._left = self._emission()
         return self.resume()
@@ -39,6 +41,10 @@ class SourceTask(Task):
     @abstractmethod
     def _emission(self) -> Iterator[None]:
         """Emit; yield where what was emitted may have to leave the process first."""
+
+    def leave(self, *, done: bool) -> None:
+        self._left = iter(())  # closes the user's generator, if it stands in the middle of one
+        super().leave(done=done)
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
         raise AssertionError(f"{self.id} has no inputs")

@@ -40,9 +40,8 @@ from statefx.protocol.watermark import BEGINNING
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.event_time import TaskTime
-from statefx.runtime.guarding import CallGuard
-from statefx.runtime.outbox import BatchQueue, Outbox
-from statefx.runtime.outlets import Outlet
+from statefx.runtime.guard import CallGuard
+from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
 from statefx.runtime.staging import PartLostError
 from statefx.runtime.trees import LOOSE_ROOT, Trees
 from statefx.runtime.user_objects import close_object, context_of, hook, init_state, open_object, view_of
@@ -164,12 +163,10 @@ class TaskAttempt:
 
     @property
     def moment(self) -> tuple[TransactionAttempt, int, int | None]:
-        """The arguments of `Context.enter`."""
         return self.order.attempt, self.order.clock_ms, self.watermark
 
     @property
     def txid(self) -> int:
-        """The transaction."""
         return self.order.attempt.txid
 
     def step(
@@ -335,7 +332,6 @@ class Task(ABC):
     # ---- the steps of an attempt
 
     def begin(self) -> None:
-        """Make ready for the attempt's rows."""
         self.worker.raise_late(self.deployment, self.id)
         if self.attempt.time is not None:
             self.attempt.time.open(self.attempt.order.time(self.id))
@@ -356,7 +352,6 @@ class Task(ABC):
         return False
 
     def flush(self) -> None:
-        """Send on what it has emitted."""
         with self._hook("emit"):
             self.attempt.collector.flush()
 

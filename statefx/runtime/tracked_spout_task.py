@@ -218,11 +218,9 @@ class SpoutHost(SpoutCollector):
             self._call("activate", self._spout.activate)
 
     def enter(self, attempt: TransactionAttempt, clock_ms: int, watermark: int | None) -> None:
-        """Name the transaction that begins (see `Context.enter`)."""
         context_of(self._spout).enter(attempt, clock_ms, watermark)
 
     def close(self) -> None:
-        """Deactivate and close it."""
         if self._is_open:
             self._call("deactivate", self._spout.deactivate)
             close_object(self._spout)
@@ -338,7 +336,6 @@ class SpoutHost(SpoutCollector):
         id: Any = None,
         **fields: Any,
     ) -> None:
-        """Emit one tuple (see `SpoutCollector.emit`)."""
         row = self._checks.checked(values, stream, fields)
         if id is not None and self._restored and _encode(id) in self._restored:
             return  # its source delivers it again, and its tree goes on: it will be acked or failed
@@ -358,7 +355,6 @@ class SpoutHost(SpoutCollector):
     def emitDirect(
         self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
     ) -> None:
-        """Emit one tuple to one task (see `SpoutCollector.emitDirect`)."""
         self.emit(values, stream=stream, task=task, id=id, **fields)
 
     def _track(self, id: Any) -> _Tracked:

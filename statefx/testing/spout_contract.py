@@ -25,7 +25,7 @@ from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import Emission, EmissionOrder, Order
-from statefx.runtime.outbox import Outbox
+from statefx.runtime.outlets import Outbox
 from statefx.runtime.spout_task import SpoutTask
 from statefx.runtime.worker import Worker
 from statefx.testing.contract import Contract

@@ -23,7 +23,7 @@ from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.runtime import slot
-from statefx.runtime.outbox import Outbox
+from statefx.runtime.outlets import Outbox
 
 Frame = tuple[Kind, bytes]
 Row = tuple[int, int, bytes]

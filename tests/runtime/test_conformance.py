@@ -13,7 +13,7 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.bolt_task import BoltTask
-from statefx.runtime.outbox import Outbox
+from statefx.runtime.outlets import Outbox
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.testing.faults import HooksFail, JobFails

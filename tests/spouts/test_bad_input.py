@@ -12,7 +12,7 @@ from statefx.errors import BoltError, FailedException
 from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import INLINE_MAX_BYTES
 from statefx.protocol.order import EmissionOrder, Order
-from statefx.runtime.outbox import Outbox
+from statefx.runtime.outlets import Outbox
 from statefx.runtime.spout_task import SpoutTask
 from statefx.runtime.worker import Worker
 from statefx.testing import Crash, TopologyTester

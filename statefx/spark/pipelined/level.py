@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from statefx.protocol.messages import SlotId
-from statefx.runtime.reading_ahead import ReadAhead
-from statefx.runtime.slot import Slot
+from statefx.runtime.slot import ReadAhead, Slot
 from statefx.spark import worker
 from statefx.spark.pipelined.control import ControlLostError, SlotControl
 from statefx.spark.worker import Parcel

@@ -19,8 +19,7 @@ from statefx.operators.tuples import tuple_maker
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.guarded_calls import GuardedCalls
-from statefx.runtime.guarding import CallGuard
+from statefx.runtime.guard import CallGuard, GuardedCalls
 from statefx.runtime.outlets import outlet_of
 from statefx.runtime.worker import Worker
 from statefx.state import EMPTY, load_provider
