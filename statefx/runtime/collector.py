@@ -26,6 +26,14 @@ from statefx.runtime.trees import Trees
 INTERNAL = {ACKS, ASKS}
 """Streams that statefx adds."""
 
+_GATHERINGS: dict[tuple[bool, bool], type[Gathering]] = {
+    (False, False): Gathering,
+    (True, False): AnchoredGathering,
+    (False, True): GuardedGathering,
+    (True, True): GuardedAnchoredGathering,
+}
+"""By whether tuples are tracked, and calls guarded."""
+
 _PLAIN = (tuple, list)
 _NO_ANCHORS = ()
 
@@ -60,17 +68,13 @@ class TaskCollector(Collector):
         self._tell_late: Callable[[BoltError], None] | None = None
         self._thread = threading.get_ident()
         self._failed: FailedException | None = None
+        options: dict[str, Any] = {} if guard is None else {"guard": guard}
+        if trees is not None and root_type is not None:
+            options |= {"anchor": trees.anchor, "root_type": root_type}
+        gathering = _GATHERINGS["anchor" in options, guard is not None]
         self._streams = {
-            name: gathering_of(
-                component,
-                name,
-                schema,
-                [o for o in outlets if o.edge.stream == name],
-                kind,
-                trees,
-                root_type,
-                times.get(name),
-                guard,
+            name: gathering(
+                component, name, schema, [o for o in outlets if o.edge.stream == name], kind, times.get(name), **options
             )
             for name, schema in outputs.items()
         }
@@ -355,23 +359,3 @@ class TaskCollector(Collector):
             component=self._component,
             stream=stream,
         )
-
-
-def gathering_of(
-    component: str,
-    stream: str,
-    schema: pa.Schema,
-    outlets: Sequence[Outlet],
-    kind: str,
-    trees: Trees | None,
-    root_type: pa.DataType | None,
-    times: StreamTimes | None,
-    guard: CallGuard | None,
-) -> Gathering:
-    """Return what takes the rows of one stream of a task."""
-    given = component, stream, schema, outlets, kind, times
-    if trees is None or root_type is None:
-        return Gathering(*given) if guard is None else GuardedGathering(*given, guard)
-    if guard is None:
-        return AnchoredGathering(*given, trees.anchor, root_type)
-    return GuardedAnchoredGathering(*given, trees.anchor, root_type, guard)

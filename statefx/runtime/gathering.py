@@ -273,18 +273,8 @@ class AnchoredGathering(Gathering):
 
     __slots__ = ("_anchor", "_root_type", "_roots")
 
-    def __init__(
-        self,
-        component: str,
-        stream: str,
-        schema: pa.Schema,
-        outlets: Sequence[Outlet],
-        kind: str,
-        times: StreamTimes | None,
-        anchor: Anchor,
-        root_type: pa.DataType,
-    ) -> None:
-        super().__init__(component, stream, schema, outlets, kind, times)
+    def __init__(self, *given: Any, anchor: Anchor, root_type: pa.DataType) -> None:
+        super().__init__(*given)
         self._anchor = anchor
         self._root_type = root_type
         self._roots: list[Any] = []

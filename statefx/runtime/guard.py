@@ -33,9 +33,7 @@ from statefx.operators.user_errors import cause_of
 from statefx.plan.levels import name_shown
 from statefx.plan.wire import BATCH_BYTES
 from statefx.protocol.barrier import SetAside
-from statefx.runtime.event_time import StreamTimes
-from statefx.runtime.gathering import Anchor, AnchoredGathering, Gathering
-from statefx.runtime.outlets import Outlet
+from statefx.runtime.gathering import AnchoredGathering, Gathering
 from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
 from statefx.runtime.trees import Roots, Trees
 from statefx.runtime.user_objects import USER_STATE_ERRORS, check_nothing
@@ -177,10 +175,8 @@ def _quick_test(kinds: tuple[pa.DataType, ...]) -> Callable[[tuple[Any, ...]], b
 class _Guarded(Gathering):
     """Gathers rows that may be taken back until the call is over that has emitted them."""
 
-    _fits: Callable[[tuple[Any, ...]], bool]
-    _guard: CallGuard
-
-    def _guard_by(self, guard: CallGuard) -> None:
+    def __init__(self, *given: Any, guard: CallGuard, **anchored: Any) -> None:
+        super().__init__(*given, **anchored)
         self._guard = guard
         self._record, self._undo = guard.journal.append, self._take_last_back
         self._fits = _quick_test(tuple(self._schema.types))
@@ -226,19 +222,6 @@ class _Guarded(Gathering):
 class GuardedGathering(_Guarded):
     """The rows of one stream of a task whose calls may be undone."""
 
-    def __init__(
-        self,
-        component: str,
-        stream: str,
-        schema: pa.Schema,
-        outlets: Sequence[Outlet],
-        kind: str,
-        times: StreamTimes | None,
-        guard: CallGuard,
-    ) -> None:
-        super().__init__(component, stream, schema, outlets, kind, times)
-        self._guard_by(guard)
-
     def add(self, row: tuple[Any, ...]) -> None:
         # It does what `Gathering.add` does: a call of that would take as long as all of it.
         if not self._fits(row):
@@ -258,21 +241,6 @@ class GuardedGathering(_Guarded):
 
 class GuardedAnchoredGathering(_Guarded, AnchoredGathering):
     """The same, where tuples are tracked."""
-
-    def __init__(
-        self,
-        component: str,
-        stream: str,
-        schema: pa.Schema,
-        outlets: Sequence[Outlet],
-        kind: str,
-        times: StreamTimes | None,
-        anchor: Anchor,
-        root_type: pa.DataType,
-        guard: CallGuard,
-    ) -> None:
-        AnchoredGathering.__init__(self, component, stream, schema, outlets, kind, times, anchor, root_type)
-        self._guard_by(guard)
 
     def add(self, row: tuple[Any, ...]) -> None:
         """Take one row, once it is known to fit; outside of guarded calls the batch tells."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -60,21 +60,6 @@ _Tracked = tuple[Any, bytes, float]
 """A message: its id, the id as a key, and when it was emitted, in seconds of the clock."""
 
 
-class Limits(NamedTuple):
-    """How much a spout may hand out.
-
-    Attributes
-    ----------
-    batch_secs : float
-        How long it is asked when a transaction begins.
-    pending_max : int or None
-        Tuples that were neither acked nor failed.
-    """
-
-    batch_secs: float
-    pending_max: int | None
-
-
 class SpoutHost(SpoutCollector):
     """Calls the user's spout, and buffers and tracks what it emits: the collector that it is given.
 
@@ -85,9 +70,12 @@ class SpoutHost(SpoutCollector):
         With its context, and not open: it is opened when the acker has told which of its trees go on.
     outputs : Mapping[str, pyarrow.Schema]
         What it may emit, by stream.
-    limits : Limits
     number : int
         Of the task among those of all spouts, for its roots.
+    batch_secs : float
+        How long the spout is asked when a transaction begins.
+    pending_max : int or None
+        Tuples that may be neither acked nor failed.
     name : str, optional
         Of the spout in trees that may outlive their transaction, which another id does not change; without it, none
         may.
@@ -107,16 +95,18 @@ class SpoutHost(SpoutCollector):
         task: TaskId,
         spout: Spout,
         outputs: Mapping[str, pa.Schema],
-        limits: Limits,
         number: int,
         *,
+        batch_secs: float,
+        pending_max: int | None,
         name: str | None = None,
         dedup: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._number, self._dedup = number, dedup
         self._name = None if name is None else f"{name}/{task.task}"
-        self._task, self._spout, self._limits, self._clock = task, spout, limits, clock
+        self._task, self._spout, self._clock = task, spout, clock
+        self._batch_secs, self._pending_max = batch_secs, pending_max
         self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
         self._weighed = {
             name: [at for at, field in enumerate(schema) if is_text(field.type) or pa.types.is_nested(field.type)]
@@ -149,13 +139,12 @@ class SpoutHost(SpoutCollector):
     @property
     def may_be_asked(self) -> bool:
         """Whether there is room for what it would emit, and it has not raised."""
-        pending_max = self._limits.pending_max
         return (
             self._is_open
             and self.failure is None
             and len(self._waiting) < ROWS_MAX
             and self._waiting_bytes < BYTES_MAX
-            and (pending_max is None or len(self._pending) < pending_max)
+            and (self._pending_max is None or len(self._pending) < self._pending_max)
         )
 
     @property
@@ -304,7 +293,7 @@ class SpoutHost(SpoutCollector):
 
     def _fill(self) -> None:
         """Ask until it has nothing, or there is enough for a transaction."""
-        ends = self._clock() + self._limits.batch_secs
+        ends = self._clock() + self._batch_secs
         while self.may_be_asked and self.ask() and self._clock() < ends:
             pass
 
@@ -392,8 +381,9 @@ class TrackedSpoutTask(SourceTask):
             self.id,
             made_object(self.deployment, self.id, *self.attempt.moment),
             plain or self.component.outputs,
-            Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
             plan.spouts.index(self.id),
+            batch_secs=config["topology.spout.batch.ms"] / 1000,
+            pending_max=config["topology.max.spout.pending"],
             name=self.deployment.tracked.get(self.id.component),
             dedup=plain is not None,
         )

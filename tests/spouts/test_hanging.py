@@ -9,7 +9,7 @@ from statefx import BasicBolt, Context, FailedException, Spout, TopologyBuilder
 from statefx.protocol.identity import TaskId
 from statefx.protocol.trees import TreeReport
 from statefx.runtime import tracked_spout_task, user_objects
-from statefx.runtime.tracked_spout_task import HANGS_SECS, Limits, SpoutHost
+from statefx.runtime.tracked_spout_task import HANGS_SECS, SpoutHost
 from statefx.testing import TopologyTester
 
 
@@ -42,7 +42,7 @@ class Alone:
         self.spout.__dict__[user_objects._CONTEXT] = Context({}, "jobs", 3, 4, 1)
         schema = pa.schema([("word", pa.string())])
         self.host = SpoutHost(
-            TaskId("jobs", 3), self.spout, {"default": schema}, Limits(0.05, None), 0, clock=self.clock
+            TaskId("jobs", 3), self.spout, {"default": schema}, 0, batch_secs=0.05, pending_max=None, clock=self.clock
         )
 
     def clock(self):
