@@ -1,5 +1,6 @@
 """What the tasks of a process share, and what a task keeps from one attempt to the next."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, Topology, TopologyBuilder
+from statefx.coordinator.orders import text_for
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.runtime.slot import AbandonedError, task_of
+from statefx.protocol.messages import Kind, SlotId
+from statefx.runtime.slot import AbandonedError, Slot, task_of
 from statefx.runtime.task import Task
+from statefx.runtime.user_objects import ProcessGone
 from statefx.runtime.worker import RUNS_KEPT, Worker
 from statefx.testing import rows
 from tests.runtime.one_slot import FIRST, deployment, order_of, slot
@@ -101,13 +105,37 @@ def test_a_fresh_task_opens_a_bolt_for_each_attempt(place: Path) -> None:
     assert journal == [("open", 0), ("close", 0), ("open", 1), ("close", 1)]
 
 
-def test_a_process_that_dies_closes_no_bolt(place: Path) -> None:
-    tasks = chain(Worker(), deployment(place, topology()))
-    run(tasks)
-    for task in tasks:
-        task.forget_object()
-        task.close()
-    assert journal == [("open", 0)]
+class Driver:
+    """The driver's end of a slot's connection, which says what a test wants, or raises it."""
+
+    def __init__(self, *frames: tuple[Kind, bytes] | BaseException) -> None:
+        self.frames = list(frames)
+
+    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes]:
+        frame = self.frames.pop(0)
+        if isinstance(frame, BaseException):
+            raise frame
+        return frame
+
+    def send(self, kind: Kind, body: bytes = b"") -> None:
+        pass
+
+    check = abandoned = alive = lambda *_: None
+
+
+@pytest.mark.parametrize(
+    ("end", "closed"), [((Kind.END, b""), True), (ConnectionError(), True), (ProcessGone(), False)], ids=repr
+)
+def test_a_slot_closes_its_bolts_unless_its_process_dies(
+    place: Path, end: tuple[Kind, bytes] | BaseException, closed: bool
+) -> None:
+    found = deployment(place, topology())
+    order = order_of(found)
+    body = text_for(found.plan, order, found.plan.levels[0][0]).encode()
+    resident = Slot(Worker(), found, SlotId(0, 0), Driver((Kind.RUN, body), end), (1, 0))
+    with contextlib.suppress(ConnectionError, ProcessGone):
+        list(resident.run(iter(())))
+    assert journal == [("open", 0), ("close", 0)][: 1 + closed]
 
 
 def test_a_row_emitted_too_late_fails_each_attempt_of_its_task(place: Path) -> None:
