@@ -113,7 +113,7 @@ MAY_OPEN_FILES = {
     "statefx/admin/state_writing.py": "temporary files of this machine, of rows that become state",
     "statefx/admin/savepoints.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
-    "statefx/runtime/outbox.py": "a temporary file of this machine, for what waits to be sent",
+    "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
     **{
         f"statefx/spark/{name}.py": "Spark's own part, in a folder of the driver's machine that is rebuilt from the log"
         for name in ("checkpoint", "local", "source_notes")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from statefx.operators import Stateful
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, Version
-from statefx.runtime.bolts import view_of
+from statefx.runtime.user_objects import view_of
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import Prepared, StateStore, Write
 from statefx.state.view import lent

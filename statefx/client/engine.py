@@ -20,11 +20,9 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime.collector import TaskCollector
-from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
-from statefx.runtime.outbox import Outbox
-from statefx.runtime.resolution import resolve_task
-from statefx.runtime.sink_operator import SinkOperator
+from statefx.runtime.outlets import Outbox
+from statefx.runtime.sink_task import SinkTask
+from statefx.runtime.task import Prepared, Task
 from statefx.runtime.worker import Worker, release_sinks
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import StateStore, Write, open_store, prepare_as
@@ -56,6 +54,12 @@ class ClientEngine:
         self.deployment = deployment
         self._worker = worker
         self.stores: dict[str, StateStore] = {}
+        self._tasks: dict[TaskId, Task] = {}
+        for name, component in deployment.plan.components.items():
+            if name not in deployment.plan.streams:
+                id = TaskId(name, 0)
+                made = WritesTask if component.stateful else SinkTask
+                self._tasks[id] = made(worker, deployment, id)
 
     def open_store(self, component: str, generation: int, version: Version, snapshot: SnapshotRef | None) -> StateStore:
         """Open the state of a component at the committed version, for reads and for the next commit."""
@@ -75,7 +79,7 @@ class ClientEngine:
         """Begin to commit or to roll back stores that have to be told."""
 
         def told() -> None:
-            attempt.reports = [resolve_task(self._worker, self.deployment, order, task) for task in order.tasks]
+            attempt.reports = [self._tasks[task].resolve(order) for task in order.tasks]
 
         self.call(attempt, name, told)
 
@@ -102,22 +106,23 @@ class ClientEngine:
         """Write and prepare everything; AttemptFailedError if a component can't, and all of it is rolled back."""
         assert attempt.batch is not None
         changes: Changes = attempt.batch.work
-        operators: list[TaskOperator] = []
-        keep = False
+        done = False
         streams = {stream: self._stream_ack(changes, order, stream) for stream in self.deployment.plan.streams}
         seen = {ack.id: ack.token for ack in streams.values()}
+        for task in self._tasks.values():
+            token = uuid.uuid4().hex  # no other attempt ever has it, of whatever process (rule 1.3)
+            task.enter(order, token, (), Outbox(0, 0, self.deployment.plan.widths))
         try:
-            bolts = [each for each in self.deployment.plan.components if each not in streams]
-            attempt.acks = [*streams.values(), *(self._ack(changes, order, each, seen, operators) for each in bolts)]
-            keep = True
+            attempt.acks = [*streams.values(), *(self._ack(changes, task, seen) for task in self._tasks.values())]
+            done = True
         except FencedError:
             raise
         except Exception as error:
             changes.failure = error
             raise AttemptFailedError(reason_of(error)) from error
         finally:
-            for operator in operators:
-                operator.close(keep=keep)
+            for task in self._tasks.values():
+                task.leave(done=done)
 
     def _stream_ack(self, changes: Changes, order: Order, stream: str) -> Ack:
         """Say how many rows the caller has brought: every task acks (rule 5.1)."""
@@ -127,42 +132,23 @@ class ClientEngine:
         }
         return Ack(order.attempt, stream, 0, uuid.uuid4().hex, emitted=emitted)
 
-    def _ack(
-        self,
-        changes: Changes,
-        order: Order,
-        component: str,
-        sources: Mapping[TaskId, str],
-        operators: list[TaskOperator],
-    ) -> Ack:
+    def _ack(self, changes: Changes, task: Task, sources: Mapping[TaskId, str]) -> Ack:
         """Prepare one component, also one that nothing came to."""
-        plan = self.deployment.plan
-        operator: TaskOperator = SinkOperator()
-        if plan.components[component].stateful:
-            operator = StateOperator(self.stores.pop(component, None), changes.writes.get(component, ()))
-        operators.append(operator)
-        task = TaskAttempt(
-            self._worker,
-            self.deployment,
-            order,
-            TaskId(component, 0),
-            uuid.uuid4().hex,  # the token: no other attempt ever has it, of whatever process (rule 1.3)
-            TaskCollector(component, {}, (), order.attempt),
-            Outbox(0, 0, plan.widths),
-        )
-        operator.open(task)
+        component, inputs = task.id.component, self.deployment.plan.inputs[task.id.component]
+        if isinstance(task, WritesTask):
+            task.given(self.stores.pop(component, None), changes.writes.get(component, ()))
+        task.begin()
         batches = changes.rows.get(component, ())
         for batch in batches:
-            operator.feed(plan.inputs[component][0], batch)
-        prepared = operator.finish()
-        prepared.check_size(task.id)
+            task.feed(inputs[0], batch)
+        prepared = task.prepare_checked()
         rows = sum(batch.num_rows for batch in batches)
         return Ack(
-            order.attempt,
+            task.attempt.order.attempt,
             *task.id,
-            task.token,
-            seen={TaskId(edge.source, 0): sources[TaskId(edge.source, 0)] for edge in plan.inputs[component]},
-            received={edge.id: rows for edge in plan.inputs[component]},
+            task.attempt.token,
+            seen={TaskId(edge.source, 0): sources[TaskId(edge.source, 0)] for edge in inputs},
+            received={edge.id: rows for edge in inputs},
             prepared_bytes=prepared.size_bytes,
             snapshot=prepared.snapshot,
             keys=prepared.keys,
@@ -182,38 +168,43 @@ class ClientEngine:
         release_sinks(self.deployment)
 
 
-class StateOperator(TaskOperator):
-    """Prepares what a transaction writes to one component, in `store` if it is open already."""
+class WritesTask(Task):
+    """Prepares what a transaction writes to one component."""
 
-    _task: TaskAttempt
+    _store: StateStore | None = None
 
-    def __init__(self, store: StateStore | None, writes: Sequence[Write]) -> None:
-        self._store = store
-        self._writes = writes
+    def given(self, store: StateStore | None, writes: Sequence[Write]) -> None:
+        """Take the writes of the attempt, and the store at the committed version, if it is open already."""
+        self._store, self._writes = store, writes
 
-    def open(self, task: TaskAttempt) -> None:
+    def begin(self) -> None:
         """Open the store at the committed version."""
-        self._task = task
+        super().begin()
         if self._store is None:
-            self._store = task.open_store()
+            self._store = self.open_store()
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
         """Never called: nothing is sent to it."""
         raise NotImplementedError
 
-    def finish(self) -> PreparedTask:
+    def prepare(self) -> Prepared:
         """Make the writes durable; nobody can see them yet."""
-        store, task = self._store, self._task
+        store, attempt = self._store, self.attempt
         assert store is not None
-        prepared = prepare_as(store, task.txid, task.token, self._writes)
+        prepared = prepare_as(store, attempt.txid, attempt.token, self._writes)
         found = store.count(Space.USER.value)  # of the version that was opened: what is prepared is not in it
-        snapshot = store.snapshot() if task.state.snapshot_due else None  # rule 4.4: of the version before, too
-        return PreparedTask(prepared.size_bytes, len(self._writes), found, snapshot)
+        snapshot = store.snapshot() if attempt.order.state(self.id).snapshot_due else None  # rule 4.4: of that version
+        return Prepared(prepared.size_bytes, len(self._writes), found, snapshot)
 
-    def close(self, *, keep: bool, acked: bool = False) -> None:
-        """Release the store."""
-        if self._store is not None:
-            self._store.close()
+    def keep(self) -> None:
+        """Close the store: the next attempt opens another version."""
+        self.drop(acked=True)
+
+    def drop(self, *, acked: bool) -> None:
+        """Close the store."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
 
 def reason_of(error: BaseException) -> str:

@@ -126,7 +126,7 @@ class Session:
         return start(launch)
 
     def _engine_of(self, deployment: Deployment) -> ClientEngine:
-        return ClientEngine(deployment, Worker(keeps_bolts=False))
+        return ClientEngine(deployment, Worker())
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[bool]:

@@ -19,12 +19,20 @@ from statefx.operators.tuples import in_source, is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
-from statefx.runtime.guarding import CallGuard, GuardedAnchoredGathering, GuardedGathering
+from statefx.runtime.guard import CallGuard, GuardedAnchoredGathering, GuardedGathering
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.trees import Trees
 
 INTERNAL = {ACKS, ASKS}
 """Streams that statefx adds."""
+
+_GATHERINGS: dict[tuple[bool, bool], type[Gathering]] = {
+    (False, False): Gathering,
+    (True, False): AnchoredGathering,
+    (False, True): GuardedGathering,
+    (True, True): GuardedAnchoredGathering,
+}
+"""By whether tuples are tracked, and calls guarded."""
 
 _PLAIN = (tuple, list)
 _NO_ANCHORS = ()
@@ -60,17 +68,13 @@ class TaskCollector(Collector):
         self._tell_late: Callable[[BoltError], None] | None = None
         self._thread = threading.get_ident()
         self._failed: FailedException | None = None
+        options: dict[str, Any] = {} if guard is None else {"guard": guard}
+        if trees is not None and root_type is not None:
+            options |= {"anchor": trees.anchor, "root_type": root_type}
+        gathering = _GATHERINGS["anchor" in options, guard is not None]
         self._streams = {
-            name: gathering_of(
-                component,
-                name,
-                schema,
-                [o for o in outlets if o.edge.stream == name],
-                kind,
-                trees,
-                root_type,
-                times.get(name),
-                guard,
+            name: gathering(
+                component, name, schema, [o for o in outlets if o.edge.stream == name], kind, times.get(name), **options
             )
             for name, schema in outputs.items()
         }
@@ -90,7 +94,6 @@ class TaskCollector(Collector):
         anchors: Any = _NO_ANCHORS,
         **fields: Any,
     ) -> None:
-        """Emit one tuple (see `Collector.emit`)."""
         if (
             type(values) is tuple
             and len(values) == self._plain_width
@@ -139,7 +142,6 @@ class TaskCollector(Collector):
         return BoltError(f"{self._who} called {call}: {remedy}", component=self._component)
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
-        """Emit what is no plain row of the default stream."""
         gathering = self._gathering(stream, values)
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
@@ -171,7 +173,6 @@ class TaskCollector(Collector):
         return found
 
     def rows_of(self, stream: str) -> int:
-        """Return how many rows of one stream came."""
         return self._streams[stream].count
 
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -241,7 +242,6 @@ class TaskCollector(Collector):
         )
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = "default") -> None:
-        """Emit a batch of tuples (see `Collector.emitBatch`)."""
         schema = self._outputs.get(stream)
         if schema is None:
             raise self._no_such_stream(stream)
@@ -299,7 +299,6 @@ class TaskCollector(Collector):
             raise self._misused(f"{method}({shown(tup)})", "it takes a tuple that execute was given")
 
     def flush(self) -> None:
-        """Send on whatever is gathered."""
         if self._failed is not None:  # the bolt may have caught it, with other errors
             raise self._failed
         for gathering in self._streams.values():
@@ -360,23 +359,3 @@ class TaskCollector(Collector):
             component=self._component,
             stream=stream,
         )
-
-
-def gathering_of(
-    component: str,
-    stream: str,
-    schema: pa.Schema,
-    outlets: Sequence[Outlet],
-    kind: str,
-    trees: Trees | None,
-    root_type: pa.DataType | None,
-    times: StreamTimes | None,
-    guard: CallGuard | None,
-) -> Gathering:
-    """Return what takes the rows of one stream of a task."""
-    given = component, stream, schema, outlets, kind, times
-    if trees is None or root_type is None:
-        return Gathering(*given) if guard is None else GuardedGathering(*given, guard)
-    if guard is None:
-        return AnchoredGathering(*given, trees.anchor, root_type)
-    return GuardedAnchoredGathering(*given, trees.anchor, root_type, guard)

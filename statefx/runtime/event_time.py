@@ -53,7 +53,6 @@ class StreamTimes:
         self.ahead = 0
 
     def begin(self, unit: str, first: int) -> None:
-        """The rows from the one numbered `first` on are of `unit`."""
         self._marks.append((first, unit))
 
     def take(self, batch: pa.RecordBatch, first: int = 0) -> None:
@@ -131,7 +130,6 @@ class TaskTime:
         return StreamTimes(schema.get_field_index(timing.field), self._clock_ms * 1000 + timing.ahead_us, unit)
 
     def open(self, told: TimeOrder) -> None:
-        """Take what the driver tells."""
         self._told = told
         self.watermark = told.watermark
 
@@ -147,7 +145,6 @@ class TaskTime:
         return self._told.unfinished is not None and bool(self._timings)
 
     def finish_partition(self, number: int) -> None:
-        """No row will come of a partition any more."""
         self._finished.append(number)
 
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
@@ -222,7 +219,6 @@ class TaskTime:
         return Heard(greatest if before is None else max(before.time_us, greatest), at_ms)
 
     def report(self) -> TimeReport:
-        """Return what the driver is told."""
         streams = [(self._timings[name], times) for name, times in self.emitted.items()]
         heard = {
             unit: self._now(unit, greatest, timing)

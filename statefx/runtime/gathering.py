@@ -137,7 +137,6 @@ class Gathering:
             self.flush()
 
     def take(self, row: tuple[Any, ...]) -> None:
-        """Take one row of any kind."""
         if len(row) != len(self._schema):
             raise self._wrong_width(row)
         if not self.outlets:
@@ -148,7 +147,6 @@ class Gathering:
         self.add(row)
 
     def flush(self) -> None:
-        """Send on whatever is gathered."""
         if self._send_error is not None:
             raise self._send_error
         if self._rows:
@@ -228,7 +226,6 @@ class Gathering:
             self._gone += batch.num_rows
 
     def _batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """Turn emitted rows into Arrow, naming the first value that does not fit."""
         try:
             arrays = [to_array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         except MISFITS as error:
@@ -276,24 +273,13 @@ class AnchoredGathering(Gathering):
 
     __slots__ = ("_anchor", "_root_type", "_roots")
 
-    def __init__(
-        self,
-        component: str,
-        stream: str,
-        schema: pa.Schema,
-        outlets: Sequence[Outlet],
-        kind: str,
-        times: StreamTimes | None,
-        anchor: Anchor,
-        root_type: pa.DataType,
-    ) -> None:
-        super().__init__(component, stream, schema, outlets, kind, times)
+    def __init__(self, *given: Any, anchor: Anchor, root_type: pa.DataType) -> None:
+        super().__init__(*given)
         self._anchor = anchor
         self._root_type = root_type
         self._roots: list[Any] = []
 
     def add(self, row: tuple[Any, ...]) -> None:
-        """Take one row for the readers that there are."""
         root = self._anchor.root
         self._roots.append(root)
         # What follows is `Gathering.add`, whose call would take as long as all of it.

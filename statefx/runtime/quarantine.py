@@ -80,7 +80,6 @@ class GroupKeys:
         return [_HEAD + key for key in found]
 
     def fields(self, stored: bytes) -> tuple[Any, ...]:
-        """Return the values of the grouping's fields."""
         (row,) = self._rows.decode([stored[len(_HEAD) :]]).to_pylist()
         return tuple(row.values())
 
@@ -120,7 +119,6 @@ class Quarantine:
         self.empty = next(self._entries.scan_below(_HEAD, end_of(_HEAD)), None) is None
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
-        """Read what is not known of keys, at once."""
         self._entries.prefetch(keys)
 
     def get(self, key: bytes) -> Held | None:

@@ -1,164 +1,634 @@
-"""What a slot does in one attempt: a chain of tasks, relayed rows, barriers and acks.
+"""A slot, resident for a whole run: the chain of tasks at one level and partition.
 
 ::
 
-    rows in -> head of the chain -> followers -> rows out
-               each: open, begin, rows, [all barriers here?] finish -> barriers on -> ack
+    driver -- RUN t --> slot -- rows of t, barriers, filler --> slots of the next level
+                          |
+                          +---- ACK --> driver
+
+1. An order comes. Rows of its attempt that were here before it are taken first.
+2. Rows are read until the barrier of every channel has come: also of those that are only passed on (rule 5.5).
+3. The barriers go on, then the tasks prepare, then they ack (rule 13.4).
+4. A filler goes behind the barriers: Spark hands the last row on when another one comes.
+
+An attempt is abandoned between two batches. The slot tells those that read from it, by a row: they may be waiting for
+rows that never come, and a row is all that wakes them.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
-from statefx.operators import Bolt, Spout
-from statefx.operators.acker import ACKER
-from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
+from statefx.operators import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.plan.levels import ROOTS
-from statefx.protocol.alignment import Alignment
+from statefx.protocol import messages
+from statefx.protocol.alignment import Alignment, Channel
 from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.order import RunOrder
-from statefx.runtime.bolt_operator import BoltOperator
-from statefx.runtime.broadcasting import HeldRows
-from statefx.runtime.collector import TaskCollector
-from statefx.runtime.combining import combiner_of
-from statefx.runtime.event_time import TaskTime
-from statefx.runtime.guarding import CallGuard
-from statefx.runtime.living_spout import LivingSpout
-from statefx.runtime.member import Member
-from statefx.runtime.operator import TaskAttempt, TaskOperator
-from statefx.runtime.outbox import Outbox
-from statefx.runtime.outlets import Deliver, Outlet, outlet_of
-from statefx.runtime.sink_operator import SinkOperator
-from statefx.runtime.spout_operator import LivingSpoutOperator, SpoutOperator
-from statefx.runtime.staging import StreamOperator
-from statefx.runtime.trees import LOOSE_ROOT, Trees
-from statefx.runtime.worker import Worker
-from statefx.state.view.lent import LentState
-from statefx.topology.graph import Component, ComponentKind, Edge, OnError
+from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
+from statefx.protocol.watermark import TimeOrder
+from statefx.runtime.bolt_task import BoltTask
+from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
+from statefx.runtime.sink_task import SinkTask
+from statefx.runtime.spout_task import SpoutTask, StreamTask
+from statefx.runtime.task import Task
+from statefx.runtime.tracked_spout_task import SpoutHost, TrackedSpoutTask
+from statefx.runtime.user_objects import ProcessGone
+from statefx.runtime.worker import Worker, release_sinks
+from statefx.topology.graph import ComponentKind, Edge
 
 logger = logging.getLogger("statefx")
 
+IDLE_WAITS = 20
+"""How much longer than `topology.sleep.spout.wait.strategy.time.ms` a spout is left alone that has had nothing for a
+while: at 1 ms it is asked 50 times a second, which costs a tenth of a percent of a core."""
 
-def operator_of(component: Component) -> TaskOperator:
-    """Return a new operator for one attempt of a task of `component`."""
+
+END_SECS = 5.0
+"""How long the rows of the level before may take to end, when the slot has ended. All slots of a run end together."""
+
+
+TRANSACTIONS_MAX = 1000
+"""Transactions of which the newest attempt is known: more than are ever in flight. Of others more rows are kept."""
+
+
+class Control(Protocol):
+    """A slot's connection to the driver."""
+
+    abandoned: Callable[[tuple[int, int]], None]
+    """Called by the thread that reads, when the driver abandons an attempt."""
+    alive: Callable[[], None]
+    """Called by that thread with each sign of life of the driver, about once a second."""
+
+    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+        """Wait for what the driver says next; None after `timeout_secs`."""
+
+    def send(self, kind: Kind, body: bytes = b"") -> None:
+        """Tell the driver."""
+
+    def check(self) -> None:
+        """Raise if the driver is gone."""
+
+
+def task_of(worker: Worker, deployment: Deployment, id: TaskId, **options: Any) -> Task:
+    """Make a task of the kind of its component."""
+    component = deployment.plan.components[id.component]
     match component.kind:
         case ComponentKind.STREAM:
-            return StreamOperator()
+            kind: type[Task] = StreamTask
         case ComponentKind.SINK:
-            return SinkOperator()
+            kind = SinkTask
         case ComponentKind.SPOUT:
-            return LivingSpoutOperator() if isinstance(component.operator, Spout) else SpoutOperator()
+            kind = TrackedSpoutTask if isinstance(component.operator, Spout) else SpoutTask
         case _:
-            return BoltOperator()
+            kind = BoltTask
+    return kind(worker, deployment, id, **options)
 
 
-class AbandonedError(Exception):
-    """The attempt was abandoned: its slot goes no further."""
+_Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
+
+
+class SentOrder:
+    """An order as text, from which a task reads its own line, and only when it asks for it (see `TaskOrder`)."""
+
+    def __init__(self, text: str, deployment: Deployment) -> None:
+        first, newline, lines = text.partition("\n")
+        head = self._head = msgspec.json.decode(first, type=Head)
+        self.attempt, self.generation = head.attempt, head.generation
+        self.clock_ms, self.ticks = head.clock_ms, head.ticks
+        self._lines = newline + lines
+        self._deployment = deployment
+        self._known: dict[TaskId, StateOrder] = {}
+
+    def state(self, task: TaskId) -> StateOrder:
+        if task not in self._known:  # asked for when state is opened, and again when it is prepared
+            self._known[task] = self._read(task, StateOrder)
+        return self._known[task]
+
+    def emission(self, task: TaskId) -> EmissionOrder:
+        return self._read(task, EmissionOrder)
+
+    def time(self, task: TaskId) -> TimeOrder:
+        return self._read(task, TimeOrder)
+
+    def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
+        return read_line(self._lines, task, shape)
+
+
+class SentResolution(SentOrder):
+    """The order of a commit or a rollback."""
+
+    @property
+    def resolution(self) -> Resolution:
+        assert self._head.resolution is not None
+        return self._head.resolution
+
+    @property
+    def tasks(self) -> Sequence[TaskId]:
+        stateful = self._deployment.plan.stateful
+        return [stateful[first + place] for first, count in self._head.tasks for place in range(count)]
+
+
+class EarlyRows:
+    """Rows that came before their order, by attempt: in memory up to a bound, further ones in a file (rule 13.2)."""
+
+    def __init__(self) -> None:
+        self._queues: dict[TransactionAttempt, BatchQueue[None]] = {}
+
+    def put(self, attempt: TransactionAttempt, batch: pa.RecordBatch) -> None:
+        """Keep a batch; OSError if the file can't be written."""
+        if attempt not in self._queues:
+            # Of attempts that were doomed while they waited for their order, nobody else tells.
+            self.drop(lambda each: each.txid == attempt.txid and each < attempt)
+            self._queues[attempt] = BatchQueue()
+        self._queues[attempt].append(None, batch)
+
+    def take(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
+        """Yield what was kept of an attempt, in order, and forget it."""
+        queue = self._queues.pop(attempt, BatchQueue())
+        try:
+            while queue:
+                yield queue.popleft()[1]
+        finally:
+            queue.close()
+
+    def drop(self, gone: Callable[[TransactionAttempt], bool]) -> None:
+        for attempt in [each for each in self._queues if gone(each)]:
+            self._queues.pop(attempt).close()
+
+
+class ReadAhead:
+    """The rows of an iterator, one by one, read by a thread as they come: in memory up to a bound, others in files.
+
+    For slots behind the cut (rule 13.9): rows of t+1 come before their order, while that of t, or its decision, is
+    awaited. Meanwhile Spark's connections would hold all of them in memory: of 300 MB that waited, 262 were seen there.
+    Slots before the cut don't need it: they take an attempt's rows as soon as they have done with the one before.
+
+    Rows of an attempt go when one of the transaction's next attempt comes: a slot that waits for its order would else
+    keep those of all attempts that have failed before the cut, however often they are tried. Fillers go at once.
+
+    Raises
+    ------
+    Exception
+        What `rows` has raised, where its rows end; OSError if a file can't be written.
+    """
+
+    def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
+        self._rows = rows
+        self._queue: BatchQueue[TransactionAttempt | None] = BatchQueue()
+        """Each with its attempt; what says that one is abandoned has none, for who reads may wait for it."""
+        self._newest: dict[int, TransactionAttempt] = {}
+        """The newest attempt of each of the last transactions."""
+        self._changed = threading.Condition()
+        self._ended = False
+        self._closed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="statefx-ahead", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._ended)
+            if self._queue:
+                return self._queue.popleft()[1]
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def _read(self) -> None:
+        try:
+            for batch in self._rows:
+                for at in range(batch.num_rows):
+                    self._keep(batch if batch.num_rows == 1 else batch.slice(at, 1))
+        except BaseException as error:  # noqa: BLE001 - raised where the rows are read
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify()
+
+    def _keep(self, row: pa.RecordBatch) -> None:
+        kind = row.column(1)[0].as_py()
+        if kind == wire.FILLER:
+            return
+        attempt = TransactionAttempt(*wire.attempt_of(row.column(3)[0].as_py())) if kind != wire.ABANDONED else None
+        with self._changed:
+            if self._closed:
+                return
+            if attempt is not None and not self._is_newest(attempt):
+                return
+            self._queue.append(attempt, row)
+            self._changed.notify()
+
+    def _is_newest(self, attempt: TransactionAttempt) -> bool:
+        """Tell whether an attempt is the newest of its transaction, and forget the rows of those before it."""
+        newest = self._newest.get(attempt.txid)
+        if newest is None or newest < attempt:
+            self._newest[attempt.txid] = attempt
+            if newest is not None:
+                self._queue.drop(lambda each: each is not None and each.txid == attempt.txid and each < attempt)
+            elif len(self._newest) > TRANSACTIONS_MAX:
+                del self._newest[next(iter(self._newest))]
+        return newest is None or newest <= attempt
+
+    def close(self) -> None:
+        """Read the rows to their end, and forget them.
+
+        Raises
+        ------
+        TimeoutError
+            They don't end. Spark would use this process again for another task, of which the thread might take rows.
+        """
+        with self._changed:
+            self._closed = True
+            self._queue.close()
+        self._thread.join(END_SECS)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the rows of the level before have not ended after {END_SECS:g} s")
 
 
 class Slot:
-    """The chain of tasks at one level and partition, for one attempt.
+    """The tasks of one level and partition, for as long as a run lasts.
 
     Parameters
     ----------
     worker : Worker
-        The process that it runs in.
     deployment : Deployment
-    order : RunOrder
-    level, partition : int
-    operators : callable
-        Makes the operator for a task of a component.
-    ack : callable
-        Takes the acks.
-    check : callable
-        Raises if the slot must prepare nothing more (rule 13.7).
-    behind_barriers : sequence of wire.WireRow
-        Sent behind the barriers.
-    states, spouts, bolts : dict
-        As of `TaskAttempt`.
+    slot : SlotId
+    control : Control
+    fillers : (int, int)
+        How many batches of fillers there are behind the barriers, and the bytes of each for each reader: as many as
+        make the worker and Spark send at once what they have gathered.
+    make_task : callable
+        Makes the tasks.
     """
 
     def __init__(
         self,
         worker: Worker,
         deployment: Deployment,
+        slot: SlotId,
+        control: Control,
+        fillers: tuple[int, int],
+        make_task: Callable[[Worker, Deployment, TaskId], Task] = task_of,
+    ) -> None:
+        self._worker, self._deployment, self._control = worker, deployment, control
+        self._slot = slot
+        plan = deployment.plan
+        self._closing = plan.barriers_through(slot.level, slot.partition)
+        following = slot.level + 1
+        self._readers = range(plan.widths[following]) if following < len(plan.widths) else range(0)
+        self._filler_batches, size = fillers
+        self._filler = bytes(size)
+        self._early = EarlyRows()
+        self.tasks = {id: make_task(worker, deployment, id) for id in plan.levels[slot.level][slot.partition]}
+        self._has_woken = False
+        """Whether the driver knows that a spout needs a transaction."""
+        self._abandoned: set[TransactionAttempt] = set()
+        self._running: SlotAttempt | None = None
+        self._lock = threading.Lock()
+        """Of `_abandoned`, which the thread that reads from the driver adds to."""
+        control.abandoned = self._note_abandoned
+        control.alive = self._look_at_spouts
+
+    def run(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take orders until the driver ends the run; yield the rows for the next level."""
+        try:
+            yield from self._orders(rows)
+        except ProcessGone:
+            for task in self.tasks.values():
+                task.forget_object()
+            raise
+        finally:
+            for task in self.tasks.values():
+                task.close()
+            release_sinks(self._deployment)
+
+    @property
+    def _hosts(self) -> list[SpoutHost]:
+        tracked = [task.host for task in self.tasks.values() if isinstance(task, TrackedSpoutTask)]
+        return [host for host in tracked if host is not None]
+
+    def _orders(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while True:
+            kind, body = self._next()
+            match kind:
+                case Kind.RUN:
+                    self._has_woken = False  # before the spout is asked: what it emits from here on may be too late
+                    yield from self._attempt(SentOrder(body.decode(), self._deployment), rows)
+                case Kind.TOLD:
+                    txid, report = messages.unpack_told(body)
+                    for host in self._hosts:
+                        host.tell(txid, report)
+                case Kind.RESOLVE:
+                    self._resolve(body)
+                case Kind.ABANDON:
+                    yield from self._drop(TransactionAttempt(*messages.unpack_attempt(body)))
+                case Kind.END:
+                    # To the end, which comes when the level before has ended. Spark puts a worker back when it has
+                    # ended; if its input has not, Spark closes it afterwards, and the next task that it is given fails.
+                    for _ in rows:
+                        pass
+                    return
+                case _:
+                    raise messages.FrameError(f"the driver sent {kind.name}")
+
+    def _next(self) -> tuple[Kind, bytes]:
+        """Wait for what the driver says next; ask spouts meanwhile."""
+        waits = 0
+        while True:
+            if not self._has_woken and any(host.is_waiting for host in self._hosts):
+                self._has_woken = True
+                self._control.send(Kind.WAKE)
+            asked = [host for host in self._hosts if host.may_be_asked]
+            frame = self._control.next(self._wait_secs(waits) if asked else None)
+            if frame is not None:
+                return frame
+            emitted = [host.ask() for host in asked]
+            waits = 0 if any(emitted) else min(waits + 1, IDLE_WAITS)
+
+    def _look_at_spouts(self) -> None:
+        """Tell the driver of a spout whose method does not return; called by the thread that reads from it."""
+        for host in self._hosts:
+            if said := host.hangs():
+                self._control.send(Kind.HANGS, said.encode())
+
+    def _wait_secs(self, waits: int) -> float:
+        """Return how long a spout is left alone that has had nothing so many times in a row."""
+        if not waits:
+            return 0.0
+        first_ms: int = self._deployment.config["topology.sleep.spout.wait.strategy.time.ms"]
+        return first_ms * min(1 << (waits - 1), IDLE_WAITS) / 1000
+
+    # ---- an attempt
+
+    def _attempt(self, order: SentOrder, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        attempt = order.attempt
+        if attempt in self._abandoned:  # its ABANDON stands behind it in the queue
+            return
+        self._early.drop(lambda each: each < attempt)  # rule 13.3; `attempt` itself may be newer than what is kept
+        with self._lock:
+            self._abandoned -= {each for each in self._abandoned if each < attempt}
+        running = self._running = self._enter(order)
+        if attempt in self._abandoned:  # told between the look above and here
+            running.abandon()
+        try:
+            yield from running.run(self._input(attempt, rows))
+            yield from self._more_fillers()
+        except AbandonedError:
+            self._abandoned.add(attempt)
+            yield from self._wake_readers(attempt)
+        finally:
+            self._running = None
+        self._worker.settle()
+
+    def _enter(self, order: RunOrder) -> SlotAttempt:
+        return SlotAttempt(
+            self._deployment,
+            self._slot,
+            list(self.tasks.values()),
+            order,
+            ack=lambda ack: self._control.send(Kind.ACK, ack.pack()),
+            check=self._control.check,
+            behind_barriers=self._fillers(),
+        )
+
+    def _input(self, attempt: TransactionAttempt, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an attempt until the barrier of every channel has come (rules 13.3 and 13.4)."""
+        missing = set(self._closing)
+        for batch in self._early.take(attempt):
+            missing.discard(_closed_by(batch))
+            yield batch
+        while missing:
+            if attempt in self._abandoned:
+                raise AbandonedError
+            batch = next(rows, None)
+            if batch is None:
+                raise AbandonedError  # the run ends
+            for row in _rows_of(batch):
+                kind = row.column(1)[0].as_py()
+                if kind == wire.FILLER:
+                    continue
+                of = TransactionAttempt(*wire.attempt_of(row.column(3)[0].as_py()))
+                if kind == wire.ABANDONED:
+                    self._abandoned.add(of)
+                    self._early.drop(of.__eq__)
+                elif of == attempt:
+                    missing.discard(_closed_by(row))
+                    yield row
+                elif of > attempt and of not in self._abandoned:
+                    self._early.put(of, row)
+
+    def _note_abandoned(self, attempt: tuple[int, int]) -> None:
+        """Have the attempt that runs end early; called by the thread that reads from the driver."""
+        with self._lock:
+            self._abandoned.add(TransactionAttempt(*attempt))
+        running = self._running
+        if running is not None and running.attempt in self._abandoned:
+            running.abandon()
+
+    def _drop(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
+        """Forget an attempt, tell those that read from here, and confirm (rule 13.5)."""
+        self._abandoned.add(attempt)
+        self._early.drop(lambda each: each == attempt)
+        yield from self._wake_readers(attempt)
+        self._control.send(Kind.CONFIRMED, messages.pack_attempt(attempt.txid, attempt.attempt))
+
+    def _wake_readers(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
+        if self._readers:
+            head = wire.Address(0, 0, -1, 0, 0, attempt.txid, attempt.attempt).pack()
+            told: list[wire.WireRow] = [(reader, wire.ABANDONED, 0, head, b"") for reader in self._readers]
+            yield wire.to_batch([*told, *self._fillers()])
+            yield from self._more_fillers()
+
+    def _fillers(self) -> list[wire.WireRow]:
+        return [(reader, wire.FILLER, 0, b"", self._filler) for reader in self._readers]
+
+    def _more_fillers(self) -> Iterator[pa.RecordBatch]:
+        for _ in range(self._filler_batches - 1 if self._readers else 0):
+            yield wire.to_batch(self._fillers())
+
+    # ---- commit and rollback
+
+    def _resolve(self, body: bytes) -> None:
+        order = SentResolution(body.decode(), self._deployment)
+        for task in order.tasks:
+            self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
+            self._control.send(Kind.REPORT, self.tasks[task].resolve(order).pack())
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1:  # as Spark hands them over (see `statefx.spark.pipelined`)
+        yield batch
+        return
+    for at in range(batch.num_rows):
+        yield batch.slice(at, 1)
+
+
+def _closed_by(row: pa.RecordBatch) -> wire.ChannelEnd | None:
+    """Return the channel that a row closes; None if it is no barrier."""
+    if row.column(1)[0].as_py() != wire.BARRIER:
+        return None
+    return wire.Address.unpack(row.column(3)[0].as_py()).channel_end
+
+
+class HeldRows:
+    """What has come for one task in one attempt, from its first row until its broadcast inputs are whole.
+
+    An input is whole when it has its barrier and all rows that the barrier counts. One that never is, because a task
+    before it has failed or rows are missing, is found out at the end of the input (rule 5.3): then nothing of what is
+    held is ever executed (rule 5.7).
+
+    Parameters
+    ----------
+    alignment : Alignment
+        Of the task's input; it has been told of all that is put here.
+    channels : collection of Channel
+        The broadcast inputs, one or more.
+    """
+
+    def __init__(self, alignment: Alignment, channels: Collection[Channel]) -> None:
+        self._alignment = alignment
+        self._open = sorted(channels)
+        share = HELD_BYTES_MAX // len(channels)
+        # By edge, source and number of the source's task: rows of one task come in its order, and all others in none.
+        self._first: dict[Channel, BatchQueue[Edge]] = {channel: BatchQueue(share) for channel in self._open}
+        self._others: BatchQueue[Edge] = BatchQueue()
+
+    def put(self, edge: Edge, task: int, batch: pa.RecordBatch) -> None:
+        """Hold rows that a task of the edge's source has sent; OSError if a file can't be written."""
+        self._first.get((edge.id, edge.source, task), self._others).append(edge, batch)
+
+    def is_whole(self) -> bool:
+        """Tell whether all rows of the broadcast inputs are here."""
+        while self._open and self._alignment.is_whole(self._open[-1]):
+            self._open.pop()
+        return not self._open
+
+    def take(self) -> Iterator[tuple[Edge, pa.RecordBatch]]:
+        """Yield the rows of the broadcast inputs, in the same order in all tasks, and the others as they came."""
+        for queue in (*self._first.values(), self._others):
+            while queue:
+                yield queue.popleft()
+
+    def close(self) -> None:
+        """Forget what nobody has taken."""
+        for queue in (*self._first.values(), self._others):
+            queue.close()
+
+
+class AbandonedError(Exception):
+    """The attempt was abandoned: its slot goes no further."""
+
+
+class SlotAttempt:
+    """One attempt of a slot's tasks: rows in, through the chain, rows out; then barriers, then acks.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    slot : SlotId
+    tasks : sequence of Task
+        In the order of the chain.
+    order : RunOrder
+    ack : callable
+        Takes the acks.
+    check : callable
+        Raises if the slot must prepare nothing more (rule 13.7).
+    behind_barriers : sequence of wire.WireRow
+        Sent behind the barriers.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        slot: SlotId,
+        tasks: Sequence[Task],
         order: RunOrder,
-        level: int,
-        partition: int,
         *,
         ack: Callable[[Ack], None],
-        states: dict[TaskId, LentState],
-        spouts: dict[TaskId, LivingSpout],
-        bolts: dict[TaskId, tuple[Bolt, int]],
-        operators: Callable[[Component], TaskOperator] = operator_of,
         check: Callable[[], None] = lambda: None,
         behind_barriers: Sequence[wire.WireRow] = (),
     ) -> None:
-        self._spouts, self._bolts = spouts, bolts
-        self._states = states
-        self._ack = ack
-        self._check = check
-        self._behind_barriers = behind_barriers
+        plan = self._plan = deployment.plan
+        self.attempt = order.attempt
+        self._level = slot.level
+        self._ack, self._check, self._behind_barriers = ack, check, behind_barriers
         self._is_abandoned = False
-        self._worker = worker
-        self._deployment = deployment
-        self._plan = deployment.plan
-        self._order = order
-        self._level = level
-        self._operators = operators
-        self._outbox = Outbox(level, partition, self._plan.widths)
-        self._members: dict[str, Member] = {}
-        for task in self._plan.levels[level][partition]:
-            self._members[task.component] = self._member(task)
-        self._head = next(iter(self._members.values()))
+        self._outbox = Outbox(slot.level, slot.partition, plan.widths)
+        self._tasks = {task.id.component: task for task in tasks}
+        for task in tasks:
+            token = uuid.uuid4().hex  # rule 1.3: also this very attempt in another run gets another one
+            task.enter(
+                order,
+                token,
+                [self._outlet(edge, task.id, token) for edge in plan.outputs[task.id.component]],
+                self._outbox,
+            )
+        self._head = tasks[0]
         # Broadcast inputs come from outside, so they are the head's.
-        broadcast = self._plan.broadcast_channels(*self._head.task.id)
-        self._held = HeldRows(self._head.alignment, broadcast) if broadcast else None
+        broadcast = plan.broadcast_channels(*self._head.id)
+        self._held = HeldRows(self._head.attempt.input, broadcast) if broadcast else None
+
+    def _outlet(self, edge: Edge, sender: TaskId, token: str) -> Outlet:
+        plan = self._plan
+        return outlet_of(
+            edge,
+            plan.schema(edge),
+            plan.components[edge.target].parallelism,
+            sender.task,
+            plan.fused(edge),
+            self._deliver(edge, sender, token),
+            combiner_of(plan, edge, sender, self.attempt.txid),
+            tracked=plan.tracks(edge),
+        )
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the attempt over rows of the level before, and yield rows for the next one."""
         done = False
         try:
-            for member in self._members.values():
-                member.open()
-            yield from self._go_on(self._head, self._head.begin())  # rule 5.6: also where no row will come
+            for task in self._tasks.values():
+                task.attempt.step("open", task.begin)
+            # Rule 5.6: also where no row will come.
+            yield from self._go_on(self._head, self._head.attempt.step("execute", self._head.emit))
             for batch in batches:
                 self._refuse_abandoned()
                 yield from self._take_wire(batch)
                 yield from self._let_go()
             # In the order of the chain: the input of a follower is whole when the barriers of those before it are
             # there.
-            for member in self._members.values():
-                yield from self._end_input(member)
+            for task in self._tasks.values():
+                yield from self._end_input(task)
             self._outbox.add(self._behind_barriers)
             yield from self._outbox.take()
             # Behind the barriers, so that tasks of all levels prepare side by side (rule 13.4).
-            for member in self._members.values():
+            for task in self._tasks.values():
                 self._refuse_abandoned()
                 self._check()
-                self._prepare(member)
+                self._prepare(task)
             yield from self._outbox.take()
             done = True
         finally:
             # `done` is false also when Spark closes the generator before its end: a bolt that stands in the middle of a
             # transaction is not kept for the next one.
-            for member in self._members.values():
-                member.close(keep=done)
+            for task in self._tasks.values():
+                task.leave(done=done)
             if self._held is not None:
                 self._held.close()
             self._outbox.close()
-
-    @property
-    def attempt(self) -> TransactionAttempt:
-        """Which attempt it runs."""
-        return self._order.attempt
 
     def abandon(self) -> None:
         """Have `run` raise AbandonedError soon; called by any thread.
@@ -172,88 +642,13 @@ class Slot:
         if self._is_abandoned:
             raise AbandonedError
 
-    # ---- what is wired
-
-    def _member(self, id: TaskId) -> Member:
-        plan, (component, number) = self._plan, id
-        token = uuid.uuid4().hex  # rule 1.3: also this very attempt in another run gets another one
-        outputs = plan.components[component].outputs
-        trees = None
-        if component in plan.root_types:
-            operator = plan.components[component].operator
-            trees = Trees(
-                component,
-                by_hand=may_hold(operator),
-                acker=ACKER in plan.components,
-                tracing=self._deployment.config["topology.trace"],
-                kept=keeps_until_end(operator),
-                loose=[] if plan.root_types[component] == ROOTS else LOOSE_ROOT,
-            )
-        time = TaskTime(plan, id, self._order.clock_ms) if component in plan.timed else None
-        outlets = [
-            outlet_of(
-                edge,
-                plan.schema(edge),
-                plan.components[edge.target].parallelism,
-                number,
-                plan.fused(edge),
-                self._deliver(edge, component, number, token),
-                combiner_of(plan, edge, id, self._order.attempt.txid),
-                tracked=plan.tracks(edge),
-            )
-            for edge in plan.outputs[component]
-        ]
-        return Member(
-            TaskAttempt(
-                self._worker,
-                self._deployment,
-                self._order,
-                id,
-                token,
-                self._collector(component, outputs, outlets, trees, time),
-                self._outbox,
-                states=self._states,
-                spouts=self._spouts,
-                trees=trees,
-                bolts=self._bolts,
-                time=time,
-            ),
-            self._operators(plan.components[component]),
-            Alignment(component, number, self._order.attempt, plan.channels(component, number)),
-        )
-
-    _make_collector: Callable[..., TaskCollector] = TaskCollector
-
-    def _collector(
-        self,
-        component: str,
-        outputs: Mapping[str, pa.Schema],
-        outlets: Sequence[Outlet],
-        trees: Trees | None,
-        time: TaskTime | None,
-    ) -> TaskCollector:
-        part = self._plan.components[component]
-        is_tracked = trees is not None and part.kind is ComponentKind.BOLT
-        return self._make_collector(
-            component,
-            outputs,
-            outlets,
-            self._order.attempt,
-            part.kind,
-            anchoring=anchors_by_hand(part.operator),
-            trees=trees,
-            root_type=self._plan.root_types.get(component),
-            times={} if time is None else time.emitted,
-            guard=CallGuard() if part.on_error is not OnError.FAIL or is_tracked else None,
-        )
-
-    def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
+    def _deliver(self, edge: Edge, sender: TaskId, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""
         if self._plan.fused(edge):
 
             def follow(target: int, batch: pa.RecordBatch) -> None:
-                follower = self._members[edge.target]
-                follower.alignment.records(component, task, token, edge.id, batch.num_rows)
+                follower = self._tasks[edge.target].attempt
+                follower.input.records(*sender, token, edge.id, batch.num_rows)
                 follower.inbox.append(edge, batch)
                 if follower.inbox.held_bytes >= wire.BATCH_BYTES:
                     self._outbox.pressing = True
@@ -262,7 +657,7 @@ class Slot:
 
         def send(target: int, batch: pa.RecordBatch) -> None:
             level, partition = self._plan.place[TaskId(edge.target, target)]
-            address = self._address(level, partition, edge.id, TaskId(component, task))
+            address = self._address(level, partition, edge.id, sender)
             self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.serialize(token, batch))
 
         return send
@@ -276,7 +671,7 @@ class Slot:
             if address.level != self._level:  # rule 5.5: rows and barriers of one sender go through the same relay
                 self._outbox.forward(address.level, address.partition, kind, rows, head, payload)
             elif kind == wire.BARRIER:  # noted only: rows of the same sender may come behind it (rule 5.3)
-                self._head.alignment.barrier(Barrier.unpack(payload))
+                self._head.attempt.input.barrier(Barrier.unpack(payload))
                 yield from self._run_held()
             else:
                 edge = self._plan.edges[address.edge]
@@ -284,10 +679,9 @@ class Slot:
                 yield from self._take(edge, records, token, address.task)
 
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:
-        """Give rows from outside to the head of the chain."""
-        self._head.alignment.records(edge.source, task, token, edge.id, batch.num_rows)
+        self._head.attempt.input.records(edge.source, task, token, edge.id, batch.num_rows)
         if self._held is None:
-            yield from self._go_on(self._head, self._head.feed(edge, batch))
+            yield from self._feed(self._head, edge, batch)
         else:
             self._held.put(edge, task, batch)
             yield from self._run_held()
@@ -300,79 +694,78 @@ class Slot:
         try:
             for edge, batch in held.take():
                 self._refuse_abandoned()
-                yield from self._go_on(self._head, self._head.feed(edge, batch))
+                yield from self._feed(self._head, edge, batch)
                 yield from self._let_go()
         finally:
             held.close()
 
-    def _go_on(self, member: Member, paused: bool) -> Iterator[pa.RecordBatch]:
-        """Run what a member has begun to its end; whenever what it emits is too much to hold, let that go first."""
+    def _feed(self, task: Task, edge: Edge, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield from self._go_on(task, task.attempt.step("execute", task.feed, edge, batch))
+
+    def _go_on(self, task: Task, paused: bool | None) -> Iterator[pa.RecordBatch]:
+        """Resume a task until its batch is done; before each time, let go of what it has emitted."""
         while paused:
-            yield from self._make_room(member)
+            # Only the tasks downstream of it work through their inboxes: its own next batch must not overtake this one.
+            chain = list(self._tasks.values())
+            for follower in chain[chain.index(task) + 1 :]:
+                yield from self._work_through(follower)
+            yield from self._outbox.take()
             self._refuse_abandoned()  # behind it: what has left is no longer pressing, nor is an `abandon` meanwhile
-            paused = member.resume()
+            paused = task.attempt.step("execute", task.resume)
 
-    def _make_room(self, paused: Member) -> Iterator[pa.RecordBatch]:
-        """Send on what waits, while a member is in the middle of a batch.
-
-        Only members behind it work through their inboxes: its own next batch must not overtake the present one.
-        """
-        for member in self._members_behind(paused):
-            yield from self._work_through(member)
-        yield from self._outbox.take()
-
-    def _members_behind(self, paused: Member) -> list[Member]:
-        chain = list(self._members.values())
-        return chain[chain.index(paused) + 1 :]
-
-    def _work_through(self, member: Member) -> Iterator[pa.RecordBatch]:
-        """Let a member work through what came to it inside the chain."""
-        while member.inbox:
-            edge, batch = member.inbox.popleft()
-            yield from self._go_on(member, member.feed(edge, batch))
-
-    def _drain(self) -> Iterator[pa.RecordBatch]:
-        """Let followers work through what the batch that was taken has come to."""
-        for member in self._members.values():
-            yield from self._work_through(member)
-            if self._plan.follows(member.component):
-                member.flush()
+    def _work_through(self, task: Task) -> Iterator[pa.RecordBatch]:
+        inbox = task.attempt.inbox
+        while inbox:
+            yield from self._feed(task, *inbox.popleft())
 
     def _let_go(self) -> Iterator[pa.RecordBatch]:
-        """Run what a batch has come to in the followers, and send on what is much by now."""
-        yield from self._drain()
+        """Let the followers work through what a batch has come to, and send on what is much by now."""
+        for task in self._tasks.values():
+            yield from self._work_through(task)
+            if self._plan.follows(task.id.component):
+                task.attempt.step("execute", task.flush)
+        yield from self._send_much()
+
+    def _send_much(self) -> Iterator[pa.RecordBatch]:
         if self._outbox.pressing:
             yield from self._outbox.take()
 
     # ---- the end of the input
 
-    def _end_input(self, member: Member) -> Iterator[pa.RecordBatch]:
-        """Close a member's input, let it emit to the last, and send its barriers."""
-        yield from self._work_through(member)
-        for barrier in member.end():  # rule 6.4
-            logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
-        self._send_barriers(member)
-        if self._outbox.pressing:
-            yield from self._outbox.take()
+    def _end_input(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Close a task's input, let it emit to the last, and send its barriers."""
+        yield from self._work_through(task)
+        attempt = task.attempt
+        for barrier in attempt.end_input():  # rule 6.4
+            logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self.attempt)
+        attempt.step("finish", task.end)
+        # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
+        attempt.step("execute", task.emit_last)
+        if attempt.time is not None:
+            attempt.time.end_output()
+        self._send_barriers(task)
+        yield from self._send_much()
 
-    def _prepare(self, member: Member) -> None:
-        """Let a member prepare, and send its ack."""
-        ack = member.prepare()
-        member.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
+    def _prepare(self, task: Task) -> None:
+        attempt = task.attempt
+        prepared = attempt.step("finish", task.prepare_checked)
+        attempt.collector.close()
+        ack = attempt.ack(prepared)
+        attempt.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
         self._ack(ack)
 
     def _address(self, level: int, partition: int, edge: int, sender: TaskId) -> wire.Address:
-        attempt = self._order.attempt
+        attempt = self.attempt
         return wire.Address(
             level, partition, edge, self._plan.index[sender.component], sender.task, attempt.txid, attempt.attempt
         )
 
-    def _send_barriers(self, member: Member) -> None:
-        """Send one barrier to each task that reads from a member, with the rows of all edges to it."""
-        own = member.task
+    def _send_barriers(self, task: Task) -> None:
+        """Send one barrier to each task that reads from this one, with the rows of all edges to it."""
+        own = task.attempt
         # Rule 6.6: a task that has failed sends its barriers all the same; those that read from it fail with its
         # reason, and do not look for rows that never come.
-        failed = None if member.failure is None else member.failure.reason
+        failed = None if own.failure is None else own.failure.reason
         counts: dict[TaskId, dict[int, int]] = {}
         # To every task that could have got a row, also where none was sent: it waits for a barrier of each (rule 5.1).
         for outlet in own.collector.outlets:
@@ -381,10 +774,10 @@ class Slot:
                 counts.setdefault(TaskId(edge.target, reader), {})[edge.id] = outlet.sent[reader]
         for target, sent in counts.items():
             watermark, parts = (None, {}) if own.time is None else (own.time.sent, own.time.parts)
-            barrier = Barrier(self._order.attempt, *own.id, own.token, sent, failed, watermark, parts)
+            barrier = Barrier(self.attempt, *own.id, own.token, sent, failed, watermark, parts)
             level, partition = self._plan.place[target]
             if level == self._level:
-                self._members[target.component].alignment.barrier(barrier)
+                self._tasks[target.component].attempt.input.barrier(barrier)
                 continue
             address = self._address(level, partition, -1, own.id)
             self._outbox.send(address, wire.BARRIER, sum(sent.values()), barrier.pack())

@@ -15,14 +15,11 @@ import pyarrow as pa
 from xxhash import xxh3_128
 
 from statefx.plan.wire import cut
-from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.staged import StagedPart
 from statefx.protocol.watermark import Timing
 from statefx.runtime.event_time import StreamTimes
-from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.storage import Storage
-from statefx.topology.graph import Edge
 
 FOLDER = "input/"
 """Of the names of parts in the checkpoint, where no folder of the driver's is seen by all tasks."""
@@ -146,42 +143,3 @@ def read_part(storage: Storage, told: Json) -> Iterator[pa.RecordBatch]:
             if begin < end:
                 yield batch.slice(begin, end - begin)
             first += batch.num_rows
-
-
-class StreamOperator(TaskOperator):
-    """Emits a task's parts of what a DataFrame has brought."""
-
-    _task: TaskAttempt
-
-    def open(self, task: TaskAttempt) -> None:
-        """Take note of the attempt."""
-        self._task = task
-
-    def begin(self) -> bool:
-        """Emit; True if it has paused."""
-        self._emitting = self._emission(self._task.id)
-        return self.resume()
-
-    def resume(self) -> bool:
-        """Go on emitting, until what was emitted has to leave the process first."""
-        outbox = self._task.outbox
-        return any(outbox.pressing for _ in self._emitting)
-
-    def _emission(self, id: TaskId) -> Iterator[None]:
-        collector, storage = self._task.collector, self._task.deployment.staged
-        for told in self._task.order.emission(id).partitions.values():
-            for batch in read_part(storage, told):
-                collector.emitBatch(batch)
-                yield
-
-    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
-        """Take nothing: it has no inputs."""
-        raise AssertionError("a stream has no inputs")
-
-    def finish(self) -> PreparedTask:
-        """Prepare nothing: it keeps nothing."""
-        self._task.collector.flush()
-        return PreparedTask()
-
-    def close(self, *, keep: bool, acked: bool = False) -> None:
-        """Release nothing."""

@@ -179,7 +179,6 @@ class Trees:
         self.anchor.root = None if roots is None else self.loose
 
     def end(self) -> None:
-        """Take note that no tuple is being executed."""
         self._current = None
         self.anchor.root = self.of_many
 

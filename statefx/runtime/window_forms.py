@@ -65,7 +65,6 @@ class ValuesForm:
         self._give, self._hook = give, hook
 
     def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
-        """Give the value of a window to the bolt."""
         value = now[0]
         if len(now) > 1:
             with self._hook("mergeWindows"):
@@ -75,11 +74,9 @@ class ValuesForm:
         self._give(window, value)
 
     def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
-        """Return the tuples."""
         return tuples
 
     def own(self, values: list[Any]) -> list[Any]:
-        """Return copies of what can be changed."""
         return [_copy(one) for one in values]
 
 
@@ -96,12 +93,10 @@ class RowsForm:
 
     @staticmethod
     def add(value: list[Item], item: Item) -> list[Item]:
-        """Append an item."""
         value.append(item)
         return value
 
     def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
-        """Give the tuples of a window to the bolt."""
         parts = now, now[len(now) - new :], expired
         rows = [[item for part in each for item in part] for each in parts]
         if window.start is not None:
@@ -109,7 +104,6 @@ class RowsForm:
         self.give_rows(window, rows)
 
     def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
-        """Return the tuples with their times and the number of their fields' names."""
         return zip(times, [shape] * len(tuples), map(tuple, tuples), strict=True)
 
     def own(self, values: list[Any]) -> list[Any]:

@@ -132,7 +132,6 @@ class Tumbling(Kept):
         return None if first is None else first[0][0]
 
     def take(self, keys: Sequence[Any], times: Sequence[Any], tuples: list[Any], shape: int | None) -> list[int]:
-        """Add each tuple to its window."""
         length, passed, add = self._length, self._passed, self._form.add
         starts = [BEFORE_ALL if time is None else time - time % length for time in times]
         late = [at for at, start in enumerate(starts) if start + length <= passed or start == BEFORE_ALL]
@@ -152,7 +151,6 @@ class Tumbling(Kept):
         return passed - self._length
 
     def merge(self, keys: Sequence[Any], starts: Sequence[int], values: Sequence[Any]) -> None:
-        """Add values to their windows."""
         places = list(zip(starts, keys, strict=True))
         changed = self._load(places, _nothing)
         for place, value in zip(places, values, strict=True):
@@ -160,7 +158,6 @@ class Tumbling(Kept):
             changed[place] = value if before is _NOTHING else self._form.merge(before, value)
 
     def end(self, now: int) -> int | None:
-        """Give to the bolt what has ended."""
         first = min((start for start, _ in self._changed), default=self._first)
         self._first = first if self._first is None or first is None else min(first, self._first)
         self._save()
@@ -176,7 +173,6 @@ class Tumbling(Kept):
         return start + self._length
 
     def first_end(self) -> int | None:
-        """Return when the first window ends."""
         return None if self._first is None else self._first + self._length
 
 
@@ -214,7 +210,6 @@ class Sliding(Kept):
         self._known = self._next = marks.get("next")
 
     def take(self, keys: Sequence[Any], times: Sequence[Any], tuples: list[Any], shape: int | None) -> list[int]:
-        """Add each tuple to its pane."""
         panes, late = self._slides.panes(times, self._passed)
         changed = self._load((key for key, pane in zip(keys, panes, strict=True) if pane is not None), dict)
         form, new = self._form, set()
@@ -232,7 +227,6 @@ class Sliding(Kept):
         return late
 
     def _expect(self, panes: set[int]) -> None:
-        """Take note of panes that are new."""
         if panes:
             first = self._slides.first_end(min(panes), self._passed)
             self._next = first if self._next is None else min(first, self._next)
@@ -243,7 +237,6 @@ class Sliding(Kept):
         return (passed - slides.length) // slides.slide * slides.slide + slides.slide - slides.pane
 
     def merge(self, keys: Sequence[Any], panes: Sequence[int], values: Sequence[Any]) -> None:
-        """Add values to their panes."""
         changed, merge = self._load(keys, dict), self._form.merge
         for key, pane, value in zip(keys, panes, values, strict=True):
             own = changed[key]
@@ -251,7 +244,6 @@ class Sliding(Kept):
         self._expect(set(panes))
 
     def end(self, now: int) -> int | None:
-        """Give to the bolt what has ended, of each key."""
         self._save()
         due = self._next is not None and self._next <= now
         if due:
@@ -299,7 +291,6 @@ class Sliding(Kept):
                 end = slides.first_end(panes[stop], end)
 
     def first_end(self) -> int | None:
-        """Return when the first window ends."""
         return None if self._next is None else int(self._next)
 
 
@@ -325,7 +316,6 @@ class TimedRows(Kept):
         return None if first is None else self._slides.first_end(first[0][0], passed)
 
     def take(self, keys: Sequence[Any], times: Sequence[Any], tuples: list[Any], shape: int | None) -> list[int]:
-        """Gather the tuples of each pane and key."""
         panes, late = self._slides.panes(times, self._passed)
         gathered = self._changed
         for pane, key, time, tup in zip(panes, keys, times, tuples, strict=True):
@@ -339,7 +329,6 @@ class TimedRows(Kept):
         return late
 
     def end(self, now: int) -> int | None:
-        """Give to the bolt what has ended."""
         # Up to where windows had ended when these tuples came: of those that had not, all later ones have them.
         seen = None if self._passed == BEFORE_ALL else self._passed
         for (pane, key, shape), (times, rows) in self._changed.items():
@@ -364,7 +353,6 @@ class TimedRows(Kept):
         return last
 
     def _fire(self, end: int) -> None:
-        """Give to the bolt the windows that end at a time."""
         slides = self._slides
         start, before = end - slides.length, end - slides.slide
         windows: dict[Any, tuple[list[Item], list[Item], list[Item]]] = {}
@@ -387,7 +375,6 @@ class TimedRows(Kept):
                 self._give_rows(span, [sorted(each, key=itemgetter(0)) for each in parts])
 
     def first_end(self) -> int | None:
-        """Return when the first window ends."""
         return self._next
 
 
@@ -400,7 +387,6 @@ class Sessions(Kept):
         self._from = None if passed == BEFORE_ALL else (passed + 1,)
 
     def take(self, keys: Sequence[Any], times: Sequence[Any], tuples: list[Any], shape: int | None) -> list[int]:
-        """Add each tuple to its session, or begin one; those that it joins become one."""
         gap, form, late = self._gap, self._form, []
         changed = self._load(keys, lambda: [None, []])
         for at, (key, time, item) in enumerate(zip(keys, times, form.items(times, tuples, shape), strict=True)):
@@ -420,7 +406,6 @@ class Sessions(Kept):
         return late
 
     def end(self, now: int) -> int | None:
-        """Give to the bolt what has ended."""
         self._schedule(self._changed)
         upto = (now + 1,)
         due = [key for (_, key), _ in self._due.items(self._from, upto)] if now > BEFORE_ALL else []
@@ -458,7 +443,6 @@ class Sessions(Kept):
         self._changed = {}
 
     def first_end(self) -> int | None:
-        """Return when the first window may end."""
         first = next(self._due.items(self._from), None)
         return None if first is None else first[0][0]
 
@@ -472,7 +456,6 @@ class Counted(Kept):
         self._blocks, self._step = windowing.length // self._block, windowing.slide // self._block
 
     def take(self, keys: Sequence[Any], times: Sequence[Any], tuples: list[Any], shape: int | None) -> list[int]:
-        """Add each tuple to the window of its key, and give to the bolt those that are full."""
         form = self._form
         changed = self._load(keys, lambda: [0, {}])
         for key, item in zip(keys, form.items(times, tuples, shape), strict=True):
@@ -499,7 +482,6 @@ class Counted(Kept):
         return {block: value for block, value in blocks.items() if block >= keep}
 
     def end(self, now: int) -> int | None:
-        """Put what has changed into state."""
         for key in [key for key, (_, blocks) in self._changed.items() if not blocks]:
             del self._changed[key]
             self._map.delete(key)

@@ -23,10 +23,10 @@ from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
 from statefx.operators.windows import WINDOW, WINDOWS, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
-from statefx.runtime.bolts import check_nothing, hook, values_of
-from statefx.runtime.guarded_calls import GuardedCalls
-from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.guard import GuardedCalls
+from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots
+from statefx.runtime.user_objects import check_nothing, hook, values_of
 from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
 from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
 from statefx.state.contract.spaces import Kind
@@ -165,7 +165,6 @@ class Windows:
         return batch.column(batch.schema.get_field_index(one.timestamp)).cast(pa.int64())
 
     def end(self) -> None:
-        """Give to the bolt what has ended."""
         with self._hook(self._filling):
             ended = self._kept.end(self._now)
         if ended is not None and self._by_clock:
@@ -269,7 +268,6 @@ class _Input:
                 )
 
     def keys(self, columns: list[list[Any]]) -> Sequence[Any]:
-        """Return the key of each row."""
         if not self._places:
             return [None] * len(columns[0])
         found = [columns[place] for place in self._places]

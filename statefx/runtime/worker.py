@@ -1,4 +1,4 @@
-"""What one Python process keeps between the tasks that it runs: bolts, state providers, deployments."""
+"""What the tasks of one Python process share: deployments and state providers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from statefx.errors import BoltError
-from statefx.operators import Bolt, ReplayingSpout, Sink, Spout
+from statefx.operators import Sink
 from statefx.plan.deployment import Deployment
-from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.runtime.bolts import close_bolt, context_of, open_operator
+from statefx.protocol.identity import TaskId
 from statefx.state.contract.store import StateProvider
 
 logger = logging.getLogger("statefx")
 
 RUNS_KEPT = 8
 """A worker process of Spark serves every query of its application. More than a few topologies at once are rare; without
-a bound, an application that submits again and again would keep the bolts of all the runs that have ended."""
+a bound, an application that submits again and again would keep the deployments of all the runs that have ended."""
 
 TASKS_BEFORE_FROZEN = 2
 """Half of the modules that live as long as the process are loaded by its second task only."""
@@ -30,8 +29,6 @@ class _Run:
 
     deployment: Deployment
     provider: StateProvider | None = None
-    bolts: dict[TaskId, Bolt | ReplayingSpout] = field(default_factory=dict)
-    """Opened, and used by no attempt, by task."""
     late: dict[TaskId, BoltError] = field(default_factory=dict)
     """What a task has emitted after its attempt had prepared."""
 
@@ -39,24 +36,14 @@ class _Run:
 class Worker:
     """One Python process that runs tasks; Spark's has one, a test has as many as it likes.
 
-    With `keeps_bolts` a task may find the bolt object that the task before it has left. It never may rely on it.
-
     Contract
     --------
     * What it keeps is known by the run, not by lineage and generation: both come again when a checkpoint is replaced by
       a backup, and the code of the bolts may be another then.
-    * A bolt that it keeps is handed out to one attempt at a time, and is closed when another run of its lineage begins
-      here, when its run is forgotten, or by `close`. A late task of an earlier run does not bring its bolt back.
     """
 
-    def __init__(
-        self,
-        build_provider: Callable[[Deployment], StateProvider] = Deployment.build_provider,
-        *,
-        keeps_bolts: bool = True,
-    ) -> None:
+    def __init__(self, build_provider: Callable[[Deployment], StateProvider] = Deployment.build_provider) -> None:
         self._build_provider = build_provider
-        self._keeps_bolts = keeps_bolts
         self._runs: dict[str, _Run] = {}  # those that were used last come last
         self._settled = 0
 
@@ -74,37 +61,6 @@ class Worker:
             run.provider = self._build_provider(deployment)
         return run.provider
 
-    def take(
-        self,
-        deployment: Deployment,
-        task: TaskId,
-        attempt: TransactionAttempt,
-        clock_ms: int = 0,
-        watermark: int | None = None,
-    ) -> Bolt | ReplayingSpout:
-        """Return an opened bolt or spout for a task: the one that was kept, or a new one.
-
-        `clock_ms` and `watermark` are as of `Context.enter`.
-        """
-        kept = self._run(deployment).bolts.pop(task, None)
-        if kept is None:
-            opened = open_operator(deployment, task, attempt, clock_ms, watermark)
-            assert not isinstance(opened, Spout)  # those live in their slots
-            return opened
-        context_of(kept).enter(attempt, clock_ms, watermark)
-        return kept
-
-    def keep(self, deployment: Deployment, task: TaskId, bolt: Bolt | ReplayingSpout) -> None:
-        """Take back a bolt or a spout that came through its attempt, for the task's next one."""
-        run = self._runs.get(deployment.run) if self._keeps_bolts else None
-        if run is None:  # rule 6.1: a cancelled task may end when a later run has begun here long ago
-            close_bolt(bolt)
-            return
-        twin = run.bolts.pop(task, None)
-        if twin is not None:  # rule 1.3: a task that was taken for lost ran beside its successor
-            close_bolt(twin)
-        run.bolts[task] = bolt
-
     def keep_late(self, deployment: Deployment, task: TaskId, error: BoltError) -> None:
         """Keep for the next attempt of a task that a thread of its bolt has emitted too late; called by that thread."""
         logger.error("%s; the next transaction of task %d fails because of it", error.message, task.task)
@@ -114,9 +70,9 @@ class Worker:
 
     def raise_late(self, deployment: Deployment, task: TaskId) -> None:
         """Raise what was kept of a task: rows of a transaction that is committed are lost."""
-        run = self._runs.get(deployment.run)
-        if run is not None and task in run.late:  # and it stays, for whatever is tried next
-            raise run.late[task]
+        late = self._run(deployment).late
+        if task in late:  # and it stays, for whatever is tried next
+            raise late[task]
 
     def settle(self) -> None:
         """Take what the first tasks have loaded out of the garbage collector's sight; call it after each task.
@@ -130,7 +86,7 @@ class Worker:
             gc.freeze()
 
     def close(self) -> None:
-        """Close the bolts that are kept."""
+        """Forget all runs."""
         for run in list(self._runs):
             self._forget(run)
 
@@ -140,7 +96,7 @@ class Worker:
         if run is None:
             run = _Run(deployment)
             # Another run of the lineage: the driver was replaced, or a backup took the checkpoint's place. What the
-            # former run's bolts and provider hold may be of versions that no longer count (rule 1.4).
+            # former run's provider holds may be of versions that no longer count (rule 1.4).
             for name in [n for n, kept in self._runs.items() if kept.deployment.lineage == deployment.lineage]:
                 self._forget(name)
         self._runs[deployment.run] = run
@@ -151,8 +107,6 @@ class Worker:
 
     def _forget(self, run: str) -> None:
         forgotten = self._runs.pop(run)
-        for bolt in forgotten.bolts.values():
-            close_bolt(bolt)
         release_sinks(forgotten.deployment)
 
 

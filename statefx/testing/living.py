@@ -10,7 +10,6 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import pyarrow as pa
 
@@ -19,12 +18,13 @@ from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import Run, RunEngine
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
+from statefx.protocol.barrier import Ack
 from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import ResolutionOrder
-from statefx.runtime.bolts import ProcessGone
-from statefx.runtime.living import LivingSlot
+from statefx.runtime.slot import Slot
+from statefx.runtime.user_objects import ProcessGone
 from statefx.testing.faults import Fault, HooksFail, JobFails
-from statefx.testing.processes import Emitted, Process, WatchedSlot
+from statefx.testing.processes import Emitted, Process, WatchingCollector
 from statefx.testing.processes import Run as TaskRun
 
 
@@ -51,7 +51,7 @@ class LocalRunEngine(RunEngine):
     runs : list of LocalRun
         All that were begun; the last one may be alive.
     seen : dict
-        What each run of a task has emitted.
+        What each attempt of a task has emitted that has acked.
     """
 
     def __init__(
@@ -242,8 +242,7 @@ class LocalSlot:
         self._last = slot.level + 1 == len(process.own.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
         self.alive: Callable[[], None] = lambda: None
-        watched = partial(WatchedSlot, seen=engine.seen)
-        self._living = LivingSlot(process, process.own, slot, self, (1, 0), watched, process.resolve)
+        self._resident = Slot(process, process.own, slot, self, (1, 0), process.make_task)
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._stopped.acquire()
@@ -330,6 +329,11 @@ class LocalSlot:
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
         self._refuse_hung_up()
+        if kind is Kind.ACK:
+            ack = Ack.unpack(body)
+            collector = self._resident.tasks[ack.id].attempt.collector
+            assert isinstance(collector, WatchingCollector)
+            self._engine.seen[*ack.id, ack.token] = collector.watched
         if not self.is_cut:
             self.to_driver.append((kind, body))
         self._pause()
@@ -362,7 +366,7 @@ class LocalSlot:
         self._go.acquire()
         try:
             if not self._killed:
-                for batch in self._living.run(self._rows()):
+                for batch in self._resident.run(self._rows()):
                     if not self._last:
                         self._run.deliver(self.slot, batch)
                     self._pause()

@@ -16,16 +16,15 @@ from statefx.operators import DEFAULT_STREAM
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId
-from statefx.runtime.bolt_operator import BoltOperator
+from statefx.protocol.order import TaskResolution
+from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.operator import PreparedTask, TaskOperator
-from statefx.runtime.orders import SentResolution
-from statefx.runtime.resolution import resolve_task
-from statefx.runtime.slot import Slot, operator_of
+from statefx.runtime.slot import task_of
+from statefx.runtime.task import Prepared, Task
 from statefx.runtime.worker import Worker
 from statefx.state.view.lent import LentState
 from statefx.testing.steps import DurableSteps, SteppedProvider
-from statefx.topology.graph import Component, ComponentKind
+from statefx.topology.graph import ComponentKind
 
 logger = logging.getLogger("statefx")
 
@@ -84,53 +83,39 @@ Run = tuple[str, int, str]
 
 
 class Process(Worker):
-    """One worker process, as far as statefx can tell; a fresh one keeps no bolt, as if started for one task alone."""
+    """One worker process, as far as statefx can tell; in a fresh one no task keeps the user's object."""
 
     def __init__(self, deployment: Deployment, steps: DurableSteps, cache: str, *, fresh: bool) -> None:
-        super().__init__(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=not fresh)
-        self._steps = steps
+        super().__init__(lambda own: SteppedProvider(own.build_provider(), steps))
+        self.steps, self._fresh = steps, fresh
         self.own = replace(deployment, cache=cache)
 
-    def resolve(self, worker: Worker, deployment: Deployment, order: SentResolution, task: TaskId) -> Report:
-        """Commit or roll back a task, as a step."""
-        with self._steps.around(f"{order.resolution} hooks {task} for {order.attempt.txid}"):
-            return resolve_task(worker, deployment, order, task)
+    def make_task(self, worker: Worker, deployment: Deployment, id: TaskId) -> Task:
+        """Make a task that is watched."""
+        is_bolt = deployment.plan.components[id.component].kind is ComponentKind.BOLT
+        task = (WatchedBolt if is_bolt else task_of)(self, deployment, id, fresh=self._fresh)
+        task.collector_class = WatchingCollector
+        return task
 
     def settle(self) -> None:
         """Leave the garbage collector alone: this process is the test's, and keeps what is frozen for ever."""
 
 
-def _watched(component: Component) -> TaskOperator:
-    """Return the operator of a task; a bolt's is watched."""
-    return WatchedOperator() if component.kind is ComponentKind.BOLT else operator_of(component)
+class WatchedBolt(BoltTask):
+    """Runs a bolt, tells of values which it has changed and not put, and is committed and rolled back as a step."""
 
+    worker: Process
+    state_class = WatchedState
 
-class WatchedOperator(BoltOperator):
-    """Runs a bolt, and tells of values which it has changed and not put."""
-
-    def __init__(self) -> None:
-        super().__init__(WatchedState)
-
-    def finish(self) -> PreparedTask:
-        prepared = super().finish()
+    def prepare(self) -> Prepared:
+        prepared = super().prepare()
         if isinstance(self._state, WatchedState):
-            self._state.tell_changes(self._task.id.component)
+            self._state.tell_changes(self.id.component)
         return prepared
 
-
-class WatchedSlot(Slot):
-    """A slot that also writes down in `seen` what its bolts emit, read or not."""
-
-    def __init__(self, *arguments: Any, seen: dict[Run, Emitted], **options: Any) -> None:
-        self._watched: dict[str, Emitted] = {}
-        super().__init__(*arguments, operators=_watched, **options)
-        for member in self._members.values():
-            seen[*member.task.id, member.task.token] = self._watched[member.component]
-
-    def _make_collector(self, component: str, *arguments: Any, **options: Any) -> TaskCollector:
-        made = WatchingCollector(component, *arguments, **options)
-        self._watched[component] = made.watched
-        return made
+    def resolve(self, order: TaskResolution) -> Report:
+        with self.worker.steps.around(f"{order.resolution} hooks {self.id} for {order.attempt.txid}"):
+            return super().resolve(order)
 
 
 class WatchingCollector(TaskCollector):

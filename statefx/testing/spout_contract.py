@@ -21,11 +21,13 @@ from statefx.coordinator.driver_spout import DriverSpout
 from statefx.operators import Context, ReplayingSpout, StatefulBolt, TransactionalSpout
 from statefx.operators.context import DRIVER
 from statefx.operators.spouts import may_finish
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import compile_plan
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import Emission, EmissionOrder, Order
-from statefx.runtime.operator import TaskAttempt
-from statefx.runtime.outbox import Outbox
-from statefx.runtime.spout_operator import SpoutOperator
+from statefx.runtime.outlets import Outbox
+from statefx.runtime.spout_task import SpoutTask
+from statefx.runtime.worker import Worker
 from statefx.testing.contract import Contract
 from statefx.testing.crashes import crashes
 from statefx.testing.processes import WatchingCollector
@@ -62,46 +64,39 @@ def _context(task: int, parallelism: int, config: Mapping[str, Any]) -> Context:
     return Context(settings, "spout", task, parallelism, 1, "origin")
 
 
-class _Kept:
-    """The worker of a task: it has the spout that has emitted before."""
-
-    def __init__(self, spout: ReplayingSpout) -> None:
-        self._spout = spout
-
-    def take(self, *_: object) -> ReplayingSpout:
-        return self._spout
-
-
 class _Tasks:
-    """The tasks' copies of a spout, all of them new."""
+    """The tasks of a spout, all of them new."""
 
     def __init__(self, contract: SpoutContract, spout: ReplayingSpout, parallelism: int) -> None:
-        self._outputs = _topology(spout).component("spout").outputs
-        self._copies = [pickle.loads(pickle.dumps(spout)) for _ in range(parallelism)]
-        for task, own in enumerate(self._copies):
-            own.open(_context(task, parallelism, contract.config))
+        plan = compile_plan(_topology(pickle.loads(pickle.dumps(spout)), parallelism))
+        config = Config.parse(contract.config, "spout").mapping()
+        nowhere = cast("Any", None)  # nothing is stored
+        deployment = Deployment("spout", plan, config, "", {}, "origin", 1, nowhere, nowhere, origin="origin")
+        self._tasks = [SpoutTask(Worker(), deployment, TaskId("spout", task)) for task in range(parallelism)]
+        for task in self._tasks:
+            task.collector_class = WatchingCollector
 
     def emit(self, attempt: TransactionAttempt, orders: Sequence[EmissionOrder]) -> tuple[Said, Rows]:
         """Emit what the tasks are told; return what they say together, and all rows."""
         said: Said = {}
         rows: Rows = Counter()
-        for task, (own, told) in enumerate(zip(self._copies, orders, strict=True)):
-            id, worker, outbox = TaskId("spout", task), cast("Any", _Kept(own)), Outbox(0, 0, ())
-            collector = WatchingCollector("spout", self._outputs, (), attempt, "spout")
-            order = Order(attempt, 1, emissions={id: copy.deepcopy(told)})
-            operator = SpoutOperator()
-            operator.open(TaskAttempt(worker, cast("Any", None), order, id, "token", collector, outbox))
-            paused = operator.begin()
+        for task, told in zip(self._tasks, orders, strict=True):
+            order = Order(attempt, 1, emissions={task.id: copy.deepcopy(told)})
+            task.enter(order, "token", (), Outbox(0, 0, ()))
+            task.begin()
+            paused = task.emit()
             while paused:
-                paused = operator.resume()
-            found = operator.finish().metadata
+                paused = task.resume()
+            found = cast("Said | None", task.prepare().metadata)
             said |= told.partitions if told.emission is Emission.AGAIN else found or {}
-            rows += Counter(repr((each, row)) for (_, each), found in collector.watched.items() for row in found)
+            collector = task.attempt.collector
+            assert isinstance(collector, WatchingCollector)
+            rows += Counter(repr((each, row)) for (_, each), given in collector.watched.items() for row in given)
         return said, rows
 
     def close(self) -> None:
-        for own in self._copies:
-            own.close()
+        for task in self._tasks:
+            task.close()
 
 
 class _Driver:

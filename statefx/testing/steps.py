@@ -11,8 +11,8 @@ from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
-from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.restoring import FOLDER as RESTORING
+from statefx.runtime.user_objects import ProcessGone
 from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
     Namespace,

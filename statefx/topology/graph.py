@@ -48,8 +48,8 @@ class Edge:
 class ComponentKind(StrEnum):
     """What a component is.
 
-    A kind has a method of the builder, its own checks, a shape in pictures, and, unless Spark runs it, a `TaskOperator`
-    (`statefx.runtime.slot.operator_of`).
+    A kind has a method of the builder, its own checks, a shape in pictures, and, a `Task`
+    (`statefx.runtime.slot.task_of`).
     """
 
     STREAM = "stream"

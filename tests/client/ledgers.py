@@ -95,9 +95,7 @@ class SteppedClient(TransactionalClient):
                 return start(launch, lambda storage: SteppedLog(storage, steps, fold_after))
 
             def _engine_of(self, deployment):
-                return ClientEngine(
-                    deployment, Worker(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=False)
-                )
+                return ClientEngine(deployment, Worker(lambda own: SteppedProvider(own.build_provider(), steps)))
 
         launch.provider = SteppedProvider(launch.provider, steps)
         launch.folders = replace(launch.folders, wrap=lambda storage: SteppedStorage(storage, steps))

@@ -193,7 +193,7 @@ def test_a_full_disk_rolls_back_and_the_block_can_be_run_again(place, monkeypatc
 def test_a_sink_that_cannot_write_rolls_back_and_the_work_can_be_done_again(place, monkeypatch):
     with shelving(place) as found:
         with monkeypatch.context() as broken:
-            broken.setattr("statefx.runtime.sink_operator.SinkOperator.feed", _breaks)
+            broken.setattr("statefx.runtime.sink_task.SinkTask.feed", _breaks)
             with pytest.raises(TransactionError, match=r"1 was rolled back: OSError: .*broken.*may be done again"):
                 put_one(found)
         put_one(found, "c")

@@ -26,7 +26,7 @@ from statefx.protocol.ledger import Complete
 from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
-from statefx.runtime.member import METRICS
+from statefx.runtime.task import METRICS
 from statefx.spark.session import RECOMMENDED
 from statefx.state.changelog import artefacts, materialisation, reading
 from statefx.state.changelog.chain import Changelog

@@ -14,7 +14,7 @@ from statefx.plan.levels import Plan, compile_plan
 from statefx.plan.segments import PlanSegment, segments_of
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
-from statefx.runtime.outbox import Outbox
+from statefx.runtime.outlets import Outbox
 from statefx.testing import rows
 from statefx.topology.graph import Component, ComponentKind, Edge
 from statefx.topology.groupings import Grouping

@@ -1,21 +1,24 @@
 """Slots in one attempt, without a driver: what they are given, what they send, and what their tasks ack."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from statefx import Topology
+from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.staging import StagedEmissions
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan, compile_plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import SlotId
 from statefx.protocol.order import Order
 from statefx.protocol.staged import StagedPart
-from statefx.runtime.slot import Slot
+from statefx.runtime.slot import SlotAttempt, task_of
+from statefx.runtime.task import Task
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
 from statefx.testing.streams import Work, staged_rows
@@ -50,7 +53,7 @@ def order_of(
     """Order an attempt over the rows of `work`, which are staged, or over parts that are."""
     plan = deployment.plan
     staged = staged_rows(plan, deployment.staged, work or {}, 0) if parts is None else parts
-    return Order(attempt, 1, emissions=StagedEmissions(plan, list(staged)).orders(), **told)
+    return Order(attempt, 1, emissions=StagedEmissions(plan, list(staged)).orders(Attempt(attempt)), **told)
 
 
 def slot(
@@ -61,13 +64,13 @@ def slot(
     partition: int = 0,
     *,
     acks: list[Ack] | None = None,
-    **options: Any,
-) -> Slot:
-    """Make a slot whose state ends with the attempt; what its tasks ack is added to `acks`."""
+    tasks: Sequence[Task] = (),
+    make_task: Callable[[Worker, Deployment, TaskId], Task] = task_of,
+) -> SlotAttempt:
+    """Make an attempt of a slot, of new tasks unless some are given; what they ack is added to `acks`."""
     found = [] if acks is None else acks
-    return Slot(
-        worker, deployment, order, level, partition, ack=found.append, states={}, spouts={}, bolts={}, **options
-    )
+    own = tasks or [make_task(worker, deployment, id) for id in deployment.plan.levels[level][partition]]
+    return SlotAttempt(deployment, SlotId(level, partition), own, order, ack=found.append)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:
@@ -76,7 +79,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def run(worker: Worker, deployment: Deployment, order: Order, **options: Any) -> Mapping[TaskId, Ack]:
+def run(worker: Worker, deployment: Deployment, order: Order) -> Mapping[TaskId, Ack]:
     """Run all slots, level by level, and return the acks."""
     acks: list[Ack] = []
     given: list[wire.WireRow] = []
@@ -84,7 +87,7 @@ def run(worker: Worker, deployment: Deployment, order: Order, **options: Any) ->
         sent: list[wire.WireRow] = []
         for partition in range(width):
             own = [row for row in given if row[0] == partition]
-            one = slot(worker, deployment, order, level, partition, acks=acks, **options)
+            one = slot(worker, deployment, order, level, partition, acks=acks)
             sent += rows_of(one.run([wire.to_batch(own)] if own else []))
         given = sent
     return {ack.id: ack for ack in acks}

@@ -1,6 +1,6 @@
 """A slot that can be in many states at once: what it has been given so far is played to a new one.
 
-Real are `LivingSlot`, and the steps of its `Slot`; tasks are models, which send or see one row for each channel and
+Real are `Slot`, and the steps of its `SlotAttempt`; tasks are models, which send or see one row for each channel and
 attempt. A slot can't be copied, as it stands in the middle of its generators. So each of its states is known by what
 was given to reach it, and by all that decides what it does next, which is read off its frames.
 """
@@ -20,10 +20,10 @@ from statefx.plan import wire
 from statefx.plan.levels import Plan
 from statefx.protocol import messages
 from statefx.protocol.barrier import Ack, Report
-from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
-from statefx.runtime import living, slot
-from statefx.runtime.outbox import Outbox
+from statefx.runtime import slot
+from statefx.runtime.outlets import Outbox
 
 Frame = tuple[Kind, bytes]
 Row = tuple[int, int, bytes]
@@ -80,7 +80,7 @@ class Player:
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
         worker = SimpleNamespace(settle=lambda: None, player=self)
-        self.slot = living.LivingSlot(worker, deployment, place, self, (1, 0), ModelSlot, resolve_task)  # type: ignore[arg-type]
+        self.slot = ModelSlot(worker, deployment, place, self, (1, 0), ModelTask)  # type: ignore[arg-type]
 
     @property
     def early(self) -> set[TransactionAttempt]:
@@ -195,17 +195,20 @@ def known(value: object) -> object:
 class ModelTask:
     """A task: one at level 0 sends each task of the next level a row, one behind it notes what it sees."""
 
-    def __init__(self, player: Player, order: Any, task: TaskId, level: int, outbox: Outbox) -> None:
-        self.player, self.attempt, self.task, self.outbox = player, order.attempt, task, outbox
-        self.component, self.inbox, self.acked = task.component, (), False
-        self.sends = level == 0
+    def __init__(self, worker, deployment, task):
+        self.player, self.plan, self.id = worker.player, deployment.plan, task
+        self.sends = task in [id for tasks in self.plan.levels[0] for id in tasks]
+
+    def enter(self, order, token, outlets, outbox):
+        self.name, self.outbox = order.attempt, outbox
         self.rows: list[tuple[int, TransactionAttempt]] = []
         self.barriers: list[tuple[int, TransactionAttempt]] = []
+        self.attempt = ModelAttempt(self)
 
-    def open(self) -> None:
+    def begin(self):
         pass
 
-    def begin(self) -> bool:
+    def emit(self) -> bool:
         if self.sends:
             self.player.pause()
             self.send(wire.RECORDS)
@@ -215,58 +218,82 @@ class ModelTask:
         return False
 
     def send(self, kind: int) -> None:
-        for reader in range(self.player.plan.widths[1]):
-            address = wire.Address(1, reader, -1, 0, self.task.task, self.attempt.txid, self.attempt.attempt)
+        for reader in range(self.plan.widths[1]):
+            address = wire.Address(1, reader, -1, 0, self.id.task, self.name.txid, self.name.attempt)
             self.outbox.send(address, kind, 1, b"")
-
-    def flush(self) -> None:
-        pass
 
     def see(self, kind: int, head: bytes) -> None:
         address = wire.Address.unpack(head)
         found = address.task, TransactionAttempt(address.txid, address.attempt)
         (self.barriers if kind == wire.BARRIER else self.rows).append(found)
 
-    def end(self) -> tuple[()]:
-        return ()
+    def end(self) -> None:
+        pass
 
-    def prepare(self) -> Ack:
+    emit_last = flush = end
+
+    def prepare_checked(self) -> None:
         assert not self.player.gone, "13.7: prepared after the connection was gone"
         if not self.sends:
-            wanted = [(sender, self.attempt) for sender in range(self.player.plan.widths[0])]
-            assert sorted(self.rows) == wanted, f"13.3, 13.4: {self.attempt} was prepared over {self.rows}"
-        return Ack(self.attempt, *self.task, f"{self.task} {self.attempt}")
+            wanted = [(sender, self.name) for sender in range(self.plan.widths[0])]
+            assert sorted(self.rows) == wanted, f"13.3, 13.4: {self.name} was prepared over {self.rows}"
 
-    def close(self, *, keep: bool) -> None:
+    def resolve(self, order):
+        assert not self.player.gone, "13.8: hooks ran after the connection was gone"
+        return Report(*self.id)
+
+    def leave(self, *, done: bool) -> None:
         pass
+
+    close = forget_object = end
+
+
+class ModelAttempt:
+    """What is called of `TaskAttempt`."""
+
+    inbox, time, collector = (), None, SimpleNamespace(close=lambda: None)
+
+    def __init__(self, task):
+        self.task = task
+
+    def step(self, metric, call, *args):
+        return call(*args)
+
+    def end_input(self):
+        return ()
+
+    def ack(self, prepared):
+        return Ack(self.task.name, *self.task.id, f"{self.task.id} {self.task.name}")
 
 
 class ModelSlot(slot.Slot):
-    """The steps of a real one, over model tasks."""
+    """A real one, over model tasks."""
 
-    def __init__(self, worker, deployment, order, level, partition, *, ack, check, behind_barriers, **_):
-        player = check.__self__
-        self._ack, self._check, self._behind_barriers = ack, check, behind_barriers
-        self._is_abandoned, self._level, self._order, self._plan = False, level, order, deployment.plan
-        self._held = None
-        self._outbox = Outbox(level, partition, self._plan.widths)
-        (task,) = self._plan.levels[level][partition]
-        self._head = ModelTask(player, order, task, level, self._outbox)  # type: ignore[assignment]
-        self._members = {task.component: self._head}
+    def _enter(self, order):
+        return ModelSlotAttempt(self, order)
+
+
+class ModelSlotAttempt(slot.SlotAttempt):
+    """The steps of a real one."""
+
+    def __init__(self, of, order):
+        self.attempt, self._level, self._plan = order.attempt, of._slot.level, of._deployment.plan
+        self._is_abandoned = False
+        self._ack, self._check = lambda ack: of._control.send(Kind.ACK, ack.pack()), of._control.check
+        self._behind_barriers, self._held = of._fillers(), None
+        self._outbox = Outbox(of._slot.level, of._slot.partition, self._plan.widths)
+        (self._head,) = of.tasks.values()
+        self._head.enter(order, "", (), self._outbox)
+        self._tasks = {self._head.id.component: self._head}
 
     def _take_wire(self, batch):
         for kind, _, head, _ in wire.rows_of(batch):
-            self._head.see(kind, head)  # type: ignore[attr-defined]
+            self._head.see(kind, head)
         return iter(())
 
-    def _send_barriers(self, member):
-        if member.sends:
-            member.send(wire.BARRIER)
-
-
-def resolve_task(worker, deployment, order, task):
-    assert not worker.player.gone, "13.8: hooks ran after the connection was gone"
-    return Report(*task)
+    def _send_barriers(self, task):
+        if task.sends:
+            task.send(wire.BARRIER)
 
 
 class Players:

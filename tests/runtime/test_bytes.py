@@ -16,8 +16,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import BATCH_ROWS
-from statefx.runtime.outbox import HELD_BYTES_MAX, BatchQueue, Outbox
-from statefx.runtime.outlets import outlet_of
+from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Outbox, outlet_of
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.topology.graph import Edge, Grouping

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from statefx import BasicBolt, CollectSink, FailedException, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError
-from statefx.runtime import combining
+from statefx.runtime import outlets
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.faults import JobFails
 
@@ -121,8 +121,8 @@ BOLTS = [(ByTuple, None), (ByBatch, None), (Vectorised, None), (Merge, Split), (
 def test_results_are_those_of_the_rows_one_by_one(bolt, behind, data, tasks, readers, held):
     """Several transactions, of which the second one fails once; what is held is let go soon, or at the end."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
-        patch.setattr(combining, "GATHERED_BYTES", held)
-        patch.setattr(combining, "SUMS_BYTES", held)
+        patch.setattr(outlets, "GATHERED_BYTES", held)
+        patch.setattr(outlets, "SUMS_BYTES", held)
         behind = behind and behind()
         wired = topology(bolt(), data, tasks, readers, take=9, behind=behind)
         with TopologyTester(wired, place, {"fails": True}) as tester:
@@ -245,7 +245,7 @@ def test_batches_are_added_up_by_any_grouping_also_inside_a_slot(grouping, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(pending, tmp_path, monkeypatch):
-    monkeypatch.setattr(combining, "GATHERED_BYTES", 30)
+    monkeypatch.setattr(outlets, "GATHERED_BYTES", 30)
     data = [["a", "b", "a", "c", "a", "a", "b"], ["a", "b", "b", "b"]]
     config = {"topology.max.spout.pending": pending, "fails": True}
     moment = 0
@@ -279,7 +279,7 @@ def test_a_run_that_is_lost_takes_with_it_what_was_added_up(tmp_path):
 @pytest.mark.slow
 def test_what_a_task_holds_has_a_limit(tmp_path, monkeypatch):
     """However many rows a transaction has, `combineBatch` is given no more than the limit, and one batch."""
-    monkeypatch.setattr(combining, "GATHERED_BYTES", 4000)
+    monkeypatch.setattr(outlets, "GATHERED_BYTES", 4000)
     given = []
 
     class Noting(ByBatch):
@@ -389,7 +389,7 @@ def test_a_combiner_may_fail_a_transaction(tmp_path):
 
 def test_a_bolt_that_goes_on_after_an_error_of_its_combiner_loses_no_row(tmp_path, monkeypatch):
     """The error comes out of whichever `emit` fills a batch, and again at the end."""
-    monkeypatch.setattr(combining, "GATHERED_BYTES", 1)
+    monkeypatch.setattr(outlets, "GATHERED_BYTES", 1)
 
     class GoesOn(BasicBolt):
         outputFields = WORD

@@ -10,7 +10,7 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
 from statefx.protocol.watermark import Heard, TimeOrder
-from statefx.runtime.orders import SentOrder, SentResolution
+from statefx.runtime.slot import SentOrder, SentResolution
 from tests.runtime.one_slot import deployment
 from tests.testing.topologies import word_count
 

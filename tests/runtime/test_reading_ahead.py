@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from statefx.plan import wire
-from statefx.runtime import outbox, reading_ahead
-from statefx.runtime.outbox import BatchQueue
-from statefx.runtime.reading_ahead import ReadAhead
+from statefx.runtime import outlets, slot
+from statefx.runtime.outlets import BatchQueue
+from statefx.runtime.slot import ReadAhead
 
 
 def row(number, size=1000, kind=wire.RECORDS, attempt=(1, 0)):
@@ -25,7 +25,7 @@ def numbers(batches):
 
 
 def test_all_is_read_before_anybody_asks_and_little_of_it_is_in_memory(monkeypatch):
-    monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 10_000)
     read = threading.Event()
 
     def rows():
@@ -67,8 +67,8 @@ def test_a_disk_that_is_full_is_told(monkeypatch, tmp_path):
     def refuse(*arguments, **named):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 1)
-    monkeypatch.setattr(outbox.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 1)
+    monkeypatch.setattr(outlets.tempfile, "TemporaryFile", refuse)
     ahead = ReadAhead(iter([batch(1), batch(2)]))
     ahead._thread.join(10)
     assert numbers([next(ahead)]) == [1]
@@ -83,10 +83,10 @@ def test_a_batch_of_several_rows_is_read_row_by_row():
 
 def test_of_a_transaction_that_is_tried_again_only_the_newest_attempt_is_kept(monkeypatch):
     """A slot that waits for its order kept those of all attempts that failed before it, in files without a bound."""
-    monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 5_000)
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 5_000)
     opened = []
-    make = outbox.tempfile.TemporaryFile
-    monkeypatch.setattr(outbox.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
+    make = outlets.tempfile.TemporaryFile
+    monkeypatch.setattr(outlets.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
 
     def rows():
         yield batch(1, attempt=(6, 0))
@@ -108,14 +108,14 @@ def test_of_a_transaction_that_is_tried_again_only_the_newest_attempt_is_kept(mo
 
 
 def test_of_transactions_long_ago_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(reading_ahead, "TRANSACTIONS_MAX", 3)
+    monkeypatch.setattr(slot, "TRANSACTIONS_MAX", 3)
     ahead = ReadAhead(batch(txid, attempt=(txid, 1)) for txid in range(100))
     assert numbers(ahead) == list(range(100))
     assert list(ahead._newest) == [97, 98, 99]
 
 
 def test_closing_reads_to_the_end_and_keeps_nothing(monkeypatch):
-    monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 1)
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 1)
     left = list(range(10))
     ahead = ReadAhead(batch(left.pop()) for _ in range(10))
     ahead.close()
@@ -124,7 +124,7 @@ def test_closing_reads_to_the_end_and_keeps_nothing(monkeypatch):
 
 
 def test_rows_that_do_not_end_keep_the_process_from_being_used_again(monkeypatch):
-    monkeypatch.setattr(reading_ahead, "END_SECS", 0.05)
+    monkeypatch.setattr(slot, "END_SECS", 0.05)
     never = threading.Event()
 
     def rows():
@@ -138,10 +138,10 @@ def test_rows_that_do_not_end_keep_the_process_from_being_used_again(monkeypatch
 
 
 def test_the_files_of_a_queue_that_never_empties_do_not_grow(monkeypatch):
-    monkeypatch.setattr(outbox, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(outlets, "FILE_BYTES", 20_000)
     opened = []
-    make = outbox.tempfile.TemporaryFile
-    monkeypatch.setattr(outbox.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
+    make = outlets.tempfile.TemporaryFile
+    monkeypatch.setattr(outlets.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
     queue = BatchQueue(1)
     for number in range(5):
         queue.append(None, batch(number))

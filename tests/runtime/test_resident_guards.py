@@ -11,9 +11,8 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
-from tests.runtime import slots_model
 from tests.runtime.runs_model import planned
-from tests.runtime.slots_model import Player
+from tests.runtime.slots_model import ModelTask, Player
 
 PLAN = planned(2, 1, 1)
 READER = SlotId(len(PLAN.widths) - 1, 0)
@@ -24,14 +23,13 @@ ONE, TWO, AGAIN = TransactionAttempt(1, 0), TransactionAttempt(2, 0), Transactio
 def resolved(monkeypatch: pytest.MonkeyPatch) -> list[TaskId]:
     """The tasks whose hooks ran."""
     tasks: list[TaskId] = []
+    resolve = ModelTask.resolve
 
-    resolve_task = slots_model.resolve_task
+    def noting(task: ModelTask, order: object) -> object:
+        tasks.append(task.id)
+        return resolve(task, order)
 
-    def noting(*given: object) -> object:
-        tasks.append(given[-1])  # type: ignore[arg-type]
-        return resolve_task(*given)
-
-    monkeypatch.setattr(slots_model, "resolve_task", noting)
+    monkeypatch.setattr(ModelTask, "resolve", noting)
     return tasks
 
 

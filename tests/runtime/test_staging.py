@@ -23,7 +23,7 @@ from statefx.protocol.identity import TaskId
 from statefx.protocol.staged import Sharing, StagedPart, orders_of
 from statefx.protocol.watermark import Timing
 from statefx.runtime import staging
-from statefx.runtime.orders import SentOrder
+from statefx.runtime.slot import SentOrder
 from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage

@@ -176,7 +176,7 @@ def test_behind_dataframes_timers_fire_with_the_next_batch(tmp_path):
 
 
 def test_more_than_a_transaction_fires_follow_in_the_next_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr("statefx.runtime.bolt_operator.FIRED_MAX", 2)
+    monkeypatch.setattr("statefx.runtime.bolt_task.FIRED_MAX", 2)
     words = [(f"a{number}", number) for number in range(5)]
     builder = TopologyBuilder("many")
     builder.setSpout("words", MemoryTransactionalSpout([words], "word string, secs long"))

@@ -1,6 +1,7 @@
-"""What one process keeps between tasks, and that it lets go of all that belongs to a run which is over."""
+"""What the tasks of a process share, and what a task keeps from one attempt to the next."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,16 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, Topology, TopologyBuilder
+from statefx.coordinator.orders import text_for
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import Kind, SlotId
+from statefx.runtime.slot import AbandonedError, Slot, task_of
+from statefx.runtime.task import Task
+from statefx.runtime.user_objects import ProcessGone
 from statefx.runtime.worker import RUNS_KEPT, Worker
 from statefx.testing import rows
 from tests.runtime.one_slot import FIRST, deployment, order_of, slot
@@ -49,106 +55,99 @@ def topology(parallelism: int = 1) -> Topology:
     return builder.createTopology()
 
 
-def run(
-    worker: Worker,
-    deployment: Deployment,
-    attempt: TransactionAttempt = FIRST,
-    task: int = 0,
-    meanwhile: Callable[[], object] | None = None,
-) -> list[Ack]:
+def chain(worker: Worker, deployment: Deployment, partition: int = 0, *, fresh: bool = False) -> list[Task]:
+    return [task_of(worker, deployment, id, fresh=fresh) for id in deployment.plan.levels[0][partition]]
+
+
+def run(tasks: list[Task], attempt: TransactionAttempt = FIRST, error: BaseException | None = None) -> list[Ack]:
+    """Run an attempt; `error` ends its slot."""
     acks: list[Ack] = []
-    given = _stopping(meanwhile) if meanwhile is not None else []
-    list(slot(worker, deployment, order_of(deployment, attempt=attempt), 0, task, acks=acks).run(given))
+    worker, deployment = tasks[0].worker, tasks[0].deployment
+    order = order_of(deployment, attempt=attempt)
+    list(slot(worker, deployment, order, acks=acks, tasks=tasks).run(_raising(error) if error else []))
     return acks
+
+
+def _raising(error: BaseException) -> Iterator[Any]:
+    raise error
+    yield
 
 
 def still_open() -> set[int]:
     return {n for what, n in journal if what == "open"} - {n for what, n in journal if what == "close"}
 
 
-def test_a_bolt_is_kept_for_the_next_attempt_of_its_task_and_for_no_other(place: Path) -> None:
+def test_a_task_keeps_its_bolt_until_its_slot_ends(place: Path) -> None:
     worker, found = Worker(), deployment(place, topology(2))
+    chains = [chain(worker, found, partition) for partition in (0, 1)]
     for txid in (1, 2, 3):
-        for task in (0, 1):
-            run(worker, found, TransactionAttempt(txid, 0), task)
+        for tasks in chains:
+            run(tasks, TransactionAttempt(txid, 0))
     assert journal == [("open", 0), ("open", 1)]
-    worker.close()
-    assert still_open() == set()
+    for task in chains[0]:
+        task.close()
+    assert still_open() == {1}
 
 
-def test_a_row_emitted_too_late_fails_each_attempt_of_its_task(place: Path) -> None:
-    """Else the next one would go on without the row, which is lost."""
-    worker, found, task = Worker(), deployment(place, topology()), TaskId("numbered", 0)
-    run(worker, found)
-    worker.keep_late(found, task, BoltError("the row is lost"))
-    for number in range(2):
-        *_, ack = run(worker, found, TransactionAttempt(2, number))
-        assert ack.failed is not None
-        assert (ack.id, ack.failed.kind, ack.failed.reason) == (task, FailureKind.BOLT, "the row is lost")
-    worker.close()
+def test_a_bolt_whose_attempt_did_not_end_is_closed(place: Path) -> None:
+    """It may stand in the middle of a transaction."""
+    tasks = chain(Worker(), deployment(place, topology()))
+    with pytest.raises(AbandonedError):
+        run(tasks, error=AbandonedError())
+    run(tasks)
+    assert journal == [("open", 0), ("close", 0), ("open", 1)]
 
 
-def test_what_one_worker_keeps_no_other_has(place: Path) -> None:
-    found = deployment(place, topology())
-    for worker in (Worker(), Worker()):
-        run(worker, found)
-    assert journal == [("open", 0), ("open", 1)]
-
-
-def test_a_worker_that_keeps_no_bolts_closes_each_after_its_attempt(place: Path) -> None:
-    worker = Worker(keeps_bolts=False)
+def test_a_fresh_task_opens_a_bolt_for_each_attempt(place: Path) -> None:
+    tasks = chain(Worker(), deployment(place, topology()), fresh=True)
     for _ in range(2):
-        run(worker, deployment(place, topology()))
+        run(tasks)
     assert journal == [("open", 0), ("close", 0), ("open", 1), ("close", 1)]
 
 
-@pytest.mark.parametrize("generation", [1, 2])
-def test_a_bolt_of_an_earlier_run_is_closed_when_the_next_run_begins(place: Path, generation: int) -> None:
-    """Also if the generation comes again, as it does when a checkpoint was replaced by a backup."""
-    worker, former = Worker(), deployment(place, topology(2))
-    for task in (0, 1):
-        run(worker, former, task=task)
-    run(worker, replace(deployment(place, topology(2)), generation=generation))
-    assert journal[2:] == [("close", 0), ("close", 1), ("open", 2)]
-    worker.close()
-    assert still_open() == set()
+class Driver:
+    """The driver's end of a slot's connection, which says what a test wants, or raises it."""
+
+    def __init__(self, *frames: tuple[Kind, bytes] | BaseException) -> None:
+        self.frames = list(frames)
+
+    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes]:
+        frame = self.frames.pop(0)
+        if isinstance(frame, BaseException):
+            raise frame
+        return frame
+
+    def send(self, kind: Kind, body: bytes = b"") -> None:
+        pass
+
+    check = abandoned = alive = lambda *_: None
 
 
-def test_the_next_run_closes_them_also_if_it_has_no_bolt_to_keep(place: Path) -> None:
-    worker = Worker()
-    run(worker, deployment(place, topology()))
-    worker.deployment("the next", lambda: deployment(place, topology()))
-    assert still_open() == set()
+@pytest.mark.parametrize(
+    ("end", "closed"), [((Kind.END, b""), True), (ConnectionError(), True), (ProcessGone(), False)], ids=repr
+)
+def test_a_slot_closes_its_bolts_unless_its_process_dies(
+    place: Path, end: tuple[Kind, bytes] | BaseException, closed: bool
+) -> None:
+    found = deployment(place, topology())
+    order = order_of(found)
+    body = text_for(found.plan, order, found.plan.levels[0][0]).encode()
+    resident = Slot(Worker(), found, SlotId(0, 0), Driver((Kind.RUN, body), end), (1, 0))
+    with contextlib.suppress(ConnectionError, ProcessGone):
+        list(resident.run(iter(())))
+    assert journal == [("open", 0), ("close", 0)][: 1 + closed]
 
 
-def test_a_late_task_of_an_earlier_run_does_not_bring_its_bolt_back(place: Path) -> None:
-    worker, former = Worker(), deployment(place, topology())
-    run(worker, former, meanwhile=lambda: run(worker, deployment(place, topology())))
-    assert journal == [("open", 0), ("open", 1), ("close", 0)]
-    worker.close()
-    assert still_open() == set()
-
-
-def _stopping(meanwhile: Callable[[], object]) -> Iterator[Any]:
-    meanwhile()
-    yield from ()
-
-
-def test_of_two_attempts_of_a_task_in_one_process_one_bolt_is_kept(place: Path) -> None:
-    worker, found = Worker(), deployment(place, topology())
-    run(worker, found, meanwhile=lambda: run(worker, found))
-    assert journal == [("open", 0), ("open", 1), ("close", 1)]
-    worker.close()
-    assert still_open() == set()
-
-
-def test_the_bolts_of_other_topologies_are_closed_when_there_are_too_many_runs(place: Path) -> None:
-    worker = Worker()
-    for n in range(RUNS_KEPT + 3):
-        run(worker, replace(deployment(place, topology()), lineage=f"{n}" * 32))
-    assert still_open() == set(range(3, RUNS_KEPT + 3))
-    worker.close()
-    assert still_open() == set()
+def test_a_row_emitted_too_late_fails_each_attempt_of_its_task(place: Path) -> None:
+    """Else the next one would go on without the row, which is lost; also in another slot of the process."""
+    worker, found, task = Worker(), deployment(place, topology()), TaskId("numbered", 0)
+    tasks = chain(worker, found)
+    run(tasks)
+    worker.keep_late(found, task, BoltError("the row is lost"))
+    for number, chained in enumerate((tasks, tasks, chain(worker, found))):
+        *_, ack = run(chained, TransactionAttempt(2, number))
+        assert ack.failed is not None
+        assert (ack.id, ack.failed.kind, ack.failed.reason) == (task, FailureKind.BOLT, "the row is lost")
 
 
 def test_a_deployment_is_loaded_once_and_its_provider_built_once(place: Path) -> None:
@@ -165,3 +164,20 @@ def test_a_deployment_is_loaded_once_and_its_provider_built_once(place: Path) ->
     worker = Worker(build)
     providers = {id(worker.provider(worker.deployment("r", load))) for _ in range(3)}
     assert (len(loaded), len(built), len(providers)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_the_provider_of_an_earlier_start_is_forgotten_with_it(place: Path, generation: int) -> None:
+    """Also if the generation comes again, as it does when a checkpoint was replaced by a backup."""
+    worker, former = Worker(), deployment(place, topology())
+    provider = worker.provider(former)
+    worker.provider(replace(deployment(place, topology()), generation=generation))
+    assert worker.provider(former) is not provider
+
+
+def test_the_starts_that_were_used_longest_ago_are_forgotten(place: Path) -> None:
+    worker = Worker()
+    found = [replace(deployment(place, topology()), lineage=f"{n}" * 32) for n in range(RUNS_KEPT + 1)]
+    providers = [worker.provider(each) for each in found]
+    assert worker.provider(found[-1]) is providers[-1]
+    assert worker.provider(found[0]) is not providers[0]

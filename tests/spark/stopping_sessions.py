@@ -79,7 +79,7 @@ def look(batches):
 
     for _ in batches:
         pass
-    there = sorted({"pandas", "statefx.runtime.living"} & set(sys.modules))
+    there = sorted({"pandas", "statefx.runtime.slot"} & set(sys.modules))
     import numpy as np
     import pyarrow as pa
 

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,9 +11,12 @@ from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, FailedException
 from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import INLINE_MAX_BYTES
-from statefx.protocol.order import EmissionOrder
-from statefx.runtime.spout_operator import SpoutOperator
+from statefx.protocol.order import EmissionOrder, Order
+from statefx.runtime.outlets import Outbox
+from statefx.runtime.spout_task import SpoutTask
+from statefx.runtime.worker import Worker
 from statefx.testing import Crash, TopologyTester
+from tests.runtime.one_slot import FIRST, deployment
 from tests.runtime.test_bytes import collected
 from tests.spouts.numbers import ALL, TAKEN, Emitted, Opaque, Planned, Whole, topology
 from tests.spouts.test_transactions import FailsOnce
@@ -216,28 +218,21 @@ def test_a_collector_of_a_transaction_that_has_ended_takes_no_rows(tmp_path):
 @pytest.mark.parametrize("then", ["another partition", "the end"])
 def test_rows_that_are_emitted_after_the_call_has_returned_are_refused(kind, then, tmp_path):
     """As by a thread of the spout's. Nobody could say of which batch they are, nor whether they come again."""
-    collector, _ = collected("number long")
+    id = TaskId("numbers", 0)
     partitions = {"0": None, "2": None} if kind is not Planned else {"0": RANGE, "2": RANGE}
-    order = EmissionOrder(DriverSpout("emits", kind(tmp_path), 1).emission, partitions)
-    task = SimpleNamespace(
-        id=TaskId("emits", 0),
-        txid=1,
-        collector=collector,
-        order=SimpleNamespace(attempt=collector.attempt, emission=lambda task: order),
-        moment=(collector.attempt, 0, None),
-        time=None,
-        outbox=SimpleNamespace(pressing=True),
-        deployment=None,
-        worker=SimpleNamespace(take=lambda *asked: kind(tmp_path)),
-    )
-    operator = SpoutOperator()
-    operator.open(task)
-    assert operator.begin(), "it has paused behind a row or a partition, as there is much to send"
-    while then == "the end" and operator.resume():
+    told = EmissionOrder(DriverSpout("numbers", kind(tmp_path), 1).emission, partitions)
+    task = SpoutTask(Worker(), deployment(tmp_path, topology(kind(tmp_path))), id)
+    collector, _ = collected("number long")
+    task.enter(Order(FIRST, 1, emissions={id: told}), "token", collector.outlets, Outbox(0, 0, (), pressing=True))
+    task.begin()
+    assert task.emit(), "it has paused behind a row or a partition, as there is much to send"
+    while then == "the end" and task.resume():
         pass
     if then == "another partition" and kind is Opaque:  # a generator, whose rows come until it ends
         for _ in range(TAKEN):
-            operator.resume()
-    collector.emit((7,))
-    with pytest.raises(BoltError, match=r"spout 'emits'.*1 rows were emitted after emitPartitionBatch\w* had returned"):
-        operator.resume() if then == "another partition" else operator.finish()
+            task.resume()
+    task.attempt.collector.emit((7,))
+    with pytest.raises(
+        BoltError, match=r"spout 'numbers'.*1 rows were emitted after emitPartitionBatch\w* had returned"
+    ):
+        task.resume() if then == "another partition" else task.prepare()

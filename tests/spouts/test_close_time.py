@@ -11,7 +11,7 @@ from statefx import IntervalJoin, StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, ConfigError, FailedException, InputError
 from statefx.operators import interval_join
-from statefx.runtime import bolt_operator
+from statefx.runtime import bolt_task
 from statefx.state.view.timers import LAST
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import every_crash
@@ -199,7 +199,7 @@ def test_ticks_and_the_clock_go_on_after_the_close(tmp_path):
 
 @pytest.mark.slow
 def test_what_takes_several_transactions_is_ended_in_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(bolt_operator, "FIRED_MAX", 3)
+    monkeypatch.setattr(bolt_task, "FIRED_MAX", 3)
     monkeypatch.setattr(interval_join, "EXPIRED_MAX", 1)
     for crash in every_crash():
         with suppress(Crash), begun(topology(Planned(SCRIPT)), tmp_path / str(crash), crash_at=crash * 67) as driver:
@@ -212,7 +212,7 @@ def test_what_takes_several_transactions_is_ended_in_them(tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_rows_that_come_amid_the_close_do_not_stop_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(bolt_operator, "FIRED_MAX", 1)
+    monkeypatch.setattr(bolt_task, "FIRED_MAX", 1)
     with begun(topology(Planned(SCRIPT)), tmp_path / "whole") as whole:
         last = whole.closeTime()
         crash_at = whole.steps.index(f"before PREPARING({last}, 0)") + 1

@@ -8,8 +8,8 @@ import pytest
 from statefx import BasicBolt, Context, FailedException, Spout, TopologyBuilder
 from statefx.protocol.identity import TaskId
 from statefx.protocol.trees import TreeReport
-from statefx.runtime import bolts, living_spout
-from statefx.runtime.living_spout import HANGS_SECS, Limits, LivingSpout
+from statefx.runtime import tracked_spout_task, user_objects
+from statefx.runtime.tracked_spout_task import HANGS_SECS, SpoutHost
 from statefx.testing import TopologyTester
 
 
@@ -39,10 +39,10 @@ class Alone:
     def __init__(self, *words):
         self.now, self.said, self.looks = 0.0, [], {}
         self.spout = Calls(self.inside, *words)
-        self.spout.__dict__[bolts._CONTEXT] = Context({}, "jobs", 3, 4, 1)
+        self.spout.__dict__[user_objects._CONTEXT] = Context({}, "jobs", 3, 4, 1)
         schema = pa.schema([("word", pa.string())])
-        self.living = LivingSpout(
-            TaskId("jobs", 3), self.spout, {"default": schema}, Limits(0.05, None), 0, clock=self.clock
+        self.host = SpoutHost(
+            TaskId("jobs", 3), self.spout, {"default": schema}, 0, batch_secs=0.05, pending_max=None, clock=self.clock
         )
 
     def clock(self):
@@ -55,18 +55,18 @@ class Alone:
     def look(self):
         """Look as with each sign of life, once a second."""
         self.now += 1
-        self.said += filter(None, [self.living.hangs()])
+        self.said += filter(None, [self.host.hangs()])
 
 
 def test_a_call_that_does_not_return_is_told_once_with_what_to_do():
     alone = Alone("a")
-    alone.living.batch(1)
+    alone.host.batch(1)
     alone.looks["nextTuple"] = int(HANGS_SECS)
-    alone.living.ask()
+    alone.host.ask()
     assert alone.said == []  # it has returned before its time was over
     alone.looks["nextTuple"] = int(HANGS_SECS) * 3
-    alone.living.ask()
-    alone.living.ask()
+    alone.host.ask()
+    alone.host.ask()
     (said,) = alone.said
     assert said == (
         "spout 'jobs', task 3: nextTuple has not returned for 10 s, and transactions, acks and fails wait for it: "
@@ -77,9 +77,9 @@ def test_a_call_that_does_not_return_is_told_once_with_what_to_do():
 @pytest.mark.parametrize(("failed", "name"), [({}, "ack"), ({"bolt 'check': no": None}, "fail")])
 def test_acks_and_fails_are_told_too(failed, name):
     alone = Alone("a")
-    ((*_, root),) = alone.living.batch(1)
+    ((*_, root),) = alone.host.batch(1)
     alone.looks[name] = int(HANGS_SECS) + 1
-    alone.living.tell(1, TreeReport(dict.fromkeys(failed, (root,))))
+    alone.host.tell(1, TreeReport(dict.fromkeys(failed, (root,))))
     (said,) = alone.said
     assert said.startswith(f"spout 'jobs', task 3: {name} has not returned for 10 s")
     assert said.endswith("give what it calls a time-out")
@@ -87,16 +87,16 @@ def test_acks_and_fails_are_told_too(failed, name):
 
 def test_many_quick_calls_are_no_hanging_one():
     alone = Alone()
-    alone.living.batch(1)
+    alone.host.batch(1)
     alone.looks["nextTuple"] = 1
     for _ in range(5 * int(HANGS_SECS)):
-        alone.living.ask()
+        alone.host.ask()
     assert alone.said == []
 
 
 def test_nothing_is_called_between_two_looks():
     alone = Alone()
-    alone.living.batch(1)
+    alone.host.batch(1)
     for _ in range(5 * int(HANGS_SECS)):
         alone.look()
     assert alone.said == []
@@ -116,7 +116,7 @@ def test_the_driver_logs_it_and_nothing_else_changes(place, caplog, monkeypatch)
             slot.alive()
             slot.alive()
 
-    monkeypatch.setattr(living_spout, "HANGS_SECS", 0.0)
+    monkeypatch.setattr(tracked_spout_task, "HANGS_SECS", 0.0)
     monkeypatch.setattr(Calls, "__deepcopy__", lambda self, memo: Calls(inside, *self.left), raising=False)
     builder = TopologyBuilder("slow")
     builder.setSpout("jobs", Calls(None, "a", "bad"))

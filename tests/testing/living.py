@@ -4,7 +4,7 @@ import random
 
 from statefx.protocol.identity import TaskId
 from statefx.protocol.messages import SlotId
-from statefx.runtime.bolts import ProcessGone
+from statefx.runtime.user_objects import ProcessGone
 from statefx.testing import Crash, TopologyTester
 
 CHANCES = {"lose": 0.003, "cut": 0.003, "freeze": 0.003, "miss": 0.02, "thaw": 0.014, "time_out": 0.002}

@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from statefx.protocol.messages import SlotId
-from statefx.runtime.living import LivingSlot
-from statefx.runtime.reading_ahead import ReadAhead
+from statefx.runtime.slot import ReadAhead, Slot
 from statefx.spark import worker
 from statefx.spark.pipelined.control import ControlLostError, SlotControl
 from statefx.spark.worker import Parcel
@@ -28,7 +27,7 @@ class Rendezvous:
     address : (host, port)
     run, secret : bytes
     fillers : (int, int)
-        As of `LivingSlot`.
+        As of `Slot`.
     """
 
     address: tuple[str, int]
@@ -55,8 +54,8 @@ class LivingLevel:
         control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
         ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= slot.level else None
         try:
-            living = LivingSlot(worker.process_worker(), deployment, slot, control, meeting.fillers)
-            yield from living.run(ahead or rows)
+            resident = Slot(worker.process_worker(), deployment, slot, control, meeting.fillers)
+            yield from resident.run(ahead or rows)
         except ControlLostError as lost:
             # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.
             logger.info("slot %d/%d ends: %s", slot.level, slot.partition, lost)

@@ -17,16 +17,16 @@ from statefx import StatefulBolt
 from statefx.operators import parse_schema
 from statefx.operators.tuples import tuple_maker
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.runtime.bolt_operator import BoltOperator
+from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.guarded_calls import GuardedCalls
-from statefx.runtime.guarding import CallGuard
+from statefx.runtime.guard import CallGuard, GuardedCalls
 from statefx.runtime.outlets import outlet_of
+from statefx.runtime.worker import Worker
 from statefx.state import EMPTY, load_provider
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
 from statefx.testing.site import Site
-from statefx.topology.graph import Edge, Grouping, OnError
+from statefx.topology.graph import ComponentKind, Edge, Grouping, OnError
 
 parser = arguments(__doc__)
 parser.add_argument("--turns", type=int, default=15)
@@ -62,8 +62,8 @@ def run(turn: int, *, emits: bool, guarded: bool) -> list[float]:
     guard = CallGuard() if guarded else None
     outlet = outlet_of(EDGE, OUTPUT, 2, 0, False, lambda target, batch: None)
     collector = TaskCollector("count", {"default": OUTPUT}, [outlet], TransactionAttempt(1, 0), guard=guard)
-    plan = SimpleNamespace(components={"count": SimpleNamespace(on_error=OnError.SKIP)})
-    task: Any = SimpleNamespace(
+    plan = SimpleNamespace(components={"count": SimpleNamespace(on_error=OnError.SKIP, kind=ComponentKind.BOLT)})
+    attempt: Any = SimpleNamespace(
         id=TaskId("count", 0),
         txid=1,
         trees=None,
@@ -71,15 +71,15 @@ def run(turn: int, *, emits: bool, guarded: bool) -> list[float]:
         outbox=SimpleNamespace(pressing=False),
         deployment=SimpleNamespace(plan=plan),
     )
-    operator, bolt = BoltOperator(), Count(emits)
+    task, bolt = BoltTask(Worker(), attempt.deployment, attempt.id), Count(emits)
     bolt.initState(state)
     state.prefetch(WORDS)
-    operator._task, operator._bolt, operator._state = task, bolt, state
+    task.attempt, task._object, task._state = attempt, bolt, state
     if guard is not None:
-        operator._guarded = GuardedCalls(task, guard, state)
-    operator._tuples = map(tuple_maker(parse_schema("word string"), "words", "default"), zip(WORDS, strict=True))
+        task._guarded = GuardedCalls(attempt, guard, state)
+    task._tuples = map(tuple_maker(parse_schema("word string"), "words", "default"), zip(WORDS, strict=True))
     began = time.thread_time()
-    operator.resume()
+    task.resume()
     collector.flush()
     ms = (time.thread_time() - began) * 1000
     lent.close(state)

@@ -1,8 +1,8 @@
-"""What a slot runs need be no bolt: an emitter without inputs and a sink without outputs, through barriers and acks."""
+"""A task need be no bolt: an emitter without inputs and a sink without outputs, through barriers and acks."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +12,16 @@ import pytest
 from statefx import BasicBolt
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError
 from statefx.plan import wire
+from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
-from statefx.runtime.bolt_operator import BoltOperator
-from statefx.runtime.bolts import hook
-from statefx.runtime.operator import ACKED_BYTES_MAX, PreparedTask, TaskAttempt, TaskOperator
-from statefx.runtime.slot import Slot
+from statefx.runtime.bolt_task import BoltTask
+from statefx.runtime.slot import SlotAttempt
+from statefx.runtime.spout_task import SourceTask
+from statefx.runtime.task import ACKED_BYTES_MAX, Prepared, Task
 from statefx.runtime.worker import Worker
 from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
 from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, slot
@@ -30,68 +31,59 @@ EACH = 10
 """Rows that each of two emitters emits, unless a test says otherwise."""
 
 
-class Emitter(TaskOperator):
+class Emitter(SourceTask):
     """Partition i emits i, i + 2, i + 4, ..."""
 
-    def __init__(self, rows: int = EACH, text: str = "") -> None:
-        self.rows, self.text, self.emitted = rows, text, 0
+    rows, text = EACH, ""
 
-    def open(self, task: TaskAttempt) -> None:
-        self.task = task
+    def begin(self) -> None:
+        super().begin()
+        self.emitted = 0
 
-    def begin(self) -> bool:
-        return self.resume()
+    def _emission(self) -> Iterator[None]:
+        while self.emitted < self.rows:
+            with self._hook("emit"):
+                self.attempt.collector.emit((self.id.task + 2 * self.emitted, self.text))
+            self.emitted += 1
+            yield
 
-    def resume(self) -> bool:
-        with hook(self.task.id, "emit", self.task.txid):
-            while self.emitted < self.rows:
-                self.task.collector.emit((self.task.id.task + 2 * self.emitted, self.text))
-                self.emitted += 1
-                if self.task.outbox.pressing:
-                    return True
-        return False
-
-    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
-        raise AssertionError("an emitter has no inputs")
-
-    def finish(self) -> PreparedTask:
-        return PreparedTask(metadata={"next": self.task.id.task + 2 * self.emitted})
-
-    def close(self, *, keep: bool, acked: bool = False) -> None:
-        pass
+    def prepare(self) -> Prepared:
+        return Prepared(metadata={"next": self.id.task + 2 * self.emitted})
 
 
-class Sink(TaskOperator):
+class Sink(Task):
     """Stages rows in a file of its token, which is there for the commit only if it has been prepared."""
 
-    def __init__(self, folder: Path, when: str = "", error: BaseException | None = None) -> None:
-        self.folder, self.when, self.error = folder, when, error
-        self.prepared = False
+    when: str = ""
+    error: BaseException | None = None
 
-    def open(self, task: TaskAttempt) -> None:
-        self.task = task
-        self.path = self.folder / f"{task.id.task}-{task.token}"
+    def begin(self) -> None:
+        super().begin()
+        folder: Path = self.deployment.config["staged"]
+        self.path = folder / f"{self.id.task}-{self.attempt.token}"
         self.file = self.path.open("x")
-        self._fails("open")
+        self._fails("begin")
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
-        with hook(self.task.id, "write", self.task.txid):
+        with self._hook("write"):
             for row in batch.to_pylist():
                 self.file.write(json.dumps(row["n"]) + "\n")
         self._fails("feed")
         return False
 
-    def finish(self) -> PreparedTask:
-        self._fails("finish")
+    def prepare(self) -> Prepared:
+        self._fails("prepare")
         self.file.close()
         data = self.path.read_bytes()
-        self.prepared = True
         named = {"file": self.path.name, "sha256": hashlib.sha256(data).hexdigest(), "rows": data.count(b"\n")}
-        return PreparedTask(committable=named)
+        return Prepared(committable=named)
 
-    def close(self, *, keep: bool, acked: bool = False) -> None:
+    def keep(self) -> None:
         self.file.close()
-        if not (keep and self.prepared):
+
+    def drop(self, *, acked: bool) -> None:
+        self.file.close()
+        if not acked:
             self.path.unlink(missing_ok=True)
 
     def _fails(self, when: str) -> None:
@@ -125,20 +117,22 @@ def plan() -> Plan:
 class Run:
     """Runs both levels."""
 
-    def __init__(self, place: Path, **operators: Callable[[], TaskOperator]) -> None:
+    def __init__(self, place: Path, **kinds: type[Task]) -> None:
         self.staged = place / "staged"
         self.staged.mkdir(exist_ok=True)
-        self.made = {"numbers": Emitter, "doubled": BoltOperator, "sink": lambda: Sink(self.staged)} | operators
-        self.worker, self.deployment = Worker(), deployment(place, plan())
+        self.kinds: dict[str, type[Task]] = {"numbers": Emitter, "doubled": BoltTask, "sink": Sink} | kinds
+        self.worker, self.deployment = Worker(), deployment(place, plan(), staged=self.staged)
         self.emitted: list[Ack] = []
         """The acks of the first level."""
+        self.tasks: list[Task] = []
 
-    def slot(self, level: int, partition: int, acks: list[Ack] | None = None) -> Slot:
-        def operator_of(component: Component) -> TaskOperator:
-            return self.made[component.id]()
+    def make_task(self, worker: Worker, deployment: Deployment, id: TaskId) -> Task:
+        self.tasks.append(self.kinds[id.component](worker, deployment, id))
+        return self.tasks[-1]
 
+    def slot(self, level: int, partition: int, acks: list[Ack] | None = None) -> SlotAttempt:
         order = order_of(self.deployment)
-        return slot(self.worker, self.deployment, order, level, partition, acks=acks, operators=operator_of)
+        return slot(self.worker, self.deployment, order, level, partition, acks=acks, make_task=self.make_task)
 
     def emit(self) -> list[wire.WireRow]:
         """Run the first level."""
@@ -188,18 +182,18 @@ def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place: Path
 
 @pytest.mark.slow
 def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place: Path) -> None:
-    made: list[Emitter] = []
+    class Large(Emitter):
+        rows, text = 200, "x" * 500_000
 
-    def emitter() -> Emitter:
-        made.append(Emitter(200, "x" * 500_000))
-        return made[-1]
-
-    sending = Run(place, numbers=emitter).slot(0, 0).run([])
+    run = Run(place, numbers=Large)
+    sending = run.slot(0, 0).run([])
+    emitter = run.tasks[0]
+    assert isinstance(emitter, Large)
     first = next(sending)
     assert first.nbytes < 2 * wire.BATCH_BYTES
-    assert 0 < made[0].emitted < 100, "it has paused"
+    assert 0 < emitter.emitted < 100, "it has paused"
     rows = sum(row[2] for row in [*rows_of(iter([first])), *rows_of(sending)] if row[1] == wire.RECORDS)
-    assert made[0].emitted == 200
+    assert emitter.emitted == 200
     assert rows == 200 * 3, "of the bolt behind it, and a copy for each sink"
 
 
@@ -218,8 +212,8 @@ def test_a_sink_prepares_only_when_all_barriers_have_come(place: Path) -> None:
 
 def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path) -> None:
     class Stale(Emitter):
-        def begin(self) -> bool:
-            super().begin()
+        def emit(self) -> bool:
+            super().emit()
             raise FailedException("the feed is stale")
 
     run = Run(place, numbers=Stale)
@@ -236,7 +230,7 @@ def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path
     assert verdict.failure.reason == "the feed is stale"
 
 
-@pytest.mark.parametrize("when", ["open", "feed", "finish"])
+@pytest.mark.parametrize("when", ["begin", "feed", "prepare"])
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -250,7 +244,7 @@ def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path
 def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gone(
     place: Path, when: str, error: Exception, kind: FailureKind
 ) -> None:
-    run = Run(place, sink=lambda: Sink(place / "staged", when, error))
+    run = Run(place, sink=type("Failing", (Sink,), {"when": when, "error": error}))
     acks = run.acks(run.emit())
     for i in (0, 1):
         ack = acks[TaskId("sink", i)]
@@ -293,13 +287,10 @@ def test_what_is_too_large_for_an_ack_is_refused(place: Path, name: str) -> None
     class Large(Sink):
         size = ACKED_BYTES_MAX - 2  # and the quotes
 
-        def finish(self) -> PreparedTask:
-            return replace(super().finish(), **{name: "x" * self.size})
+        def prepare(self) -> Prepared:
+            return replace(super().prepare(), **{name: "x" * self.size})
 
-    def large() -> Large:
-        return Large(place / "staged")
-
-    run = Run(place, sink=large)
+    run = Run(place, sink=Large)
     given = run.emit()
     assert isinstance(judged(run.acks(given)), Complete)
     Large.size += 1

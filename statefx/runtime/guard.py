@@ -1,5 +1,15 @@
 """Gives a bolt its rows so that a bad one alone is undone: one of which it raises an error, or fails a loose tuple.
 
+::
+
+    begin -> call -> kept       what it emitted is sent on, if there is enough of it
+                  -> undone     as if it had not been called; the rows of other calls stay
+          -> call -> ...  -> end
+
+What a call has emitted and what it has changed is written down in one journal (`statefx.state.view.undo`), which is
+cleared after each call. So nothing leaves the task in the middle of a call, and what does not fit its stream is refused
+where it is emitted: a batch would tell of it thousands of rows later, when nobody could undo the call.
+
 A row that fails by FailedException fails the trees that it belongs to. A loose one (see `statefx.runtime.trees`) is
 lost, or a dead letter: no other attempt would be given anything else, and nobody hands it out again.
 """
@@ -8,28 +18,257 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from functools import cache, partial
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.errors import FailedException, SchemaError
+from statefx.errors import BoltError, FailedException, SchemaError, StatefxError
 from statefx.operators.dead_letters import DEAD_LETTER, NUMBER
+from statefx.operators.fitting import MISFITS, to_array
 from statefx.operators.json_values import JsonRows
 from statefx.operators.user_errors import cause_of
 from statefx.plan.levels import name_shown
+from statefx.plan.wire import BATCH_BYTES
 from statefx.protocol.barrier import SetAside
-from statefx.runtime.bolts import check_nothing
-from statefx.runtime.guarding import CallGuard, is_of_row
-from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.gathering import AnchoredGathering, Gathering
 from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
 from statefx.runtime.trees import Roots, Trees
+from statefx.runtime.user_objects import USER_STATE_ERRORS, check_nothing
+from statefx.state.view import lent
 from statefx.state.view.lent import LentState
-from statefx.state.view.undo import Journal
+from statefx.state.view.undo import Journal, take_back
 from statefx.topology.graph import Edge, OnError
 
+if TYPE_CHECKING:
+    from statefx.runtime.task import TaskAttempt
+
 LOST = "the tuple is lost, for its message has no id, or it was emitted without anchors"
+
+
+def is_of_row(error: Exception) -> bool:
+    """Tell whether an error of a bolt's code may be put down to the row that it was given.
+
+    Not FailedException, what statefx has met outside of the bolt's code, and what may hit any row: short memory.
+    """
+    if isinstance(error, BoltError):
+        return "hook" not in error.data  # of another hook, called from within: migrateState
+    if isinstance(error, StatefxError):
+        return isinstance(error, USER_STATE_ERRORS)
+    return not isinstance(error, MemoryError)
+
+
+class CallGuard:
+    """Keeps what a call does, or undoes it.
+
+    Attributes
+    ----------
+    journal : list
+        How to undo what the present call has done so far.
+    active : bool
+        Whether calls are guarded now; the hooks that concern no row are not.
+    waiting : bool
+        Whether something was emitted that has to be sent on after the call.
+    full : dict
+        The streams of which there is enough for a batch.
+    later : list of callable
+        Send on whole batches, which are not gathered, and what was emitted behind them.
+    """
+
+    __slots__ = ("_state", "active", "full", "journal", "later", "waiting")
+
+    def __init__(self) -> None:
+        self.journal: Journal = []
+        self.active = False
+        self.waiting = False
+        self.full: dict[Gathering, None] = {}
+        self.later: list[Callable[[], None]] = []
+        self._state: LentState | None = None
+
+    def begin(self, state: LentState | None) -> None:
+        self.journal.clear()  # what other hooks have emitted stays
+        self.active, self._state = True, state
+        if state is not None:
+            lent.keep_journal(state, self.journal)
+
+    def end(self) -> None:
+        self.active = False
+        if self._state is not None:
+            lent.keep_journal(self._state, None)
+        self.journal.clear()
+
+    def undo(self) -> None:
+        """Undo what the call has done.
+
+        Raises
+        ------
+        Exception
+            A read of state has failed: the transaction can't be kept, whatever the bolt has made of it.
+        """
+        if self._state is None:
+            take_back(self.journal)
+        else:
+            lent.undo(self._state, self.journal)
+
+    def keep(self) -> None:
+        """Keep what the call has done, and send on what waits."""
+        self.journal.clear()
+        if not self.waiting:
+            return
+        self.active = False
+        later, self.later = self.later, []
+        full, self.full = self.full, {}
+        try:
+            for gathering in full:
+                gathering.flush()
+            for send in later:
+                send()
+        finally:
+            self.journal.clear()
+            self.active, self.waiting = True, False
+
+    def postpone(self, send: Callable[[], None]) -> None:
+        """Have a row or a whole batch wait until the call is over."""
+        self.later.append(send)
+        self.journal.append(self.later.pop)
+        self.waiting = True
+
+
+_LIMITS = {kind: 1 << (kind.bit_width - 1) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
+
+_ALWAYS: dict[pa.DataType, type] = {
+    pa.bool_(): bool,
+    pa.float64(): float,
+    pa.binary(): bytes,
+    pa.date32(): date,
+    pa.timestamp("us", tz="UTC"): datetime,
+}
+"""Of which types every value fits; of integers and texts nearly all do, and of others Arrow has to be asked."""
+
+
+@cache
+def _quick_test(kinds: tuple[pa.DataType, ...]) -> Callable[[tuple[Any, ...]], bool]:
+    """Return what tells of nearly every row that fits that it does; False: Arrow has to be asked.
+
+    It is one expression, as a `namedtuple` has one, for it runs for every row: a loop over the fields takes as long as
+    all else that is done with a row that is emitted.
+    """
+    tests = []
+    for place, kind in enumerate(kinds):
+        if kind in _LIMITS:
+            test = f"type(value) is int and {-_LIMITS[kind]} <= value < {_LIMITS[kind]}"
+        elif kind == pa.string():
+            test = "type(value) is str and value.isascii()"
+        elif kind in _ALWAYS:
+            test = f"type(value) is {_ALWAYS[kind].__name__}"
+        else:
+            test = "False"
+        tests.append(f"((value := row[{place}]) is None or {test})")
+    made: Callable[[tuple[Any, ...]], bool] = eval(
+        f"lambda row: {' and '.join(tests) or True}", {"date": date, "datetime": datetime}
+    )
+    return made
+
+
+class _Guarded(Gathering):
+    """Gathers rows that may be taken back until the call is over that has emitted them."""
+
+    def __init__(self, *given: Any, guard: CallGuard, **anchored: Any) -> None:
+        super().__init__(*given, **anchored)
+        self._guard = guard
+        self._record, self._undo = guard.journal.append, self._take_last_back
+        self._fits = _quick_test(tuple(self._schema.types))
+
+    def _emission(self, emitted: pa.RecordBatch | tuple[Any, ...]) -> Callable[[], None]:
+        """Return what emits a row or a whole batch when the call is over."""
+        return partial(self.add, emitted) if isinstance(emitted, tuple) else partial(self.take_batch, emitted)
+
+    def _require_fit(self, row: tuple[Any, ...]) -> None:
+        """Raise the SchemaError for a value that does not fit."""
+        for place, (value, field) in enumerate(zip(row, self._schema, strict=True)):
+            try:
+                to_array([value], field.type)
+            except MISFITS as error:
+                raise self._misfit(place, value, error) from error
+
+    def _take_last_back(self) -> None:
+        self._rows.pop()
+
+    def take_batch(self, batch: pa.RecordBatch) -> None:
+        if self._guard.active:
+            self._guard.postpone(self._emission(batch))
+        else:
+            super().take_batch(batch)
+
+    def choose(self, task: int | None) -> None:
+        if self._guard.active:
+            for route in self.direct:
+                self._guard.journal.append(partial(route.forget, route.chosen))
+        super().choose(task)
+
+    def flush(self) -> None:
+        """Send on whatever is gathered; in the middle of a call, after it."""
+        guard = self._guard
+        if guard.active:
+            guard.full[self] = None
+            guard.waiting = True
+        else:
+            guard.journal.clear()  # what is emitted by other hooks is not taken back
+            super().flush()
+
+
+class GuardedGathering(_Guarded):
+    """The rows of one stream of a task whose calls may be undone."""
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        # It does what `Gathering.add` does: a call of that would take as long as all of it.
+        if not self._fits(row):
+            self._require_fit(row)
+        if self._guard.later:
+            self._guard.postpone(self._emission(row))
+            return
+        self._record(self._undo)
+        self._rows.append(row)
+        held_bytes = self._held_bytes + self._row_bytes
+        for place in self._texts:
+            held_bytes += len(row[place] or "")
+        self._held_bytes = held_bytes
+        if held_bytes >= BATCH_BYTES:
+            self.flush()
+
+
+class GuardedAnchoredGathering(_Guarded, AnchoredGathering):
+    """The same, where tuples are tracked."""
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Take one row, once it is known to fit; outside of guarded calls the batch tells."""
+        guard = self._guard
+        if guard.active:
+            if not self._fits(row):
+                self._require_fit(row)
+            if guard.later:
+                guard.postpone(self._emission(row))
+                return
+            self._record(self._undo)
+        super().add(row)
+
+    def _emission(self, emitted: pa.RecordBatch | tuple[Any, ...]) -> Callable[[], None]:
+        emit, anchor, root = super()._emission(emitted), self._anchor, self._anchor.root
+
+        def emit_anchored() -> None:
+            now, anchor.root = anchor.root, root
+            try:
+                emit()
+            finally:
+                anchor.root = now
+
+        return emit_anchored
+
+    def _take_last_back(self) -> None:
+        super()._take_last_back()
+        self._roots.pop()
 
 
 class GuardedCalls:
@@ -77,12 +316,10 @@ class GuardedCalls:
 
     @property
     def journal(self) -> Journal:
-        """How to undo what the present call has done so far."""
         return self._guard.journal
 
     @property
     def set_aside(self) -> SetAside:
-        """What was set aside in this attempt."""
         return SetAside(self._rows, self._why)
 
     def received(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -327,7 +564,6 @@ class GuardedCalls:
         return execute
 
     def _set_row_aside(self, error: Exception, row: pa.RecordBatch, number: int | None) -> None:
-        """Set aside the only row of a batch, or lose it."""
         if self.sets_aside:
             key = None if self._quarantine is None else self._keys_of(row)[0]
             self._set_aside(error, self._batch_hook, row, key, number)
@@ -335,7 +571,6 @@ class GuardedCalls:
             self._lose(_reason_of(error), self._batch_hook)
 
     def _lose(self, reason: str, hook: str) -> None:
-        """Count a loose row."""
         self._count(f"{hook}: {reason} ({LOST})")
 
     def _take_lost(self, trees: Trees, execute: Callable[..., object]) -> Callable[..., object]:
@@ -418,7 +653,6 @@ class GuardedCalls:
         return False
 
     def _dealt_with(self, key: bytes) -> None:
-        """Take note that a row that was replayed has been executed."""
         assert self._quarantine is not None
         found = self._quarantine.get(key)
         if found is not None:
@@ -443,7 +677,6 @@ class GuardedCalls:
     def _set_aside(
         self, error: Exception, hook: str, row: pa.RecordBatch, key: bytes | None, number: int | None
     ) -> None:
-        """Count a row, put its key in quarantine, and emit it as a dead letter, if the bolt has these."""
         if self._why and not self._writes_letters:
             self._rows += 1
             return
@@ -469,7 +702,6 @@ class GuardedCalls:
         position: int,
         number: int | None,
     ) -> None:
-        """Emit a row as a dead letter, if the bolt has these."""
         if self._writes_letters:
             task = self._task
             source = name_shown(self._edge.source), self._edge.stream

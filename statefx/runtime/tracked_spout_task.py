@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,10 +27,14 @@ from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of
-from statefx.runtime.bolts import close_bolt, context_of, hook
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import is_text, weight
+from statefx.runtime.spout_task import SourceTask
+from statefx.runtime.task import Prepared
+from statefx.runtime.trees import LOOSE_ROOT
+from statefx.runtime.user_objects import close_object, context_of, hook, made_object
 from statefx.state.encoding.keys import key_decoder, key_encoder
+from statefx.topology.acking import without_ids
 
 ROWS_MAX = 100_000
 """Tuples of a task in one transaction: as Python objects some 20 MB, and as much of those that wait meanwhile."""
@@ -56,23 +60,8 @@ _Tracked = tuple[Any, bytes, float]
 """A message: its id, the id as a key, and when it was emitted, in seconds of the clock."""
 
 
-class Limits(NamedTuple):
-    """How much a spout may hand out.
-
-    Attributes
-    ----------
-    batch_secs : float
-        How long it is asked when a transaction begins.
-    pending_max : int or None
-        Tuples that were neither acked nor failed.
-    """
-
-    batch_secs: float
-    pending_max: int | None
-
-
-class LivingSpout(SpoutCollector):
-    """A spout in its task, and the collector that it is given.
+class SpoutHost(SpoutCollector):
+    """Calls the user's spout, and buffers and tracks what it emits: the collector that it is given.
 
     Parameters
     ----------
@@ -81,9 +70,12 @@ class LivingSpout(SpoutCollector):
         With its context, and not open: it is opened when the acker has told which of its trees go on.
     outputs : Mapping[str, pyarrow.Schema]
         What it may emit, by stream.
-    limits : Limits
     number : int
         Of the task among those of all spouts, for its roots.
+    batch_secs : float
+        How long the spout is asked when a transaction begins.
+    pending_max : int or None
+        Tuples that may be neither acked nor failed.
     name : str, optional
         Of the spout in trees that may outlive their transaction, which another id does not change; without it, none
         may.
@@ -103,16 +95,18 @@ class LivingSpout(SpoutCollector):
         task: TaskId,
         spout: Spout,
         outputs: Mapping[str, pa.Schema],
-        limits: Limits,
         number: int,
         *,
+        batch_secs: float,
+        pending_max: int | None,
         name: str | None = None,
         dedup: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._number, self._dedup = number, dedup
         self._name = None if name is None else f"{name}/{task.task}"
-        self._task, self._spout, self._limits, self._clock = task, spout, limits, clock
+        self._task, self._spout, self._clock = task, spout, clock
+        self._batch_secs, self._pending_max = batch_secs, pending_max
         self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
         self._weighed = {
             name: [at for at, field in enumerate(schema) if is_text(field.type) or pa.types.is_nested(field.type)]
@@ -145,13 +139,12 @@ class LivingSpout(SpoutCollector):
     @property
     def may_be_asked(self) -> bool:
         """Whether there is room for what it would emit, and it has not raised."""
-        pending_max = self._limits.pending_max
         return (
             self._is_open
             and self.failure is None
             and len(self._waiting) < ROWS_MAX
             and self._waiting_bytes < BYTES_MAX
-            and (pending_max is None or len(self._pending) < pending_max)
+            and (self._pending_max is None or len(self._pending) < self._pending_max)
         )
 
     @property
@@ -214,14 +207,12 @@ class LivingSpout(SpoutCollector):
             self._call("activate", self._spout.activate)
 
     def enter(self, attempt: TransactionAttempt, clock_ms: int, watermark: int | None) -> None:
-        """Name the transaction that begins (see `Context.enter`)."""
         context_of(self._spout).enter(attempt, clock_ms, watermark)
 
     def close(self) -> None:
-        """Deactivate and close it."""
         if self._is_open:
             self._call("deactivate", self._spout.deactivate)
-            close_bolt(self._spout)
+            close_object(self._spout)
 
     def _call(self, name: str, method: Callable[..., object], *arguments: object) -> None:
         """Call the spout; what it raises, the next transaction tells the driver."""
@@ -302,7 +293,7 @@ class LivingSpout(SpoutCollector):
 
     def _fill(self) -> None:
         """Ask until it has nothing, or there is enough for a transaction."""
-        ends = self._clock() + self._limits.batch_secs
+        ends = self._clock() + self._batch_secs
         while self.may_be_asked and self.ask() and self._clock() < ends:
             pass
 
@@ -334,7 +325,6 @@ class LivingSpout(SpoutCollector):
         id: Any = None,
         **fields: Any,
     ) -> None:
-        """Emit one tuple (see `SpoutCollector.emit`)."""
         row = self._checks.checked(values, stream, fields)
         if id is not None and self._restored and _encode(id) in self._restored:
             return  # its source delivers it again, and its tree goes on: it will be acked or failed
@@ -354,7 +344,6 @@ class LivingSpout(SpoutCollector):
     def emitDirect(
         self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
     ) -> None:
-        """Emit one tuple to one task (see `SpoutCollector.emitDirect`)."""
         self.emit(values, stream=stream, task=task, id=id, **fields)
 
     def _track(self, id: Any) -> _Tracked:
@@ -368,3 +357,62 @@ class LivingSpout(SpoutCollector):
             )
         self._pending.add(key)
         return id, key, self._clock()
+
+
+class TrackedSpoutTask(SourceTask):
+    """Emits what a spout that lives in it has handed out for the transaction.
+
+    Attributes
+    ----------
+    host : SpoutHost or None
+        The first attempt makes it. What it has emitted is emitted again if an attempt is rolled back.
+    """
+
+    host: SpoutHost | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        if self.host is not None:
+            self.host.enter(*self.attempt.moment)
+            return
+        plan, config = self.deployment.plan, self.deployment.config
+        plain = without_ids(self.component.outputs)
+        self.host = SpoutHost(
+            self.id,
+            made_object(self.deployment, self.id, *self.attempt.moment),
+            plain or self.component.outputs,
+            plan.spouts.index(self.id),
+            batch_secs=config["topology.spout.batch.ms"] / 1000,
+            pending_max=config["topology.max.spout.pending"],
+            name=self.deployment.tracked.get(self.id.component),
+            dedup=plain is not None,
+        )
+
+    def _emission(self) -> Iterator[None]:
+        assert self.host is not None
+        collector, outbox, trees = self.attempt.collector, self.attempt.outbox, self.attempt.trees
+        assert trees is not None
+        anchor = trees.anchor
+        # A message that leaves its queue with the transaction has no id here, and is given again if that fails.
+        without = None if TAKEN in self.component.outputs else LOOSE_ROOT
+        tracks = self.deployment.config["topology.acker.executors"] != 0
+        for stream, values, task, root in self.host.batch(self.attempt.txid):
+            try:
+                anchor.root = root if tracks and root is not None else without
+                collector.emit(values, stream, task)
+            except BaseException:  # as `with`, of which each tuple would need one
+                with self._hook("emit"):
+                    raise
+            if outbox.pressing:
+                yield
+
+    def prepare(self) -> Prepared:
+        assert self.host is not None
+        return Prepared(counts=self.host.counts())
+
+    def close(self) -> None:
+        if self.host is not None:
+            self.host.close()
+
+    def forget_object(self) -> None:
+        self.host = None

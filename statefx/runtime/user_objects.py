@@ -1,4 +1,4 @@
-"""Bolt objects: how one is made, opened and closed, and how what its hooks raise gets its name."""
+"""The user's objects: how one is made, opened and closed, and how what its hooks raise gets its name."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[Non
         raise bolt_error(error, *task, name, txid, kind) from error
 
 
-def open_operator(
+def open_object(
     deployment: Deployment, task: TaskId, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None
-) -> Bolt | ReplayingSpout | Spout:
+) -> Any:
     """Return a bolt or a spout of its own for a task, opened; `clock_ms` and `watermark` as of `Context.enter`."""
-    made = made_operator(deployment, task, attempt, clock_ms, watermark)
+    made = made_object(deployment, task, attempt, clock_ms, watermark)
     with hook(task, "open", attempt.txid, deployment.plan.components[task.component].kind):
         made.open(context_of(made))
     return made
 
 
-def made_operator(
+def made_object(
     deployment: Deployment, task: TaskId, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None
-) -> Bolt | ReplayingSpout | Spout:
+) -> Any:
     """Return a bolt or a spout of its own for a task, with its context, and not open."""
     part = deployment.plan.components[task.component]
     assert isinstance(part.operator, Bolt | ReplayingSpout | Spout)
@@ -119,8 +119,8 @@ def check_nothing(name: str, returned: object) -> None:
     )
 
 
-def close_bolt(bolt: Bolt | ReplayingSpout | Spout) -> None:
-    """Close a bolt that is given up."""
+def close_object(bolt: Bolt | ReplayingSpout | Spout) -> None:
+    """Close a bolt or a spout that is given up."""
     try:
         bolt.close()
     except ProcessGone:

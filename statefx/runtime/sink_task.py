@@ -1,4 +1,4 @@
-"""Runs the writer of a sink through one attempt."""
+"""Runs a sink: each attempt has a writer of its own."""
 
 from __future__ import annotations
 
@@ -13,38 +13,34 @@ import pyarrow as pa
 from statefx.errors import BoltError, FailedException, FencedError, StateError
 from statefx.operators.sinks import Sink, SinkWriter, WriterContext
 from statefx.operators.user_errors import bolt_error
-from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.runtime.task import Prepared, Task
 from statefx.topology.graph import Edge
 
 logger = logging.getLogger("statefx")
 
 
-class SinkOperator(TaskOperator):
-    """Writes a task's rows so that nobody sees them, and tells the driver where they are."""
+class SinkTask(Task):
+    """Writes rows so that nobody sees them, and tells the driver where they are."""
 
-    _task: TaskAttempt
+    _writer: SinkWriter | None = None
 
-    def __init__(self) -> None:
-        self._writer: SinkWriter | None = None
-
-    def open(self, task: TaskAttempt) -> None:
+    def begin(self) -> None:
         """Make the writer of this attempt: it shares nothing with those of others."""
-        self._task = task
-        plan = task.deployment.plan
-        component = plan.components[task.id.component]
-        edge = plan.inputs[component.id][0]  # all inputs of a sink have the same fields
-        assert isinstance(component.operator, Sink)
+        super().begin()
+        plan = self.deployment.plan
+        edge = plan.inputs[self.id.component][0]  # all inputs of a sink have the same fields
+        assert isinstance(self.component.operator, Sink)
         context = WriterContext(
-            component=component.id,
-            task=task.id.task,
-            parallelism=component.parallelism,
-            attempt=task.order.attempt,
-            token=task.token,
+            component=self.id.component,
+            task=self.id.task,
+            parallelism=self.component.parallelism,
+            attempt=self.attempt.order.attempt,
+            token=self.attempt.token,
             schema=plan.schema(edge),
-            storage=task.deployment.storage,
+            storage=self.deployment.storage,
         )
         with self._step("writer"):
-            writer: object = component.operator.writer(context)
+            writer: object = self.component.operator.writer(context)
             if not isinstance(writer, SinkWriter):
                 raise TypeError(f"writer returned {reprlib.repr(writer)}, not a statefx.connectors.SinkWriter")
         self._writer = writer
@@ -56,27 +52,31 @@ class SinkOperator(TaskOperator):
             self._writer.write(batch)
         return False
 
-    def finish(self) -> PreparedTask:
-        """Make what was written durable."""
+    def prepare(self) -> Prepared:
         assert self._writer is not None
         with self._step("prepare"):
-            committable: object = self._writer.prepare(self._task.txid)
+            committable: object = self._writer.prepare(self.attempt.txid)
             if committable is not None and not isinstance(committable, Mapping):
                 raise TypeError(f"prepare returned {reprlib.repr(committable)}: return a dict of JSON, or None")
             json.dumps(found := None if committable is None else dict(committable))
-        return PreparedTask(committable=found)
+        return Prepared(committable=found)
 
-    def close(self, *, keep: bool, acked: bool = False) -> None:
-        """Close the writer; what it wrote is taken away where nobody will name it."""
+    def keep(self) -> None:
+        self._close_writer(abort=False)
+
+    def drop(self, *, acked: bool) -> None:
+        self._close_writer(abort=not acked)
+
+    def _close_writer(self, *, abort: bool) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
             return
         try:
-            if not keep and not acked:
+            if abort:
                 writer.abort()
             writer.close()
         except Exception:
-            logger.exception("the writer of %s could not be closed; what it leaves is swept later", self._task.id)
+            logger.exception("the writer of %s could not be closed; what it leaves is swept later", self.id)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -86,4 +86,4 @@ class SinkOperator(TaskOperator):
         except (FailedException, FencedError, BoltError, OSError, StateError):
             raise
         except Exception as error:
-            raise bolt_error(error, *self._task.id, name, self._task.txid, kind="sink") from error
+            raise bolt_error(error, *self.id, name, self.attempt.txid, kind="sink") from error

@@ -1,10 +1,10 @@
-"""Runs one bolt through one attempt: its tuples, its hooks, its state."""
+"""Runs one bolt: its tuples, its hooks, its state."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, repeat
 from typing import Any
 
@@ -26,19 +26,10 @@ from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.log_state import TIMERS_LEFT_MS
 from statefx.protocol.trees import NOTHING
 from statefx.protocol.watermark import END
-from statefx.runtime.bolts import (
-    check_nothing,
-    close_bolt,
-    context_of,
-    hook,
-    init_state,
-    open_operator,
-    values_of,
-    view_of,
-)
-from statefx.runtime.guarded_calls import GuardedCalls
-from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.runtime.guard import GuardedCalls
+from statefx.runtime.task import Prepared, Task
 from statefx.runtime.trees import Roots
+from statefx.runtime.user_objects import check_nothing, context_of, init_state, values_of, view_of
 from statefx.runtime.windows import Windows
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
@@ -55,65 +46,69 @@ SAME_TIMER_MAX = 1000
 """How often a timer of one key and name fires in the transaction that closes event time."""
 
 
-class BoltOperator(TaskOperator):
-    """Runs one bolt through one attempt.
+class BoltTask(Task):
+    """Runs one bolt.
 
-    Parameters
-    ----------
-    state_class : type
-        What a stateful bolt is given; the tester's also watches what the bolt does with values.
+    Its object saves `open` and what that loads: an attempt that came through leaves it to the next one. Nothing relies
+    on what is in its attributes (rule 1.3), but for tuples that a plain bolt holds. The state goes on if what it has
+    prepared is what was committed.
     """
 
-    _task: TaskAttempt
+    state_class: type[LentState] = LentState
+    """What a stateful bolt is given; the tester's also watches what the bolt does with values."""
 
-    def __init__(self, state_class: type[LentState] = LentState) -> None:
-        self._state_class = state_class
-        self._bolt: Bolt | None = None
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._state: LentState | None = None
+        self._seen = 0
+        """The transaction that the object has seen last."""
+        self._classes: dict[int, Any] = {}
+        self._clear()
+
+    def _clear(self) -> None:
         self._timers: Timers | None = None
         self._windows: Windows | None = None
-        self._classes: dict[int, Any] = {}
-        self._tuples: Iterator[Any] = iter(())
         self._guarded: GuardedCalls | None = None
+        self._tuples: Iterator[Any] = iter(())
         self._broadcasting = False
         """Whether the tuples are such as all tasks are given."""
 
-    def open(self, task: TaskAttempt) -> None:
-        """Take a bolt and give it its state."""
-        self._task = task
-        bolt = self._holder()
-        if bolt is None:
-            taken = task.worker.take(task.deployment, task.id, *task.moment)
-            assert isinstance(taken, Bolt)
-            bolt = taken
-        self._bolt = bolt  # from now on `close` closes it
+    def begin(self) -> None:
+        super().begin()
+        self._clear()
+        attempt = self.attempt
+        if self._holds and self._seen >= attempt.txid:
+            # It came through an attempt that was rolled back. What it got then comes again: it would hold it twice,
+            # and the trees would never end. So what it held is lost, as with its worker, and times out.
+            self._close_object()
+        bolt: Bolt = self._opened_object()
         if isinstance(bolt, Acker | Dedup):
-            bolt.now_ms = task.order.clock_ms
+            bolt.now_ms = attempt.order.clock_ms
         if isinstance(bolt, Stateful):
-            self._state = self._kept_state()
+            self._state = self._successor()
             if self._state is None:
                 self._state = view_of(
-                    task.deployment,
-                    task.id,
+                    self.deployment,
+                    self.id,
                     bolt,
-                    task.txid,
-                    task.open_store,
-                    version=task.state.version,
-                    clock_ms=task.order.clock_ms,
-                    state_class=self._state_class,
+                    attempt.txid,
+                    self.open_store,
+                    version=attempt.order.state(self.id).version,
+                    clock_ms=attempt.order.clock_ms,
+                    state_class=self.state_class,
                 )
-            init_state(task.id, bolt, self._state, task.txid, self._timers_refusal())
+            init_state(self.id, bolt, self._state, attempt.txid, self._timers_refusal())
             self._timers = timers_of(bolt)
             if isinstance(bolt, WindowedBolt):
-                self._windows = Windows(bolt, self._state, task)
-        if task.collector.guard is not None:
-            self._guarded = GuardedCalls(task, task.collector.guard, self._state)
+                self._windows = Windows(bolt, self._state, attempt)
+        if attempt.collector.guard is not None:
+            self._guarded = GuardedCalls(attempt, attempt.collector.guard, self._state)
 
     def _timers_refusal(self) -> str:
         """Return why a timer of event time can't be set: it would be kept for ever, without a word."""
-        if self._task.time is not None:
+        if self.attempt.time is not None:
             return ""
-        plan, id = self._task.deployment.plan, self._task.id.component
+        plan, id = self.deployment.plan, self.id.component
         inputs = sorted({name_shown(edge.source) for edge in plan.inputs[id]})
         return (
             f"bolt {id!r} sets a timer of event time, and it would never fire: none of its inputs "
@@ -122,53 +117,30 @@ class BoltOperator(TaskOperator):
         )
 
     @property
-    def _may_hold(self) -> bool:
+    def _holds(self) -> bool:
         """Whether it is a plain bolt, which may hold tuples of trees in its attributes."""
-        trees = self._task.trees
-        return trees is not None and trees.by_hand and self._task.bolts is not None
+        return self.attempt.trees is not None and self.attempt.trees.by_hand
 
-    def _holder(self) -> Bolt | None:
-        """Return the object of a plain bolt, if what it holds is of transactions that are committed."""
-        task = self._task
-        if not self._may_hold:
-            return None
-        assert task.bolts is not None
-        bolt, seen = task.bolts.pop(task.id, (None, 0))
-        if bolt is not None and seen >= task.txid:
-            # It came through an attempt that was rolled back. What it got then comes again: it would hold it twice,
-            # and the trees would never end. So what it held is lost, as with its worker, and times out.
-            close_bolt(bolt)
-            bolt = None
-        if bolt is None:
-            opened = open_operator(task.deployment, task.id, *task.moment)
-            assert isinstance(opened, Bolt)
-            return opened
-        context_of(bolt).enter(*task.moment)
-        return bolt
-
-    def _kept_state(self) -> LentState | None:
+    def _successor(self) -> LentState | None:
         """Return the state that the attempt before has left, if what it prepared is what is committed now."""
-        task = self._task
-        kept = None if task.states is None else task.states.pop(task.id, None)
-        if kept is None:
+        before, self._state = self._state, None
+        if before is None:
             return None
-        heir = None
+        successor = None
         try:
-            if lent.prepared(kept) == task.state.version:
-                heir = lent.succeeded(kept, task.open_store, task.order.clock_ms)
+            if lent.prepared(before) == self.attempt.order.state(self.id).version:
+                successor = lent.succeeded(before, self.open_store, self.attempt.order.clock_ms)
         finally:
-            if heir is None:
-                lent.close(kept)
-        return heir
+            if successor is None:
+                lent.close(before)
+        return successor
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
-        """Run the tuples of one batch."""
-        bolt, source = self._bolt, name_shown(edge.source)
-        assert bolt is not None
+        bolt, source = self._object, name_shown(edge.source)
         self._broadcast(on=edge.grouping.broadcast)
-        roots, trees = None, self._task.trees
+        roots, trees = None, self.attempt.trees
         if trees is not None:
-            if self._task.deployment.plan.tracks(edge):
+            if self.deployment.plan.tracks(edge):
                 roots = self._roots(batch.column(batch.num_columns - 1))
                 batch = batch.select(range(batch.num_columns - 1))
             trees.bring(roots)
@@ -199,15 +171,12 @@ class BoltOperator(TaskOperator):
         return self.resume()
 
     def _execute_batch(self, batch: pa.RecordBatch, roots: Sequence[Roots] | None) -> None:
-        """Give the bolt a whole batch."""
-        bolt, collector = self._bolt, self._task.collector
-        assert bolt is not None
+        bolt, collector = self._object, self.attempt.collector
         with self._hook("executeBatch"):
             if self._guarded is not None and (roots is not None or self._guarded.sets_aside):
                 self._guarded.run_batch(lambda part: bolt.executeBatch(part, collector), batch, roots)
                 return
-            returned: object = bolt.executeBatch(batch, collector)  # type: ignore[func-returns-value]  # users' may
-            check_nothing("executeBatch", returned)
+            check_nothing("executeBatch", bolt.executeBatch(batch, collector))
 
     def _broadcast(self, *, on: bool) -> None:
         """Take note whether what comes now comes to all tasks."""
@@ -218,24 +187,22 @@ class BoltOperator(TaskOperator):
 
     @property
     def _name(self) -> str:
-        """Which hook tuples are given to."""
         return "executeBroadcast" if self._broadcasting else "execute"
 
     def _roots(self, column: pa.Array) -> list[Roots]:
         """Return the roots of a batch's tuples, in the form of those that the bolt's own rows have."""
         found: list[Any] = column.to_pylist()
-        if column.type == ROOT and self._task.deployment.plan.root_types[self._task.id.component] == ROOTS:
+        if column.type == ROOT and self.deployment.plan.root_types[self.id.component] == ROOTS:
             return [None if root is None else [root] if root else [] for root in found]
         return found
 
     def resume(self) -> bool:
-        """Run the tuples that are left."""
         name = self._name
-        execute, collector, outbox = getattr(self._bolt, name), self._task.collector, self._task.outbox
-        if self._task.trees is not None:
+        execute, collector, outbox = getattr(self._object, name), self.attempt.collector, self.attempt.outbox
+        if self.attempt.trees is not None:
             assert self._guarded is not None
             with self._hook(name):
-                return self._guarded.run_tracked(self._task.trees, execute, self._tuples, name)
+                return self._guarded.run_tracked(self.attempt.trees, execute, self._tuples, name)
         if self._guarded is not None and not self._broadcasting:
             with self._hook(name):
                 return self._guarded.run_tuples(execute, self._tuples)
@@ -249,63 +216,57 @@ class BoltOperator(TaskOperator):
 
     def end(self) -> None:
         """Give the bolt its tick if it gets one, and its timers, call finishBatch; tell the acker of what is held."""
-        bolt, task = self._bolt, self._task
-        assert bolt is not None
+        bolt, attempt = self._object, self.attempt
         self._broadcast(on=False)
-        if task.trees is not None and isinstance(bolt, Stateful):
-            task.trees.end_input()
-        task.collector.anchoring = task.collector.anchoring or isinstance(bolt, BatchBolt)
-        if task.id.component in task.order.ticks and self._windows is None:
+        if attempt.trees is not None and isinstance(bolt, Stateful):
+            attempt.trees.end_input()
+        attempt.collector.anchoring = attempt.collector.anchoring or isinstance(bolt, BatchBolt)
+        if self.id.component in attempt.order.ticks and self._windows is None:
             self._tick()
-        if task.time is not None:
-            context_of(bolt).reach(task.watermark)
+        if attempt.time is not None:
+            context_of(bolt).reach(attempt.watermark)
         if self._windows is not None:
             self._windows.end()
-        if task.time is not None:
-            task.time.late = (
+        if attempt.time is not None:
+            attempt.time.late = (
                 self._windows.late if self._windows is not None else bolt.late if isinstance(bolt, Wired) else 0
             )
         if self._timers is not None:  # behind the tick: what it sets for a time that has passed fires as well
             self._fire(self._timers)
         if isinstance(bolt, BatchBolt):
             with self._hook("finishBatch"):
-                returned: object = bolt.finishBatch(task.collector)  # type: ignore[func-returns-value]  # users' may
-                check_nothing("finishBatch", returned)
-        if task.trees is not None:
+                check_nothing("finishBatch", self._object.finishBatch(attempt.collector))
+        if attempt.trees is not None:
             assert self._guarded is not None
             self._guarded.count_lost("finishBatch" if isinstance(bolt, BatchBolt) else "onTimer")
-            rows = task.trees.rows()
+            rows = attempt.trees.rows()
             if rows.num_rows:
-                task.collector.emitBatch(rows, stream=ACKS)
+                attempt.collector.emitBatch(rows, stream=ACKS)
 
     def _tick(self) -> None:
         """Give the bolt its tick. It belongs to no tree: what is emitted for it is anchored to nothing."""
-        bolt, task = self._bolt, self._task
-        assert bolt is not None
-        secs = task.deployment.plan.components[task.id.component].tick_secs
-        returned: object
+        bolt, attempt = self._object, self.attempt
+        secs = self.component.tick_secs
         if bolt.vectorised:
             batch = pa.RecordBatch.from_arrays([pa.array([secs], pa.float64())], schema=TICK_ROWS)
             with self._hook("executeBatch"):
-                returned = bolt.executeBatch(batch, task.collector)  # type: ignore[func-returns-value]  # users' may
-                check_nothing("executeBatch", returned)
+                check_nothing("executeBatch", bolt.executeBatch(batch, attempt.collector))
         else:
             with self._hook("execute"):
-                returned = bolt.execute(Tick(secs), task.collector)  # type: ignore[func-returns-value]
-                check_nothing("execute", returned)
+                check_nothing("execute", bolt.execute(Tick(secs), attempt.collector))
 
     def _fire(self, timers: Timers) -> None:
-        """Give the bolt the timers whose time has passed."""
-        bolt, collector = self._bolt, self._task.collector
+        bolt, collector = self._object, self.attempt.collector
         assert isinstance(bolt, Stateful)
         limits = {
-            Clock.EVENT: self._task.watermark,
-            Clock.PROCESSING: self._task.order.clock_ms * 1000,
+            Clock.EVENT: self.attempt.watermark,
+            Clock.PROCESSING: self.attempt.order.clock_ms * 1000,
         }
-        on_timer, fired, left = bolt.onTimer, True, FIRED_MAX
+        on_timer: Callable[..., object] = bolt.onTimer
+        fired, left = True, FIRED_MAX
         if self._guarded is not None and self._guarded.sets_timers_aside:
             on_timer = self._guarded.guarding_timers(on_timer)
-        again: Counter[tuple[Any, str]] | None = Counter() if self._task.watermark == END else None
+        again: Counter[tuple[Any, str]] | None = Counter() if self.attempt.watermark == END else None
         with self._hook("onTimer"):
             while fired and left:  # one of the clock's may set one of event time for a time that has passed
                 fired = False
@@ -323,36 +284,35 @@ class BoltOperator(TaskOperator):
 
     def _due_ms(self, timers: Timers) -> int:
         """Return when a transaction has to come for a timer; 0: never."""
-        watermark, first = self._task.watermark, due_micros(timers, Clock.EVENT)
+        watermark, first = self.attempt.watermark, due_micros(timers, Clock.EVENT)
         if watermark is not None and first is not None and first <= watermark:
             return TIMERS_LEFT_MS  # more were due than one transaction fires, or it was set when the others had fired
         due = due_micros(timers, Clock.PROCESSING)
         return 0 if due is None else max(1, -(-due // 1000))
 
-    def finish(self) -> PreparedTask:
-        """Prepare: prePrepare, prepareCommit."""
-        bolt, state = self._bolt, self._state
+    def prepare(self) -> Prepared:
+        bolt, state = self._object, self._state
         assert bolt is not None  # it was opened
-        trees = self._task.trees
-        report = NOTHING if trees is None else trees.report(str(self._task.id))
+        trees = self.attempt.trees
+        report = NOTHING if trees is None else trees.report(str(self.id))
         aside = SetAside() if self._guarded is None else self._guarded.set_aside
         if not isinstance(bolt, Stateful):
-            return PreparedTask(trees=report, set_aside=aside)
+            return Prepared(trees=report, set_aside=aside)
         if isinstance(bolt, Acker):
             report = bolt.report
         assert state is not None
         with self._hook("prePrepare"):  # rule 7.1: the last who may change state
-            bolt.prePrepare(self._task.txid)
+            bolt.prePrepare(self.attempt.txid)
         due_ms = 0 if self._timers is None else self._due_ms(self._timers)
         if self._windows is not None:
             due_ms = self._windows.due_ms
         try:
-            lent.prepare(state, self._task.txid, self._task.token)
+            lent.prepare(state, self.attempt.txid, self.attempt.token)
         except CodecError as error:
-            raise bolt_error(error, *self._task.id, "prepareCommit", self._task.txid) from error
+            raise bolt_error(error, *self.id, "prepareCommit", self.attempt.txid) from error
         found = lent.found_keys(state)  # of the version that was opened: what is prepared is not in it
         snapshot = self._snapshot()
-        return PreparedTask(
+        return Prepared(
             state.prepared_bytes,
             state.prepared_keys,
             found,
@@ -366,33 +326,33 @@ class BoltOperator(TaskOperator):
         """Write a full image of the version that the state was opened at, if the driver wants one (rule 4.4)."""
         # Rule 4.4: of the version before, which is committed. One of what is prepared would be garbage after a
         # rollback.
-        if not self._task.state.snapshot_due:
+        if not self.attempt.order.state(self.id).snapshot_due:
             return None
         assert self._state is not None
         return lent.snapshot(self._state)
 
-    def close(self, *, keep: bool, acked: bool = False) -> None:
-        """Release the state; let the worker have the bolt for the next transaction if it came through this one."""
-        if self._state is not None:
-            if keep and self._task.states is not None:
-                self._task.states[self._task.id] = self._state
-            else:
-                lent.close(self._state)
-        bolt, self._bolt = self._bolt, None
-        if bolt is None:
-            return
-        if keep and self._may_hold:
-            assert self._task.bolts is not None
-            self._task.bolts[self._task.id] = bolt, self._task.txid
-            return
-        # A bolt is kept to save `open` and what it loads. Nothing relies on what is in its attributes (rule 1.3).
-        if keep and not _lives_for_one_attempt(bolt):
-            self._task.worker.keep(self._task.deployment, self._task.id, bolt)
-        else:
-            close_bolt(bolt)
+    def keep(self) -> None:
+        self._clear()
+        self._seen = self.attempt.txid
+        if not self._holds and (self._fresh or _lives_for_one_attempt(self._object)):
+            self._close_object()
 
-    def _hook(self, name: str) -> AbstractContextManager[None]:
-        return hook(self._task.id, name, self._task.txid)
+    def drop(self, *, acked: bool) -> None:
+        self._clear()
+        self.close()
+
+    def close(self) -> None:
+        self._close_state()
+        super().close()
+
+    def forget_object(self) -> None:
+        self._close_state()
+        super().forget_object()
+
+    def _close_state(self) -> None:
+        if self._state is not None:
+            lent.close(self._state)
+            self._state = None
 
 
 def _refuse_endless(fired: Counter[tuple[Any, str]], timer: Timer) -> None:

@@ -1,0 +1,492 @@
+"""A task: what its slot calls in each attempt, what belongs to one attempt, and what becomes of what it raises."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from statefx.errors import (
+    BoltError,
+    FailedException,
+    FencedError,
+    ProviderError,
+    StateCorruptedError,
+    StateError,
+    StatePhaseError,
+)
+from statefx.operators.acker import ACKER
+from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
+from statefx.operators.hooks import overrides
+from statefx.operators.user_errors import place_of
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import ROOTS
+from statefx.protocol.alignment import Alignment, AlignmentResult
+from statefx.protocol.barrier import Ack, Barrier, LeftOut, Report, SetAside
+from statefx.protocol.commands import Resolution
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
+from statefx.protocol.jsonform import Json
+from statefx.protocol.order import RunOrder, TaskOrder, TaskResolution
+from statefx.protocol.trees import NOTHING, TreeReport
+from statefx.protocol.watermark import BEGINNING
+from statefx.runtime import restoring
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.event_time import TaskTime
+from statefx.runtime.guard import CallGuard
+from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
+from statefx.runtime.staging import PartLostError
+from statefx.runtime.trees import LOOSE_ROOT, Trees
+from statefx.runtime.user_objects import close_object, context_of, hook, init_state, open_object, view_of
+from statefx.runtime.worker import Worker
+from statefx.state.contract.store import StateStore, open_store
+from statefx.state.view import lent
+from statefx.topology.graph import ComponentKind, Edge, OnError
+
+ACKED_BYTES_MAX = 64 << 10
+"""Of a committable, and of metadata, as JSON: the driver holds those of all tasks at once, and writes them into one
+record of the log. At 1,000 tasks that are 64 MB, ten times what a record should have."""
+
+METRICS = ("restore", "open", "execute", "finish")
+"""What an ack has the milliseconds of."""
+
+HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a task has made ready for the commit; it stands under the task attempt's token, and nobody can see it yet.
+
+    Attributes
+    ----------
+    size_bytes, keys, found_keys, snapshot
+        Of state: as in `Ack`.
+    committable : JSON or None
+        What a sink's commit needs; it stands in the record of the decision. More than `ACKED_BYTES_MAX` is staged as a
+        file, and the committable names the file with its checksum.
+    metadata : JSON or None
+        What an emitter needs to emit the same rows again, or the rows that come after them.
+    left_out, set_aside, trees, counts, due_ms
+        As in `Ack`.
+    """
+
+    size_bytes: int = 0
+    keys: int = 0
+    found_keys: int | None = None
+    snapshot: SnapshotRef | None = None
+    committable: Json = None
+    metadata: Json = None
+    left_out: LeftOut = field(default=LeftOut())
+    set_aside: SetAside = field(default=SetAside())
+    trees: TreeReport = field(default=NOTHING)
+    counts: Mapping[str, int | float] = field(default_factory=dict)
+    due_ms: int = 0
+
+    def check_size(self, id: TaskId) -> None:
+        """Refuse what no ack may carry: BoltError."""
+        for name in ("committable", "metadata"):
+            value = getattr(self, name)
+            if value is not None and (size := len(json.dumps(value))) > ACKED_BYTES_MAX:
+                remedy = "write it to a file beside what is staged, and name it with its checksum"
+                if name == "metadata":
+                    remedy = "give the spout more tasks, or less metadata; planPartitionBatch has no such limit"
+                raise BoltError(
+                    f"{id.component!r}, task {id.task}: its {name} has {size} bytes, and an ack takes at most "
+                    f"{ACKED_BYTES_MAX}: {remedy}",
+                    component=id.component,
+                    task=id.task,
+                    size_bytes=size,
+                )
+
+
+@dataclass(slots=True)
+class TaskAttempt:
+    """All that belongs to one attempt of a task.
+
+    Attributes
+    ----------
+    deployment : Deployment
+    id : TaskId
+        The task.
+    order : RunOrder
+    token : str
+        Names this very execution and what it prepares (rule 1.3: nothing else ever has that name).
+    collector : TaskCollector
+        Takes what the task emits.
+    outbox : Outbox
+        When it is ``pressing``, the task pauses between two rows.
+    input : Alignment
+    trees : Trees or None
+        Of a task whose tuples are tracked.
+    time : TaskTime or None
+        Of a task that has event time.
+    inbox : BatchQueue
+        Batches of the tasks before it in its slot, each with its edge.
+    failure : Failure or None
+        Why the task can't prepare. From then on nothing of it is called, but its barriers and its ack still go out:
+        they tell the tasks that read from it and the driver (rule 6.6), and the slot lives on.
+    acked : bool
+        The driver may know that the task has prepared: only the log says what becomes of that.
+    secs : dict of str to float
+        Seconds by metric.
+    """
+
+    deployment: Deployment
+    id: TaskId
+    order: RunOrder
+    token: str
+    collector: TaskCollector
+    outbox: Outbox
+    input: Alignment
+    trees: Trees | None = None
+    time: TaskTime | None = None
+    inbox: BatchQueue[Edge] = field(default_factory=BatchQueue)
+    failure: Failure | None = None
+    acked: bool = False
+    secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
+    _aligned: AlignmentResult = field(init=False)
+
+    @property
+    def watermark(self) -> int | None:
+        """How far event time has come, in microseconds since 1970; None: nothing is known."""
+        return None if self.time is None or self.time.watermark == BEGINNING else self.time.watermark
+
+    @property
+    def moment(self) -> tuple[TransactionAttempt, int, int | None]:
+        return self.order.attempt, self.order.clock_ms, self.watermark
+
+    @property
+    def txid(self) -> int:
+        return self.order.attempt.txid
+
+    def step(
+        self, metric: str, call: Callable[_Arguments, _Result], *args: _Arguments.args, **named: _Arguments.kwargs
+    ) -> _Result | None:
+        """Call something of the task; what fails this attempt alone becomes its failure.
+
+        The clock is read around whole steps, of which a batch of rows has one or two, never for a tuple.
+        """
+        if self.failure is not None:
+            return None
+        began = time.perf_counter()
+        try:
+            return call(*args, **named)
+        except BoltError as error:
+            self._fail(FailureKind.BOLT, error.message, **error.data)
+        except ProviderError as error:  # no further try would give anything else
+            self._fail(FailureKind.BOLT, error.message, **{"task": self.id.task, **error.data})
+        except FailedException as error:
+            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
+        except FencedError as error:  # rule 6.6
+            self._fail(FailureKind.FENCED, error.message)
+        except StateCorruptedError as error:
+            self._fail(FailureKind.CORRUPTED, error.message)
+        except PartLostError as error:
+            self._fail(FailureKind.INPUT, str(error))
+        except (StateError, OSError) as error:  # rule 6.8: a store that is away; the next attempt comes after a pause
+            self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
+        finally:
+            self.secs[metric] += time.perf_counter() - began
+        return None
+
+    def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
+        self.failure = Failure(kind, *self.id, reason, facts)
+
+    def end_input(self) -> Sequence[Barrier]:
+        """Check the input (rule 5.3); return the barriers that are ignored."""
+        aligned = self._aligned = self.input.finish()
+        if self.failure is None:  # its own comes first: an input that was cut off may well follow from it
+            self.failure = aligned.failure
+        if self.time is not None:
+            self.time.end_input(aligned.watermark, aligned.parts)
+        return aligned.stale
+
+    def ack(self, prepared: Prepared | None) -> Ack:
+        """Return what the driver is told."""
+        if prepared is None or self.failure is not None:
+            prepared = Prepared()
+        outlets = self.collector.outlets
+        return Ack(
+            self.order.attempt,
+            *self.id,
+            self.token,
+            seen=self._aligned.seen,
+            received=self._aligned.received,
+            emitted={outlet.edge.id: outlet.emitted for outlet in outlets},
+            taken={outlet.edge.id: outlet.taken for outlet in outlets if outlet.taken},
+            failed=self.failure,
+            prepared_bytes=prepared.size_bytes,
+            found_keys=prepared.found_keys,
+            snapshot=prepared.snapshot,
+            keys=prepared.keys,
+            metrics=self._metrics(),
+            committable=prepared.committable,
+            metadata=prepared.metadata,
+            left_out=prepared.left_out,
+            set_aside=prepared.set_aside,
+            trees=prepared.trees,
+            counts=prepared.counts,
+            time=None if self.time is None else self.time.report(),
+            due_ms=prepared.due_ms,
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        """Return the milliseconds of each metric; restoring state stands apart from the rest of opening."""
+        secs = {**self.secs, "open": self.secs["open"] - self.secs["restore"]}
+        return {name: round(secs[name] * 1000, 3) for name in METRICS}
+
+
+class Task(ABC):
+    """One task of one component, for as long as its slot lives. It owns the user's object and its state.
+
+    A slot makes it and calls it from one thread::
+
+        each attempt: enter -> begin -> emit, feed, resume -> end -> prepare -> keep or drop
+        between two:  resolve
+        at the end:   close
+
+    `end` and `prepare` come only if a barrier has come from every task that this one reads from (rule 5.3). What is
+    emitted is sent between the two: those that read from it need not wait until it has prepared. After anything of an
+    attempt has raised, only `drop` comes; it comes also after `begin` has raised.
+
+    A sink has no outputs: it stages in `feed`, and what it has staged goes when the attempt is dropped. Spouts and
+    streams have no inputs: they emit in `emit`.
+
+    Parameters
+    ----------
+    worker : Worker
+        The process that it runs in.
+    deployment : Deployment
+    id : TaskId
+    fresh : bool
+        Whether each attempt gets an object of the user's of its own, as if the process had been lost before it.
+
+    Attributes
+    ----------
+    attempt : TaskAttempt
+        The present one, or the last.
+
+    Raises
+    ------
+    BoltError
+        From any method of an attempt: code of the user's has raised. The transaction is rolled back and the query ends.
+    FailedException
+        This attempt fails, and is tried again.
+    FencedError
+        A newer driver has taken over.
+    StateError, OSError
+        Where the task keeps things can't be reached, or is damaged.
+    """
+
+    attempt: TaskAttempt
+    collector_class: type[TaskCollector] = TaskCollector
+
+    def __init__(self, worker: Worker, deployment: Deployment, id: TaskId, *, fresh: bool = False) -> None:
+        self.worker, self.deployment, self.id = worker, deployment, id
+        self.component = deployment.plan.components[id.component]
+        self._fresh = fresh
+        self._object: Any = None
+        """The user's bolt or spout, opened."""
+
+    def enter(self, order: RunOrder, token: str, outlets: Sequence[Outlet], outbox: Outbox) -> None:
+        """Enter an attempt: from now on tasks before it in its slot may bring it rows."""
+        plan, id, part = self.deployment.plan, self.id, self.component
+        operator, root_type = part.operator, plan.root_types.get(id.component)
+        trees = None
+        if root_type is not None:
+            trees = Trees(
+                id.component,
+                by_hand=may_hold(operator),
+                acker=ACKER in plan.components,
+                tracing=self.deployment.config["topology.trace"],
+                kept=keeps_until_end(operator),
+                loose=[] if root_type == ROOTS else LOOSE_ROOT,
+            )
+        time = TaskTime(plan, id, order.clock_ms) if id.component in plan.timed else None
+        is_tracked = trees is not None and part.kind is ComponentKind.BOLT
+        collector = self.collector_class(
+            id.component,
+            part.outputs,
+            outlets,
+            order.attempt,
+            part.kind,
+            anchoring=anchors_by_hand(operator),
+            trees=trees,
+            root_type=root_type,
+            times={} if time is None else time.emitted,
+            guard=CallGuard() if part.on_error is not OnError.FAIL or is_tracked else None,
+        )
+        input = Alignment(*id, order.attempt, plan.channels(*id))
+        self.attempt = TaskAttempt(self.deployment, id, order, token, collector, outbox, input, trees, time)
+
+    # ---- the steps of an attempt
+
+    def begin(self) -> None:
+        self.worker.raise_late(self.deployment, self.id)
+        if self.attempt.time is not None:
+            self.attempt.time.open(self.attempt.order.time(self.id))
+
+    def emit(self) -> bool:
+        """Emit what needs no input; True if it has paused, until `resume`."""
+        return False
+
+    @abstractmethod
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Take rows that have come along `edge`; True if it has paused among them, until `resume`.
+
+        It must pause, and soon, when the outbox is ``pressing``: what is emitted can't leave the process before.
+        """
+
+    def resume(self) -> bool:
+        """Go on after a pause; True if it has paused again."""
+        return False
+
+    def flush(self) -> None:
+        with self._hook("emit"):
+            self.attempt.collector.flush()
+
+    def end(self) -> None:
+        """Emit what comes at the end of the input."""
+        return
+
+    def emit_last(self) -> None:
+        """Send on everything that it has emitted: nothing more may come."""
+        with self._hook("emit"):
+            self.attempt.collector.finish()
+
+    @abstractmethod
+    def prepare(self) -> Prepared:
+        """Prepare: the input has come whole. What is prepared is durable when this returns, and invisible.
+
+        It may never take the place of what another run of this task has prepared (rule 4.1).
+        """
+
+    def prepare_checked(self) -> Prepared:
+        """Prepare, and refuse what no ack may carry, and rows that nobody has sent."""
+        prepared = self.prepare()
+        prepared.check_size(self.id)
+        self.attempt.collector.refuse_late(partial(self.worker.keep_late, self.deployment, self.id))
+        return prepared
+
+    # ---- the end of an attempt, and what comes between two
+
+    def leave(self, *, done: bool) -> None:
+        """Leave the attempt, and raise nothing; `done`: its slot has come to the end of it."""
+        attempt = self.attempt
+        attempt.collector.close()
+        attempt.inbox.close()
+        if done and attempt.failure is None:
+            self.keep()
+        else:  # a bolt that has failed may hold half of a transaction in its attributes
+            self.drop(acked=attempt.acked)
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Keep for the next attempt what came through this one."""
+
+    @abstractmethod
+    def drop(self, *, acked: bool) -> None:
+        """Release what the attempt holds: it has failed, or its slot has gone no further.
+
+        Nobody will ever name what it has staged, unless it is `acked`: the driver may have decided.
+        """
+
+    def close(self) -> None:
+        """Release everything: the slot ends."""
+        self._close_object()
+
+    def forget_object(self) -> None:
+        """Do as a process that dies, which closes nothing of the user's."""
+        self._object = None
+
+    def resolve(self, order: TaskResolution) -> Report:
+        """Commit what was prepared, or roll it back; whatever goes wrong is reported, never raised.
+
+        First the bolt's hook, then the store: a store that is committed can't be told again what the hook may still
+        refuse. Both may have been done before, by this driver or another one, so both must be repeatable.
+        """
+        try:
+            # Rule 1.7: a record of before may name a task whose bolt has lost its hook; its store is told all the same.
+            if overrides(type(self.component.operator), HOOKS[order.resolution]):
+                self._call_hook(order)
+            lazy = self.worker.provider(self.deployment).capabilities.lazy_commit
+            if order.resolution is Resolution.COMMIT and not lazy:
+                # Rule 4.8: opened at the version before. The server may have this one already, from a try before this.
+                state = order.state(self.id)
+                store = self._store_of(order, state.previous)
+                try:
+                    store.commit(order.attempt.txid, state.version.token)
+                finally:
+                    store.close()
+        except FencedError as error:  # this driver ends, and its successor carries the decision out (rule 6.5)
+            return Report(*self.id, error.message, FailureKind.FENCED)
+        except BoltError as error:
+            # No further try would mend a hook that changes state where it can't (rule 7.2); all else is tried for ever
+            # (6.11).
+            kind = FailureKind.MISUSE if isinstance(error.__cause__, StatePhaseError) else FailureKind.BOLT
+            return Report(*self.id, error.message, kind, error.data)
+        except FailedException as error:
+            return Report(*self.id, error.message, FailureKind.BOLT)
+        except Exception as error:  # noqa: BLE001 - a provider's client raises what it likes
+            return Report(*self.id, f"{type(error).__name__}: {error}", FailureKind.STORE)
+        return Report(*self.id)
+
+    def _call_hook(self, order: TaskResolution) -> None:
+        txid = order.attempt.txid
+        bolt = open_object(self.deployment, self.id, order.attempt)  # rule 7.2: never the one that executes
+        state, opened = None, partial(self._store_of, order)
+        try:
+            state = view_of(
+                self.deployment, self.id, bolt, txid, opened, read_only=True, clock_ms=order.clock_ms
+            )  # fmt: skip
+            init_state(self.id, bolt, state, txid)
+            with hook(self.id, HOOKS[order.resolution], txid):
+                if order.resolution is Resolution.COMMIT:
+                    bolt.preCommit(txid)
+                else:
+                    bolt.preRollback()
+        finally:
+            if state is not None:
+                lent.close(state)
+            close_object(bolt)
+
+    # ---- the user's object, and the store
+
+    def _opened_object(self) -> Any:
+        """Return the user's object: the one of the attempt before, if that has kept it, or a new one."""
+        if self._object is None:
+            self._object = open_object(self.deployment, self.id, *self.attempt.moment)
+        else:
+            context_of(self._object).enter(*self.attempt.moment)
+        return self._object
+
+    def _close_object(self) -> None:
+        made, self._object = self._object, None
+        if made is not None:
+            close_object(made)
+
+    def open_store(self) -> StateStore:
+        """Open the task's state at the version that the order names; the driver is shown that it takes its time."""
+        began = time.perf_counter()
+        marker = f"{self.id.component}-{self.id.task}-{self.attempt.token}"
+        with restoring.restoring(self.deployment.storage, marker):
+            store = self._store_of(self.attempt.order)
+        self.attempt.secs["restore"] = time.perf_counter() - began
+        return store
+
+    def _store_of(self, order: TaskOrder, version: Version | None = None) -> StateStore:
+        context = self.deployment.state_context(order, self.id, version=version)
+        return open_store(self.worker.provider(self.deployment), self.deployment.namespace(*self.id), context)
+
+    def _hook(self, name: str) -> AbstractContextManager[None]:
+        return hook(self.id, name, self.attempt.txid, self.component.kind)
