@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType, _load_from_socket
 
@@ -77,6 +78,16 @@ def runs_query(session: SparkSession, query_id: str) -> bool:
     """Tell whether a streaming query with this id runs in any session of the application."""
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return bool(running.containsKey(_jvm(session.sparkContext).java.util.UUID.fromString(query_id)))
+
+
+def has_read_all(query: StreamingQuery) -> bool:
+    """Tell whether a streaming query that has ended did so since its source had nothing more; else it was stopped.
+
+    Its last trigger has then asked its sources to the end, without a batch.
+    """
+    last = query._jsq.streamingQuery().getLatestExecutionContext()
+    looked = all(last.getDuration(name).isDefined() for name in ("latestOffset", "triggerExecution"))
+    return looked and not last.isCurrentBatchConstructed()
 
 
 def deny_log_lines(context: SparkContext, pattern: str) -> None:
@@ -471,6 +482,15 @@ def ended_jobs(context: SparkContext, tag: str) -> Mapping[int, Sequence[int]] |
     if not jobs or any(str(job.status()) not in ("SUCCEEDED", "FAILED") for job in jobs):
         return None
     return {int(job.jobId()): _numbers(context, job.stageIds()) for job in jobs}
+
+
+def tasks_run(context: SparkContext, tag: str) -> bool:
+    """Tell whether any task of the jobs with `tag` runs now, as far as the status store has heard."""
+    tracker = _scala(context).statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in _numbers(context, tracker.getJobIdsForTag(tag))]
+    stages = [stage for job in jobs if job.isDefined() for stage in _numbers(context, job.get().stageIds())]
+    found = [tracker.getStageInfo(stage) for stage in stages]
+    return any(stage.isDefined() and stage.get().numActiveTasks() > 0 for stage in found)
 
 
 def stage_tries(context: SparkContext, stage: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ BATCH_PROPERTY = "statefx.batch"
 
 _PATIENCE_SECS = 0.5
 """How long a job may go on that nobody needs any more."""
+
+SLOTS_SECS = 5.0
+"""How long no task of a job may have begun until that is shown: it waits for slots, for as long as others hold them."""
+
+_WAITS = (
+    "staging waits for slots: no task of the job that reads the DataFrames has run for {secs:.0f} s. Other queries or "
+    "jobs of this session hold all slots, or an executor is lost: end what is not needed, or give the session more "
+    "executors, or cores (slots are threads there, not cores)"
+)
 
 _STATUS_POLLS = 500
 _STATUS_POLL_SECS = 0.01
@@ -129,6 +139,8 @@ class Stager:
         Of the united frame.
     storage : Storage
         Where parts are written; all tasks see it.
+    checkpoint : Storage
+        Where drivers on a cluster have written theirs.
     generation : int
         Of the driver; names of files begin with it (rule 15.4).
     labels : Labels
@@ -148,6 +160,7 @@ class Stager:
         plan: Plan,
         columns: Sequence[str],
         storage: Storage,
+        checkpoint: Storage,
         generation: int,
         labels: Labels,
         progress: Progress,
@@ -157,7 +170,7 @@ class Stager:
         stopping: threading.Event,
     ) -> None:
         self._function = StageRows(storage, plan.streams, plan.timings)
-        self._columns, self._storage = columns, storage
+        self._columns, self._storage, self._checkpoint = columns, storage, checkpoint
         self._prefix = f"{FOLDER}{generation}-"
         self._labels, self._progress = labels, progress
         self._slots = slots
@@ -178,6 +191,17 @@ class Stager:
         """Whether a job of its holds slots, or waits for some."""
         return not self._idle.is_set()
 
+    @property
+    def holds_slots(self) -> bool:
+        """Whether a job of its holds slots, which it gives back when it has ended."""
+        return self.is_busy and self._tasks_run()
+
+    def _tasks_run(self) -> bool:
+        try:
+            return internals.tasks_run(self._context, self._tag)
+        except (Py4JError, AttributeError):  # the session is being stopped: its context has no JVM any more
+            return False
+
     def cancel(self) -> None:
         """End the job under way; by any thread."""
         context = self._context
@@ -192,10 +216,12 @@ class Stager:
             self._storage.delete([part.name for part in parts if part.name])
 
     def sweep(self) -> None:
-        """Delete what drivers before this one have left (rule 15.4)."""
-        with contextlib.suppress(OSError):
-            names = [each.name for each in self._storage.list(FOLDER) if not each.name.startswith(self._prefix)]
-            self._storage.delete(name for name in names if _generation(name) < _generation(self._prefix))
+        """Delete what drivers before this one have left, also where they ran on a cluster (rule 15.4)."""
+        own = _generation(self._prefix)
+        for storage in {each.url: each for each in (self._storage, self._checkpoint)}.values():
+            with contextlib.suppress(OSError):
+                names = [each.name for each in storage.list(FOLDER)]
+                storage.delete(name for name in names if _generation(name) < own)
 
     def stage(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
         """Return the rows of `frame` in parts, which are there for `txid`.
@@ -257,7 +283,8 @@ class Stager:
                 own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {stem}")
                 # Not into more partitions than there are slots left: a run that begins needs the others at once.
                 mapped = self._mapped(frame.coalesce(max(1, self._slots())))
-                rows = with_open_workers(lambda: internals.collected(mapped, "part"))
+                with self._showing_waits(txid):
+                    rows = with_open_workers(lambda: internals.collected(mapped, "part"))
                 if internals.has_shuffles(frame) and self._ran_again():
                     raise JobFailedError("a stage of the job had to be run again: rows of two runs may be mixed")
                 parts = [StagedPart.unpack(row) for row in rows]
@@ -276,6 +303,31 @@ class Stager:
                 self._drop(stem)
             self._idle.set()
         return parts
+
+    @contextlib.contextmanager
+    def _showing_waits(self, txid: int) -> Iterator[None]:
+        """While the block runs a job, show whether that waits for slots; Spark itself has no limit for it."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            began, waits = time.monotonic(), False
+            while not ended.wait(SLOTS_SECS):
+                waited, waits = waits, not self._tasks_run()
+                reason = _WAITS.format(secs=time.monotonic() - began) if waits else ""
+                if waits and not waited:
+                    logger.warning("transaction %d: %s", txid, reason)
+                if waits or waited:
+                    self._progress.away(txid, reason)
+            if waits:
+                self._progress.away(txid, "")
+
+        watching = threading.Thread(target=watch, name="statefx-staging", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
 
     def _drop(self, stem: str) -> None:
         """Delete what a job that failed has written; what its tasks still write is deleted by the next start."""
