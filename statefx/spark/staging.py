@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -194,11 +194,11 @@ class Stager:
     @property
     def holds_slots(self) -> bool:
         """Whether a job of its holds slots, which it gives back when it has ended."""
-        return self.is_busy and self._tasks_run()
+        return self.is_busy and self._asks_jvm(internals.tasks_run)
 
-    def _tasks_run(self) -> bool:
+    def _asks_jvm(self, question: Callable[[Any, str], bool]) -> bool:
         try:
-            return internals.tasks_run(self._context, self._tag)
+            return question(self._context, self._tag)
         except (Py4JError, AttributeError):  # the session is being stopped: its context has no JVM any more
             return False
 
@@ -281,11 +281,18 @@ class Stager:
                 context.addJobTag(self._tag)
                 self._labels.name_staging(own, txid)
                 own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {stem}")
+                has_shuffles = internals.has_shuffles(frame)
+                kept = internals.stages_kept(frame) if has_shuffles else set()
+                if kept is None:
+                    raise JobFailedError(
+                        "a part of a cache, or of a shuffle, that the DataFrame stands on is lost: computed again, it "
+                        "may have other rows than the rest"
+                    )
                 # Not into more partitions than there are slots left: a run that begins needs the others at once.
                 mapped = self._mapped(frame.coalesce(max(1, self._slots())))
                 with self._showing_waits(txid):
                     rows = with_open_workers(lambda: internals.collected(mapped, "part"))
-                if internals.has_shuffles(frame) and self._ran_again():
+                if has_shuffles and self._ran_again(kept):
                     raise JobFailedError("a stage of the job had to be run again: rows of two runs may be mixed")
                 parts = [StagedPart.unpack(row) for row in rows]
         except (AnalysisException, StatefxError):
@@ -310,16 +317,17 @@ class Stager:
         ended = threading.Event()
 
         def watch() -> None:
-            began, waits = time.monotonic(), False
+            began, waits = time.monotonic(), 0
             while not ended.wait(SLOTS_SECS):
-                waited, waits = waits, not self._tasks_run()
-                reason = _WAITS.format(secs=time.monotonic() - began) if waits else ""
-                if waits and not waited:
-                    logger.warning("transaction %d: %s", txid, reason)
-                if waits or waited:
+                waits = waits + 1 if self._asks_jvm(internals.waits_for_slots) else 0
+                reason = _WAITS.format(secs=time.monotonic() - began)
+                if waits > 1:  # once, it may have been between two tasks
                     self._progress.away(txid, reason)
-            if waits:
-                self._progress.away(txid, "")
+                if waits == 2:
+                    logger.warning("transaction %d: %s", txid, reason)
+                if not waits:
+                    self._progress.away(txid, "")
+            self._progress.away(txid, "")
 
         watching = threading.Thread(target=watch, name="statefx-staging", daemon=True)
         watching.start()
@@ -334,16 +342,19 @@ class Stager:
         with contextlib.suppress(OSError):
             self._storage.delete([each.name for each in self._storage.list(stem)])
 
-    def _ran_again(self) -> bool:
-        """Tell whether any stage of the job ran more than once: what it wrote may mix rows of both (rule 15.1)."""
+    def _ran_again(self, kept: Collection[int]) -> bool:
+        """Tell whether any stage of the job ran more than once: what it wrote may mix rows of both (rule 15.1).
+
+        Of the stages `kept`, jobs before it had run, and what these have left was lost since.
+        """
         for _ in range(_STATUS_POLLS):
             jobs = internals.ended_jobs(self._context, self._tag)
             if jobs is not None:
-                return any(self._job_ran_again(job, stages) for job, stages in jobs.items())
+                return any(self._job_ran_again(job, stages, kept) for job, stages in jobs.items())
             self._stopping.wait(_STATUS_POLL_SECS)
         raise JobFailedError(_STAGES_UNKNOWN)
 
-    def _job_ran_again(self, job: int, stages: Sequence[int]) -> bool:
+    def _job_ran_again(self, job: int, stages: Sequence[int], kept: Collection[int]) -> bool:
         """Tell whether any stage of a job that has ended ran more than once.
 
         A full store forgets stages, and those first that a job passed over, however new they are. So a stage that is
@@ -351,6 +362,9 @@ class Stager:
         """
         tries = [internals.stage_tries(self._context, stage) for stage in stages]
         if any(each is not None and each > 1 for each in tries):
+            return True
+        ran = [stage for stage, each in zip(stages, tries, strict=True) if each]
+        if kept and any(internals.rdd_of_stage(self._context, stage) in kept for stage in ran):
             return True
         if None in tries:
             completed = internals.stages_completed(self._context, job)

@@ -248,6 +248,30 @@ def test_shuffles_of_a_frame_are_seen(spark, place):
     assert not internals.has_shuffles(plain.filter("id > 1"))
 
 
+def test_stages_that_a_frame_keeps_are_whole_or_not(spark, context):
+    """What a lost executor takes along is taken away here."""
+    shuffled = spark.sparkContext.parallelize([(n, n) for n in range(8)], 2).partitionBy(2)
+    frame = spark.createDataFrame(shuffled, "a int, b int")
+    assert internals.stages_kept(frame) == set(), "nothing is there, nothing can be mixed"
+    frame.foreach(len)
+    (stage,) = internals.stages_kept(frame)
+    outputs = internals._map_outputs(context)
+    shuffle = max(number for number in range(1000) if outputs.containsShuffle(number))
+    status = outputs.shuffleStatuses().apply(shuffle)
+    places = [each.location() for each in status.mapStatuses()]
+    status.removeMapOutput(0, places[0])
+    assert internals.stages_kept(frame) is None, "a half of it is lost"
+    status.removeMapOutput(1, places[1])
+    assert internals.stages_kept(frame) == set()
+    cached = frame.cache().filter("a >= 0")
+    cached.foreach(len)
+    assert internals.stages_kept(cached) == {stage}
+    status.removeMapOutput(0, places[0])
+    assert internals.stages_kept(cached) == {stage}, "a whole cache needs none, and may not get any"
+    frame.unpersist()
+    assert internals.stages_kept(frame) is None
+
+
 # ---- jobs
 
 
