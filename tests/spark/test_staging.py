@@ -1,12 +1,15 @@
 """The job that stages rows of DataFrames: what it leaves behind, what it waits for, and who starts it again."""
 
+import contextlib
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql.functions import udf
+from pyspark.util import InheritableThread
 
 from statefx import StatefulBolt, TopologyBuilder, isTick, submit
 from statefx.coordinator.log import read_state
@@ -121,33 +124,50 @@ def test_parts_of_older_drivers_are_deleted_in_the_checkpoint_too(spark, place):
     assert sorted(left) == ["2-part.arrow", "3-part.arrow"], "those of the driver itself, and of a newer one, stay"
 
 
-def test_a_job_that_waits_for_slots_is_shown(spark, place, monkeypatch, caplog):
+@pytest.fixture
+def taken(spark):
+    """Take all slots that topologies leave, until the block ends."""
+
+    @contextlib.contextmanager
+    def take():
+        context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
+        free = internals.task_slots(context) - held_slots()
+        sleeping = spark.range(0, free, 1, free).selectExpr("java_method('java.lang.Thread', 'sleep', 600000L)")
+
+        def sleep():
+            context.setJobGroup("taken", "takes all slots", interruptOnCancel=True)
+            with contextlib.suppress(PySparkException, Py4JJavaError):
+                sleeping.collect()
+
+        def running():
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("taken")]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            return sum(stage.numActiveTasks for stage in stages if stage)
+
+        thread = InheritableThread(target=sleep)
+        thread.start()
+        try:
+            wait_for(lambda: running() == free, "all slots to be taken")
+            yield
+        finally:
+            context.cancelJobGroup("taken")
+            thread.join()
+
+    return take
+
+
+def test_a_job_that_waits_for_slots_is_shown(spark, place, taken, monkeypatch, caplog):
     monkeypatch.setattr(staging, "SLOTS_SECS", 0.2)
     feed(place / "in", a=["x"])
     query = submit(counting(lines_of(spark, place / "in")), spark, place / "ck")
     query.processAllAvailable()
-    context, go = spark.sparkContext, place / "go"
-    free = internals.task_slots(context) - held_slots()
-    work = context.parallelize(range(free), free)
-    taken = threading.Thread(target=lambda: work.foreach(lambda number: hold(place, number)))
-    taken.start()
-    try:
-        wait_for(lambda: len(list(place.glob("held-*"))) == free, "all slots to be taken")
+    with taken():
         feed(place / "in", b=["y"])
         stuck = wait_for(lambda: query.status.get("stuck"), "the job to wait")
         assert (stuck["phase"], stuck["txid"]) == ("PLANNING", 2)
         assert stuck["reason"].startswith("staging waits for slots: no task of the job")
         assert "transaction 2: staging waits for slots" in caplog.text
-    finally:
-        go.touch()
-        taken.join()
     query.processAllAvailable()
     assert "stuck" not in query.status
     query.stop()
     assert state(place / "ck", "count") == {"x": 1, "y": 1}
-
-
-def hold(place, number):
-    """Hold a slot, until it is said to go on."""
-    (place / f"held-{number}").touch()
-    wait_for((place / "go").exists, "the sign to go on")
