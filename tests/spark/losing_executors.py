@@ -259,6 +259,7 @@ def main(work, *names):
     )
     for name in names:
         play, checksums = PLAYS[name]
+        spark.catalog.clearCache()  # a cache of one play would be another one's too, as its plan is the same
         folder = Path(work, name.replace(" ", "-"))
         folder.mkdir()
         for key in ("enabled", "enableFullRetryOnMismatch"):
