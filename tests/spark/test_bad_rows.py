@@ -14,7 +14,7 @@ ALL = {"execute": 2, "emit": 4, "commit": 6}
 """Where drivers are killed: among the rows, in a call that is about to be undone, and behind the decision; from which
 transaction on."""
 
-INPUTS = ("spouts", "frames")
+ENGINES = {"spouts": "pipelined", "frames": "jobs"}
 
 
 @pytest.fixture
@@ -46,8 +46,9 @@ def expected():
     return balances, log
 
 
-def check_calm(place, said):
+def check_calm(place, said, inputs):
     """Whether all is there as a plain recount says; return what is."""
+    assert said["engine"] == ENGINES[inputs]
     assert said["aside"] == len(BAD)
     calm = left(place)
     balances, log = expected()
@@ -60,7 +61,7 @@ def check_calm(place, said):
 
 @pytest.mark.soak
 def test_a_worker_is_killed_and_each_letter_is_there_once(played, place):
-    calm = check_calm(place / "calm", played("calm"))
+    calm = check_calm(place / "calm", played("calm"), "spouts")
     (place / "killed").mkdir()
     Places(place / "killed").kill("emit", 7)
     played("killed")
@@ -69,9 +70,9 @@ def test_a_worker_is_killed_and_each_letter_is_there_once(played, place):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("inputs", ENGINES)
 def test_drivers_and_workers_are_killed_and_each_letter_is_there_once(start, place, inputs):
-    calm = check_calm(place / "calm", start("calm", inputs).end())
+    calm = check_calm(place / "calm", start("calm", inputs).end(), inputs)
     (place / "killed").mkdir()
     places = Places(place / "killed")
     for generation, (phase, txid) in enumerate(ALL.items(), 1):

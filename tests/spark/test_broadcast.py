@@ -31,7 +31,8 @@ def failing(place):
 
 @pytest.mark.soak
 def test_every_row_is_judged_by_the_rules_of_its_transaction(player, place, failing):
-    player.play("tests.spark.ruling", place, seed=3, pending=3)
+    said = player.play("tests.spark.ruling", place, seed=3, pending=3)
+    assert said["engine"] == "pipelined"
     assert outcome(place) == expected(3)
 
 
