@@ -167,6 +167,9 @@ def test_a_job_that_waits_for_slots_is_shown(spark, place, taken, monkeypatch, c
         assert (stuck["phase"], stuck["txid"]) == ("PLANNING", 2)
         assert stuck["reason"].startswith("staging waits for slots: no task of the job")
         assert "transaction 2: staging waits for slots" in caplog.text
+        stager = query._feed._stager
+        assert stager.is_busy
+        assert not stager.holds_slots, "a run that finds no slots does not wait for its end"
     query.processAllAvailable()
     assert "stuck" not in query.status
     query.stop()
