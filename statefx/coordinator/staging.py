@@ -118,8 +118,9 @@ class StagedSource:
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         state = self.log.state
-        self.planned = state.planned
-        """What the first batch reads, if that was begun before."""
+        self._planned = state.planned
+        """What the first batch reads, if that was begun before. Not what the log says later: a tick that is rolled back
+        is planned there too, and Spark plans no batch for it."""
         self._upcoming = state.committed if state.planned is None else state.planned.batch_id
 
     # ---- what stages
@@ -128,6 +129,16 @@ class StagedSource:
     def upcoming(self) -> int:
         """The id of the batch that Spark plans next."""
         return self._upcoming
+
+    def expects(self, input: StreamInput) -> bool:
+        """Tell whether a batch is the next one; one that was begun before has to read the same (rule 3.7).
+
+        By its number alone, the batch of another query, or of a folder that somebody has put back, would be taken for
+        the one that an attempt has begun to read.
+        """
+        planned = self._planned
+        is_planned = planned is None or planned.batch_id != input.batch_id or input.is_batch_of(planned)
+        return input.batch_id == self._upcoming and is_planned
 
     @property
     def txid(self) -> int:
@@ -184,9 +195,10 @@ class StagedSource:
 
     @property
     def is_read(self) -> bool:
-        """Whether all that was handed over is committed."""
+        """Whether all that was handed over is committed, by this source: what it leaves over, another one reads."""
         with self._changed:
-            return not self._waiting and max(self._begun, default=0) <= self.log.state.committed
+            is_committed = max(self._begun, default=0) <= self.log.state.committed
+            return is_committed and not self._waiting and not self._is_over
 
     # ---- the loop
 

@@ -7,6 +7,7 @@ source again (rule 15). So nothing here waits for a disk.
 from __future__ import annotations
 
 import base64
+import errno
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,10 @@ INLINE_BYTES_MAX = 32 << 10
 
 PART_BYTES = 64 << 20
 """After which another part is begun: a task that writes, or reads, holds one of them in memory."""
+
+
+_DAMAGED = {errno.EIO, errno.EBADMSG, errno.ESTALE}
+"""What a file system says of a file that no later try will read either."""
 
 
 class PartLostError(Exception):
@@ -125,7 +130,15 @@ class PartWriter:
 
 
 def read_part(storage: Storage, told: Json) -> Iterator[pa.RecordBatch]:
-    """Yield a share of the rows of a part; PartLostError if its file is missing or damaged."""
+    """Yield a share of the rows of a part.
+
+    Raises
+    ------
+    PartLostError
+        Its file is missing or damaged.
+    OSError
+        It can't be read now; the next attempt reads the same part (rule 15.2).
+    """
     content, name, checksum, start, stop = msgspec.convert(told, tuple[str, str, str, int, int])
     if content:
         data = base64.b64decode(content)
@@ -134,6 +147,10 @@ def read_part(storage: Storage, told: Json) -> Iterator[pa.RecordBatch]:
             data = storage.read(name)
         except FileNotFoundError as error:
             raise PartLostError(f"{storage.url}/{name} is missing") from error
+        except OSError as error:
+            if error.errno in _DAMAGED:
+                raise PartLostError(f"{storage.url}/{name} is damaged: {error}") from error
+            raise
         if xxh3_128(data).hexdigest() != checksum:
             raise PartLostError(f"{storage.url}/{name} is damaged")
     first = 0

@@ -33,7 +33,7 @@ from statefx.plan.levels import Plan
 from statefx.protocol.records import BatchInput, StreamInput
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.compaction import DEFAULT, SETTING
-from statefx.spark.internals import deny_log_lines, is_stopped, lets_go
+from statefx.spark.internals import deny_log_lines, has_read_all, is_stopped, lets_go
 from statefx.spark.pipelined.engine import PipelinedEngine
 from statefx.spark.staging import Stager
 
@@ -202,6 +202,11 @@ class StreamFeed:
                     _stop(query)
                     raise StoppedError("the SparkContext was stopped")
             self._check_newest()  # another driver in this session ends Spark's query without an error
+            if self._close_time and not has_read_all(query):
+                raise InputError(
+                    "Spark's own query was stopped, not by this topology's query (as by spark.streams): a part of the "
+                    "input is not read, so event time is not closed. Nothing is lost: submit again"
+                )
             source.end()
         except StreamingQueryException as failure:
             error = self._input_error(failure)
@@ -255,7 +260,7 @@ class StreamFeed:
                 if query.isActive:
                     while not (source.is_read or source.is_over or ended.wait(_POLL_SECS)):
                         pass
-                    if source.is_read and not source.is_over:  # else it is read again, or has ended
+                    if source.is_read:  # else it is read again, or has ended
                         return
             ended.wait(_POLL_SECS)  # it is started again, or has ended
 
@@ -312,11 +317,7 @@ class StreamFeed:
     def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery, source: StagedSource) -> bool:
         """Stage a batch and hand it over; False if nobody wants it."""
         batch = self._checkpoint.batch(query.id, batch_id)
-        # Rule 3.7: query and offsets are equal too. By its number alone the batch of another query, or of a folder that
-        # somebody has put back, would be taken for the one that an attempt has begun to read.
-        planned = source.planned
-        is_planned = planned is None or planned.batch_id != batch_id or batch.is_batch_of(planned)
-        if batch_id == source.upcoming and is_planned:
+        if source.expects(batch):
             self._engine.open()  # it begins while the rows are staged
             with contextlib.suppress(StoppedError):
                 parts = self._stager.stage(frame, source.txid, lambda: not source.is_over)

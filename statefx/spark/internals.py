@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType, _load_from_socket
 
@@ -77,6 +78,16 @@ def runs_query(session: SparkSession, query_id: str) -> bool:
     """Tell whether a streaming query with this id runs in any session of the application."""
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return bool(running.containsKey(_jvm(session.sparkContext).java.util.UUID.fromString(query_id)))
+
+
+def has_read_all(query: StreamingQuery) -> bool:
+    """Tell whether a streaming query that has ended did so since its source had nothing more; else it was stopped.
+
+    Its last trigger has then asked its sources to the end, without a batch.
+    """
+    last = query._jsq.streamingQuery().getLatestExecutionContext()
+    looked = all(last.getDuration(name).isDefined() for name in ("latestOffset", "triggerExecution"))
+    return looked and not last.isCurrentBatchConstructed()
 
 
 def deny_log_lines(context: SparkContext, pattern: str) -> None:
@@ -334,6 +345,50 @@ def keeps_shuffles(frame: DataFrame) -> bool:
     return any(map(_stands_on_shuffles, _leaves(frame._jdf.queryExecution().withCachedData())))
 
 
+def stages_kept(frame: DataFrame) -> set[int] | None:
+    """Return the stages, by their RDDs, of which a job over `frame` reads what jobs before it have left.
+
+    None: of one of these a part is lost, so the job would mix it with what is computed again. Where a whole cache or
+    shuffle is there, nothing that it comes from is needed, and none of it may run.
+    """
+    inner = _scala(frame.sparkSession.sparkContext)
+    cached = {info.id(): info.numCachedPartitions() / info.numPartitions() for info in inner.getRDDStorageInfo()}
+    outputs = _map_outputs(frame.sparkSession.sparkContext)
+    kept: set[int] = set()
+
+    def is_whole(rdd: Any, share: float) -> bool:
+        """Look at what `rdd` comes from, of which so large a share is cached."""
+        share = max(share, cached.get(rdd.id(), 0.0))
+        dependencies = rdd.dependencies()
+        for dependency in (dependencies.apply(at) for at in range(dependencies.size())):
+            before, share_before = dependency.rdd(), share
+            if _kind(dependency) == "ShuffleDependency":
+                lacking = before.getNumPartitions() - outputs.getNumAvailableOutputs(dependency.shuffleId())
+                if share == 1 or not lacking:
+                    kept.add(before.id())
+                    share_before = 1.0
+                elif share or lacking < before.getNumPartitions():
+                    return False
+            if not is_whole(before, share_before):
+                return False
+        return True
+
+    leaves = _leaves(frame._jdf.queryExecution().withCachedData())
+    rdds = [_rdd_of(leaf) for leaf in leaves if _stands_on_shuffles(leaf)]
+    return kept if all(is_whole(rdd, 0.0) for rdd in rdds) else None
+
+
+def _map_outputs(context: SparkContext) -> Any:
+    """Return what knows where the files of shuffles are; as a field, since py4j fails over a method of SparkEnv's."""
+    field = _jvm(context).java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("mapOutputTracker")
+    field.setAccessible(True)
+    return field.get(_scala(context).env())
+
+
+def _rdd_of(leaf: Any) -> Any:
+    return leaf.rdd() if _kind(leaf) == "LogicalRDD" else leaf.cacheBuilder().cachedColumnBuffers()
+
+
 def has_shuffles(frame: DataFrame) -> bool:
     """Tell whether a job over `frame` has more than one stage, or reads what such a one has left."""
     if keeps_shuffles(frame):
@@ -349,7 +404,12 @@ def _stands_on_shuffles(leaf: Any) -> bool:
     if kind == "LogicalRDD":
         lineage = str(leaf.rdd().toDebugString())
         return any(rdd in lineage for rdd in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
-    return kind == "InMemoryRelation" and "Exchange" in str(leaf.cacheBuilder().cachedPlan().toString())
+    if kind != "InMemoryRelation":
+        return False
+    cache = leaf.cacheBuilder()
+    return "Exchange" in str(cache.cachedPlan().toString()) or any(
+        map(_stands_on_shuffles, _leaves(cache.logicalPlan()))
+    )
 
 
 def _kind(node: Any) -> str:
@@ -473,6 +533,27 @@ def ended_jobs(context: SparkContext, tag: str) -> Mapping[int, Sequence[int]] |
     return {int(job.jobId()): _numbers(context, job.stageIds()) for job in jobs}
 
 
+def tasks_run(context: SparkContext, tag: str) -> bool:
+    """Tell whether any task of the jobs with `tag` runs now, as far as the status store has heard."""
+    return any(stage.numActiveTasks() > 0 for stage in _stages(context, tag))
+
+
+def waits_for_slots(context: SparkContext, tag: str) -> bool:
+    """Tell whether the jobs with `tag` have tasks to run, and none of them runs."""
+    stages = list(_stages(context, tag))
+    left = any(stage.submissionTime() > 0 and stage.numCompletedTasks() < stage.numTasks() for stage in stages)
+    return left and not any(stage.numActiveTasks() > 0 for stage in stages)
+
+
+def _stages(context: SparkContext, tag: str) -> Iterator[Any]:
+    tracker = _scala(context).statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in _numbers(context, tracker.getJobIdsForTag(tag))]
+    for job in jobs:
+        if job.isDefined():
+            found = [tracker.getStageInfo(stage) for stage in _numbers(context, job.get().stageIds())]
+            yield from (stage.get() for stage in found if stage.isDefined())
+
+
 def stage_tries(context: SparkContext, stage: int) -> int | None:
     """Return how often a stage was begun: 0 if a job passed over it, None if the status store has forgotten it."""
     try:
@@ -481,6 +562,11 @@ def stage_tries(context: SparkContext, stage: int) -> int | None:
         return None
     tries = int(info.currentAttemptId()) + 1
     return tries if tries > 1 or info.submissionTime() > 0 else 0
+
+
+def rdd_of_stage(context: SparkContext, stage: int) -> int:
+    """Return the RDD that a stage has computed last; its other ones are of stages before it, or were on the way."""
+    return int(_scala(context).statusStore().lastStageAttempt(stage).rddIds().apply(0))
 
 
 def stages_completed(context: SparkContext, job: int) -> int | None:

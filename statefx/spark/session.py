@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -73,5 +74,5 @@ def hint(spark: SparkSession, *, streaming: bool) -> None:
 
 
 def is_local(context: Any) -> bool:
-    """Tell whether the workers run on the driver's machine."""
-    return str(context.master).startswith("local")
+    """Tell whether tasks run in the driver's own JVM; ``local-cluster`` has executors, which come and are lost."""
+    return re.match(r"local($|\[)", str(context.master)) is not None

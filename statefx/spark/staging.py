@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -45,6 +46,15 @@ BATCH_PROPERTY = "statefx.batch"
 
 _PATIENCE_SECS = 0.5
 """How long a job may go on that nobody needs any more."""
+
+SLOTS_SECS = 5.0
+"""How long no task of a job may have begun until that is shown: it waits for slots, for as long as others hold them."""
+
+_WAITS = (
+    "staging waits for slots: no task of the job that reads the DataFrames has run for {secs:.0f} s. Other queries or "
+    "jobs of this session hold all slots, or an executor is lost: end what is not needed, or give the session more "
+    "executors, or cores (slots are threads there, not cores)"
+)
 
 _STATUS_POLLS = 500
 _STATUS_POLL_SECS = 0.01
@@ -128,6 +138,8 @@ class Stager:
         Of the united frame.
     storage : Storage
         Where parts are written; all tasks see it.
+    checkpoint : Storage
+        Where drivers on a cluster have written theirs.
     generation : int
         Of the driver; names of files begin with it (rule 15.4).
     labels : Labels
@@ -147,6 +159,7 @@ class Stager:
         plan: Plan,
         columns: Sequence[str],
         storage: Storage,
+        checkpoint: Storage,
         generation: int,
         labels: Labels,
         progress: Progress,
@@ -156,7 +169,7 @@ class Stager:
         stopping: threading.Event,
     ) -> None:
         self._function = StageRows(storage, plan.streams, plan.timings)
-        self._columns, self._storage = columns, storage
+        self._columns, self._storage, self._checkpoint = columns, storage, checkpoint
         self._prefix = f"{FOLDER}{generation}-"
         self._labels, self._progress = labels, progress
         self._slots = slots
@@ -177,6 +190,17 @@ class Stager:
         """Whether a job of its holds slots, or waits for some."""
         return not self._idle.is_set()
 
+    @property
+    def holds_slots(self) -> bool:
+        """Whether a job of its holds slots, which it gives back when it has ended."""
+        return self.is_busy and self._asks_jvm(internals.tasks_run)
+
+    def _asks_jvm(self, question: Callable[[Any, str], bool]) -> bool:
+        try:
+            return question(self._context, self._tag)
+        except (Py4JError, AttributeError):  # the session is being stopped: its context has no JVM any more
+            return False
+
     def cancel(self) -> None:
         """End the job under way; by any thread."""
         context = self._context
@@ -191,10 +215,12 @@ class Stager:
             self._storage.delete([part.name for part in parts if part.name])
 
     def sweep(self) -> None:
-        """Delete what drivers before this one have left (rule 15.4)."""
-        with contextlib.suppress(OSError):
-            names = [each.name for each in self._storage.list(FOLDER) if not each.name.startswith(self._prefix)]
-            self._storage.delete(name for name in names if _generation(name) < _generation(self._prefix))
+        """Delete what drivers before this one have left, also where they ran on a cluster (rule 15.4)."""
+        own = _generation(self._prefix)
+        for storage in {each.url: each for each in (self._storage, self._checkpoint)}.values():
+            with contextlib.suppress(OSError):
+                names = [each.name for each in storage.list(FOLDER)]
+                storage.delete(name for name in names if _generation(name) < own)
 
     def stage(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
         """Return the rows of `frame` in parts, which are there for `txid`.
@@ -254,10 +280,18 @@ class Stager:
                 context.addJobTag(self._tag)
                 self._labels.name_staging(own, txid)
                 own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {stem}")
+                has_shuffles = internals.has_shuffles(frame)
+                kept = internals.stages_kept(frame) if has_shuffles else set()
+                if kept is None:
+                    raise JobFailedError(
+                        "a part of a cache, or of a shuffle, that the DataFrame stands on is lost: computed again, it "
+                        "may have other rows than the rest"
+                    )
                 # Not into more partitions than there are slots left: a run that begins needs the others at once.
                 mapped = self._mapped(frame.coalesce(max(1, self._slots())))
-                rows = with_open_workers(lambda: internals.collected(mapped, "part"))
-                if internals.has_shuffles(frame) and self._ran_again():
+                with self._showing_waits(txid):
+                    rows = with_open_workers(lambda: internals.collected(mapped, "part"))
+                if has_shuffles and self._ran_again(kept):
                     raise JobFailedError("a stage of the job had to be run again: rows of two runs may be mixed")
                 parts = [StagedPart.unpack(row) for row in rows]
         except (AnalysisException, StatefxError):
@@ -276,21 +310,50 @@ class Stager:
             self._idle.set()
         return parts
 
+    @contextlib.contextmanager
+    def _showing_waits(self, txid: int) -> Iterator[None]:
+        """While the block runs a job, show whether that waits for slots; Spark itself has no limit for it."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            began, waits = time.monotonic(), 0
+            while not ended.wait(SLOTS_SECS):
+                waits = waits + 1 if self._asks_jvm(internals.waits_for_slots) else 0
+                reason = _WAITS.format(secs=time.monotonic() - began)
+                if waits > 1:  # once, it may have been between two tasks
+                    self._progress.away(txid, reason)
+                if waits == 2:
+                    logger.warning("transaction %d: %s", txid, reason)
+                if not waits:
+                    self._progress.away(txid, "")
+            self._progress.away(txid, "")
+
+        watching = threading.Thread(target=watch, name="statefx-staging", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
+
     def _drop(self, stem: str) -> None:
         """Delete what a job that failed has written; what its tasks still write is deleted by the next start."""
         with contextlib.suppress(OSError):
             self._storage.delete([each.name for each in self._storage.list(stem)])
 
-    def _ran_again(self) -> bool:
-        """Tell whether any stage of the job ran more than once: what it wrote may mix rows of both (rule 15.1)."""
+    def _ran_again(self, kept: Collection[int]) -> bool:
+        """Tell whether any stage of the job ran more than once: what it wrote may mix rows of both (rule 15.1).
+
+        Of the stages `kept`, jobs before it had run, and what these have left was lost since.
+        """
         for _ in range(_STATUS_POLLS):
             jobs = internals.ended_jobs(self._context, self._tag)
             if jobs is not None:
-                return any(self._job_ran_again(job, stages) for job, stages in jobs.items())
+                return any(self._job_ran_again(job, stages, kept) for job, stages in jobs.items())
             self._stopping.wait(_STATUS_POLL_SECS)
         raise JobFailedError(_STAGES_UNKNOWN)
 
-    def _job_ran_again(self, job: int, stages: Sequence[int]) -> bool:
+    def _job_ran_again(self, job: int, stages: Sequence[int], kept: Collection[int]) -> bool:
         """Tell whether any stage of a job that has ended ran more than once.
 
         A full store forgets stages, and those first that a job passed over, however new they are. So a stage that is
@@ -298,6 +361,9 @@ class Stager:
         """
         tries = [internals.stage_tries(self._context, stage) for stage in stages]
         if any(each is not None and each > 1 for each in tries):
+            return True
+        ran = [stage for stage, each in zip(stages, tries, strict=True) if each]
+        if kept and any(internals.rdd_of_stage(self._context, stage) in kept for stage in ran):
             return True
         if None in tries:
             completed = internals.stages_completed(self._context, job)

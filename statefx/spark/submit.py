@@ -203,6 +203,7 @@ def _frame_feed(
         plan,
         frame.columns,
         engine.staged,
+        launch.folders.storage,
         log.state.generation,
         engine.labels,
         coordinator.progress,
@@ -211,7 +212,7 @@ def _frame_feed(
         coordinator.retry_delay_secs,
         stopping,
     )
-    engine.busy = lambda: stager.is_busy
+    engine.busy = lambda: stager.holds_slots
     if not launch.topology.streaming:
         closes = "closeTime" in trigger
         return BatchFeed(frame, batch_id, plan, coordinator, engine, stager, close_time=closes)

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -108,6 +109,7 @@ class Spark(threading.Thread):
     def ready(self, txid: int) -> bool:
         """Wait until it is known whether a batch is there; see `is_ahead`."""
         source = self.source
+        self.check_read()
         if self.is_ahead:
             with source._changed:
                 assert source._changed.wait_for(lambda: source._waiting or source.is_over or txid in source._begun, 30)
@@ -119,6 +121,11 @@ class Spark(threading.Thread):
         with self.source._changed:
             assert self.source._changed.wait_for(lambda: self.source._waiting or self.source.is_over, 30)
         return True
+
+    def check_read(self) -> None:
+        """Whoever waits for all that is there must not be told too early (see `Query.processAllAvailable`)."""
+        handed_over = self.source.upcoming
+        assert not self.source.is_read or self.state.committed >= handed_over
 
     def note(self, input: StreamInput) -> StreamInput:
         assert input not in self.noted, "once for all attempts"
@@ -141,6 +148,7 @@ class Spark(threading.Thread):
         return self.source.look_secs()
 
     def ended(self, txid: int) -> bool:
+        self.check_read()
         return self.source.ended(txid)
 
 
@@ -342,12 +350,12 @@ def test_a_batch_is_taken_when_a_transaction_begins_and_its_parts_stay_until_it_
     assert handing.deleted == names(first)
     thread.join(30)
     assert said == [True]
+    assert not source.is_read
     assert not source.ended(2)
     source.end()
     assert source.ready(2)
     assert not source.ended(2)
     tester._coordinator.transact(source.next(2))
-    assert source.is_read
     assert source.ended(3)
     assert handing.deleted == names(first, second)
     assert tester.state("count") == {"text-0": 1, "text-1": 1}
@@ -412,6 +420,78 @@ def test_over_parts_that_are_lost_nothing_is_tried_again(tester: TopologyTester,
     assert tester.state("count") == {"text-0": 1}
 
 
+def test_a_lost_batch_is_not_read_until_another_query_reads_it(tester: TopologyTester) -> None:
+    handing = Handing(tester)
+    source, first = handing.source, handing.batch(0)
+    handing.hand_over(first)
+    assert source.ready(1)
+    tester._staged.delete(names(first))
+    with pytest.raises(RenewInputError) as caught:
+        tester._coordinator.transact(source.next(1))
+    for leave in (lambda: source.end(caught.value), source.stop, source.close):
+        assert not source.is_read
+        leave()
+    assert not source.is_read
+
+
+def test_an_input_that_ends_between_two_looks_ends_the_loop(
+    tester: TopologyTester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Handing(tester).source
+    ended, looks = source.ended, []
+
+    def looked(txid: int) -> bool:
+        looks.append(ended(txid))
+        source.end()  # as the thread does that waits for Spark's query
+        return looks[-1]
+
+    monkeypatch.setattr(source, "ended", looked)
+    tester._coordinator.run(source)
+    assert looks == [False, True]
+
+
+def test_a_planned_batch_is_expected_with_its_offsets_alone(tester: TopologyTester) -> None:
+    """Rule 3.7."""
+    handing = Handing(tester)
+    source, first, second = handing.source, handing.batch(0), handing.batch(1)
+    assert source.expects(first.input)
+    assert not source.expects(second.input)
+    handing.hand_over(first)
+    assert source.ready(1)
+    stop_at_first_failure(tester, source, 1)
+    source = Handing(tester).source
+    assert source.expects(first.input)
+    assert not source.expects(replace(first.input, offsets="0-2"))
+    assert not source.expects(replace(first.input, query_id="another"))
+
+
+def test_a_tick_that_is_rolled_back_leaves_the_next_batch_to_spark(tester: TopologyTester) -> None:
+    """Until it is tried again, the log says that its number is planned, with the offsets of the batch before."""
+    handing = Handing(tester)
+    source, first, second = handing.source, handing.batch(0), handing.batch(1)
+    handing.hand_over(first)
+    assert source.ready(1)
+    tester._coordinator.transact(source.next(1))
+    source.ticks, source.interval_secs = Ticks({"count": 1.0}, tester._coordinator.log, 0), 0.0
+    tester.advance(10)
+    assert source.ready(2)
+    stop_at_first_failure(tester, source, 2)
+    planned = tester._coordinator.log.state.planned
+    assert isinstance(planned, StreamInput)
+    assert planned == replace(first.input, batch_id=1)
+    assert source.expects(second.input)
+    source = Handing(tester).source
+    assert source.expects(planned), "the next driver has Spark plan it again, without rows"
+    assert not source.expects(second.input)
+
+
+def stop_at_first_failure(tester: TopologyTester, source: StagedSource, txid: int) -> None:
+    tester.inject(JobFails())
+    tester.when("pause", tester._coordinator.stop)
+    with pytest.raises(StoppedError):
+        tester._coordinator.transact(source.next(txid))
+
+
 def test_a_source_that_lets_go_is_held_until_its_batch_is_committed(tester: TopologyTester) -> None:
     handing = Handing(tester)
     source, first = handing.source, handing.batch(0)
@@ -437,12 +517,9 @@ def test_a_tick_takes_neither_the_number_of_a_planned_batch_nor_the_place_of_one
     assert source.ready(1)
     tester._coordinator.transact(source.next(1))
     if what == "planned":
-        tester.inject(JobFails())
-        tester.when("pause", tester._coordinator.stop)
         handing.hand_over(second)
         assert source.ready(2)
-        with pytest.raises(StoppedError):
-            tester._coordinator.transact(source.next(2))
+        stop_at_first_failure(tester, source, 2)
         handing = Handing(tester)
         source = handing.source
     source.ticks, source.interval_secs = Ticks({"count": 1.0}, tester._coordinator.log, 0), 0.0

@@ -1,5 +1,6 @@
 """Rows of DataFrames that are staged: what was written is read, or its loss is told, and all tasks have a share."""
 
+import errno
 import random
 import tempfile
 from collections.abc import Iterator
@@ -140,6 +141,29 @@ def test_a_file_that_is_damaged_or_missing_is_never_read(place_in, what):
         with pytest.raises(PartLostError, match=part.name):
             list(read_part(storage, part.told(0, 1)))
         assert list(read_part(storage, other.told(0, 1))) == [batch]
+
+
+class Failing(FolderStorage):
+    """Can't be read, for a reason that the file system gives."""
+
+    def __init__(self, root: str, number: int) -> None:
+        super().__init__(root, durable=False)
+        self.number = number
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        raise OSError(self.number, "the file system says so")
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.EIO, PartLostError), (errno.ESTALE, PartLostError), (errno.EMFILE, OSError), (errno.ETIMEDOUT, OSError)],
+)
+def test_an_error_that_lasts_loses_a_part_and_others_do_not(number, error):
+    """The next attempt reads the same part, where that may help (rule 15.2)."""
+    with storage_with(INLINE_BYTES_MAX=0) as storage:
+        (part,) = written(storage, [pa.RecordBatch.from_pylist([{"n": 1}], SCHEMA)])
+        with pytest.raises(error, match="the file system says so"):
+            list(read_part(Failing(storage.root, number), part.told(0, 1)))
 
 
 @pytest.fixture

@@ -8,40 +8,52 @@ The executor that runs a certain task is killed, once, when the tasks before it 
 import os
 import signal
 import sys
+import time
 import traceback
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from statefx import StatefulBolt, TopologyBuilder, rescale
-from statefx.errors import StatefxError
+from statefx.errors import StatefxError, TransactionError
 from statefx.plan.hashing import row_hasher
 from tests.conftest import ROOT
-from tests.spark.bolts import Once, Pass, recount, word_count
+from tests.spark.bolts import Once, recount, word_count
 from tests.spark.counting import session, tell
-from tests.spark.running import executor, feed, lines_of, reasons, run, state
+from tests.spark.running import executor, feed, lines_of, reasons, run, state, wait_for
 from tests.spark.spouting import Places, config, expected, outcome, spouts
 
 FILES = {name: [f"{name} b c {number % 7}" for number in range(200)] for name in "abc"}
+ROWS = 4_000
+AS_THEY_COME = "java_method('java.util.UUID', 'randomUUID') as key"
+"""A column that is another one each time it is computed: rows that Spark computes again go other ways in a shuffle."""
 
 
 class Kills(StatefulBolt):
-    """Counts how often each key comes, and kills its executor once, in its task 1, in a certain transaction."""
+    """Counts how often each key comes, and kills its executor once, in its task 1, in a certain transaction.
+
+    All rows that it is given are in files, also those of attempts that came to nothing.
+    """
 
     outputFields = "word string, count long"
 
-    def __init__(self, once, txid):
-        self.once = once
+    def __init__(self, work, txid=None):
+        self.work = work
+        self.once = Once(work)
         self.txid = txid
 
     def open(self, context):
         self.context = context
+        self.given = Path(self.work, f"given-{os.getpid()}-{context.task}")
 
     def initState(self, state):
         self.counts = state
 
     def execute(self, tup, collector):
+        with self.given.open("a", encoding="utf-8") as file:
+            file.write(f"{' '.join(map(str, tup))}\n")
         count = self.counts.get(tup[0], 0) + 1
         self.counts.put(tup[0], count)
         collector.emit((str(tup[0]), count))
@@ -49,11 +61,38 @@ class Kills(StatefulBolt):
             os.kill(executor(), signal.SIGKILL)
 
 
+class KillsWhileStaged:
+    """In a DataFrame, for mapInArrow: kills the executor of partition 1, once, when another task has ended."""
+
+    def __init__(self, work):
+        self.work = work
+
+    def __call__(self, batches):
+        for batch in batches:
+            if TaskContext.get().partitionId() == 1 and Once(self.work):
+                wait_for(lambda: list(Path(self.work).glob("ended-*")), "a task that has ended", 20)
+                time.sleep(0.5)  # noqa: TID251 - its result is on its way to the driver, and nobody here sees it come
+                os.kill(executor(), signal.SIGKILL)
+            yield batch
+        Path(self.work, f"ended-{TaskContext.get().partitionId()}").touch()
+
+
+def kill_one(spark, work):
+    """Kill an executor while nothing of statefx runs."""
+    assert Once(work)
+    os.kill(spark.sparkContext.parallelize(range(8), 8).map(lambda _: executor()).min(), signal.SIGKILL)
+
+
+def given(work):
+    """The rows that bolts were given."""
+    return [tuple(line.split(" ", 1)) for path in work.glob("given-*") for line in path.read_text().splitlines()]
+
+
 def between_bolts(spark, work):
     """The bolt at the second level dies; the first level's output of its executor is lost with it."""
     feed(work / "in", **FILES)
     run(
-        word_count(lines_of(spark, work / "in"), count=Kills(Once(work), 2)),
+        word_count(lines_of(spark, work / "in"), count=Kills(work, 2)),
         spark,
         work / "ck",
         {"topology.state.provider": "rocksdb"},
@@ -62,26 +101,86 @@ def between_bolts(spark, work):
     assert state(work / "ck", "count") == recount(line for lines in FILES.values() for line in lines)
 
 
-def random_input(spark, work):
-    """The DataFrame gives other keys each time it is computed: what is computed again would go other ways."""
-    rows = 20_000
-    frame = spark.range(0, rows, 1, 4).selectExpr("id", "java_method('java.util.UUID', 'randomUUID') as key")
+def rows(spark, start=0):
+    return spark.range(start, start + ROWS, 1, 4).selectExpr("id", AS_THEY_COME)
+
+
+def counting(frame, work, txid=None):
     builder = TopologyBuilder("random")
     builder.setStream("rows", frame)
-    builder.setBolt("count", Kills(Once(work), 1), parallelism=2).fieldsGrouping("rows", "key")
-    run(builder.createTopology(), spark, work / "ck")
-    assert state(work / "ck", "count") == dict.fromkeys(range(rows), 1)
+    builder.setBolt("count", Kills(work, txid), parallelism=2).fieldsGrouping("rows", frame.columns[-1])
+    return builder.createTopology()
 
 
-def shuffled_input(spark, work):
-    """The DataFrame has a shuffle of its own, whose files a second attempt would find half lost."""
-    feed(work / "in", **FILES)
-    builder = TopologyBuilder("shuffled")
-    builder.setStream("lines", lines_of(spark, work / "in").repartition("value"))
-    builder.setBolt("pass", Pass("value string"), parallelism=2).shuffleGrouping("lines")
-    builder.setBolt("count", Kills(Once(work), 2), parallelism=2).fieldsGrouping("pass", "value")
-    run(builder.createTopology(), spark, work / "ck", trigger={"availableNow": True})
-    assert state(work / "ck", "count") == Counter(line for lines in FILES.values() for line in lines)
+def count_rows(spark, frame, work, txid=None):
+    """Run a batch; each row counts once, whatever its key."""
+    run(counting(frame, work, txid), spark, work / "ck")
+    assert state(work / "ck", "count") == dict.fromkeys(range(ROWS), 1)
+
+
+def random_input(spark, work):
+    """A bolt's executor dies: another attempt reads the very rows that were staged, with their keys."""
+    count_rows(spark, rows(spark), work, 1)
+    assert len(given(work)) > len(set(given(work))) == ROWS
+
+
+def random_input_staged(spark, work):
+    """An executor dies in the only stage of the job that stages."""
+    count_rows(spark, rows(spark).mapInArrow(KillsWhileStaged(work), "id long, key string"), work)
+
+
+def random_input_shuffled(spark, work):
+    """One dies behind the shuffle; what it has lost of that is computed again, and goes other ways."""
+    frame = rows(spark).repartition(4, "key").mapInArrow(KillsWhileStaged(work), "id long, key string")
+    count_rows(spark, frame, work)
+
+
+def cached_input(spark, work):
+    """One dies that has a part of a cache."""
+    frame = rows(spark).cache()
+    frame.count()
+    count_rows(spark, frame.mapInArrow(KillsWhileStaged(work), "id long, key string"), work)
+
+
+def cached_shuffle(spark, work):
+    """One dies that has a part of a cache, and of the shuffle which it comes out of, before that is staged.
+
+    Whatever Spark computes again does not fit the rest, so the cache has to be made again.
+    """
+    frame = rows(spark).repartition(4, "key").cache()
+    frame.count()
+    kill_one(spark, work)
+    try:
+        count_rows(spark, frame, work)
+    except TransactionError:
+        frame.unpersist()
+        count_rows(spark, rows(spark).repartition(4, "key").cache(), work)
+
+
+def cached_shuffle_staged(spark, work):
+    """The same while it is staged."""
+    frame = rows(spark).repartition(4, "key").cache()
+    frame.count()
+    count_rows(spark, frame.mapInArrow(KillsWhileStaged(work), "id long, key string"), work)
+
+
+def stream(spark, work, txid, then):
+    """A stream with a shuffle of its own, whose keys are others each time."""
+    feed(work / "in", **{name: range(number * 1000, number * 1000 + 1000) for number, name in enumerate("abc")})
+    frame = lines_of(spark, work / "in").selectExpr("int(value) as id", AS_THEY_COME).repartition(4, "key")
+    run(counting(then(frame), work, txid), spark, work / "ck", trigger={"availableNow": True})
+    assert state(work / "ck", "count") == dict.fromkeys(range(3000), 1)
+
+
+def shuffled_stream(spark, work):
+    """A bolt's executor dies, and with it half of the shuffle's files."""
+    stream(spark, work, 2, lambda frame: frame)
+    assert len(given(work)) > len(set(given(work))) == 3000
+
+
+def shuffled_stream_staged(spark, work):
+    """One dies behind the shuffle."""
+    stream(spark, work, None, lambda frame: frame.mapInArrow(KillsWhileStaged(work), "id int, key string"))
 
 
 def spout_is_lost(spark, work):
@@ -106,8 +205,8 @@ def spouts_in_flight(spark, work, phases, rows):
 def rescaled(spark, work):
     """An executor dies while it gives keys to other tasks; Spark has another do it again."""
     feed(work / "in", **FILES)
-    given = {"topology.state.provider": "rocksdb"}
-    run(word_count(lines_of(spark, work / "in")), spark, work / "ck", given, trigger={"availableNow": True})
+    settings = {"topology.state.provider": "rocksdb"}
+    run(word_count(lines_of(spark, work / "in")), spark, work / "ck", settings, trigger={"availableNow": True})
     before, once = state(work / "ck", "count"), Once(work)
 
     def killing(key):
@@ -136,7 +235,13 @@ PLAYS = {
     # name: its function, and whether Spark compares checksums of what it computes again
     "between bolts": (between_bolts, "true"),
     "random input": (random_input, "false"),
-    "shuffled input": (shuffled_input, "true"),
+    "random input, staged": (random_input_staged, "false"),
+    "random input, shuffled": (random_input_shuffled, "false"),
+    "cached input": (cached_input, "false"),
+    "cached shuffle": (cached_shuffle, "false"),
+    "cached shuffle, staged": (cached_shuffle_staged, "false"),
+    "shuffled stream": (shuffled_stream, "false"),
+    "shuffled stream, staged": (shuffled_stream_staged, "false"),
     "spouts": (spout_is_lost, "true"),
     "spouts, in each phase": (spouts_are_lost, "true"),
     "rescaled": (rescaled, "true"),
@@ -154,6 +259,7 @@ def main(work, *names):
     )
     for name in names:
         play, checksums = PLAYS[name]
+        spark.catalog.clearCache()  # a cache of one play would be another one's too, as its plan is the same
         folder = Path(work, name.replace(" ", "-"))
         folder.mkdir()
         for key in ("enabled", "enableFullRetryOnMismatch"):

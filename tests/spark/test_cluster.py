@@ -78,8 +78,7 @@ def ran(drivers, place, master):
 
 
 def test_rows_and_orders_go_between_machines(ran):
-    said = ran()
-    assert (said["engine"], said["runs"]) == ("pipelined", 1)
+    assert ran()["runs"] == 1
 
 
 def test_a_worker_is_killed_and_another_run_goes_on(place, ran):

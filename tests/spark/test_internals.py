@@ -3,6 +3,7 @@
 When these fail with another version of Spark, this is what `statefx.spark.internals` has to do otherwise.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -10,11 +11,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
+from pyspark.util import InheritableThread
 
 from statefx.spark import internals
-from tests.spark.running import lines_of, wait_for
+from tests.spark.running import BOUND_SECS, feed, lines_of, wait_for
 
 SCHEMA = pa.schema([("number", pa.int32(), False), ("name", pa.binary())])
 COLUMNS = "number int not null, name binary"
@@ -248,6 +251,30 @@ def test_shuffles_of_a_frame_are_seen(spark, place):
     assert not internals.has_shuffles(plain.filter("id > 1"))
 
 
+def test_stages_that_a_frame_keeps_are_whole_or_not(spark, context):
+    """What a lost executor takes along is taken away here."""
+    shuffled = spark.sparkContext.parallelize([(n, n) for n in range(8)], 2).partitionBy(2)
+    frame = spark.createDataFrame(shuffled, "a int, b int")
+    assert internals.stages_kept(frame) == set(), "nothing is there, nothing can be mixed"
+    frame.foreach(len)
+    (stage,) = internals.stages_kept(frame)
+    outputs = internals._map_outputs(context)
+    shuffle = max(number for number in range(1000) if outputs.containsShuffle(number))
+    status = outputs.shuffleStatuses().apply(shuffle)
+    places = [each.location() for each in status.mapStatuses()]
+    status.removeMapOutput(0, places[0])
+    assert internals.stages_kept(frame) is None, "a half of it is lost"
+    status.removeMapOutput(1, places[1])
+    assert internals.stages_kept(frame) == set()
+    cached = frame.cache().filter("a >= 0")
+    cached.foreach(len)
+    assert internals.stages_kept(cached) == {stage}
+    status.removeMapOutput(0, places[0])
+    assert internals.stages_kept(cached) == {stage}, "a whole cache needs none, and may not get any"
+    frame.unpersist()
+    assert internals.stages_kept(frame) is None
+
+
 # ---- jobs
 
 
@@ -269,3 +296,64 @@ def test_jobs_and_stages_are_known_by_their_tag(spark, context):
     assert [internals.stages_completed(context, job) for job in sorted(jobs)] == [2, 1]
     assert internals.stages_completed(context, 1_000_000) is None
     assert internals.stage_tries(context, 1_000_000) is None
+    last = [max(jobs[job]) for job in sorted(jobs)]
+    assert [internals.rdd_of_stage(context, stage) for stage in last] == [last_rdd(context, stage) for stage in last]
+    assert not internals.tasks_run(context, tag)
+    assert not internals.waits_for_slots(context, tag)
+
+
+def last_rdd(context, stage):
+    """The RDD of a stage that no other one of the stage comes from."""
+    ids = context._jsc.sc().statusStore().lastStageAttempt(stage).rddIds()
+    return max(ids.apply(at) for at in range(ids.size()))
+
+
+@pytest.mark.slow
+def test_jobs_whose_tasks_run_or_wait_are_known_by_their_tag(spark, context):
+    """Twice as many tasks as there are slots: half of them run, and none of those of a job that comes later."""
+    slots = internals.task_slots(context)
+    sleep = spark.range(0, 2 * slots, 1, 2 * slots).selectExpr("java_method('java.lang.Thread', 'sleep', 600000L)")
+    tags = {"first": f"first-{uuid4().hex}", "second": f"second-{uuid4().hex}"}
+
+    def collect(tag):
+        context.setJobGroup(tag, "sleeps", interruptOnCancel=True)
+        context.addJobTag(tag)
+        with contextlib.suppress(PySparkException, Py4JJavaError):
+            sleep.collect()
+
+    threads = [InheritableThread(target=collect, args=(tag,)) for tag in tags.values()]
+    try:
+        threads[0].start()
+        wait_for(lambda: internals.tasks_run(context, tags["first"]), "tasks to run")
+        assert not internals.waits_for_slots(context, tags["first"])
+        threads[1].start()
+        wait_for(lambda: internals.waits_for_slots(context, tags["second"]), "the second job to wait")
+        assert not internals.tasks_run(context, tags["second"])
+    finally:
+        for tag in tags.values():
+            context.cancelJobsWithTag(tag)
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.slow
+def test_a_query_that_has_read_all_is_told_from_one_that_was_stopped(spark, place):
+    feed(place / "in", a="x", b="y")
+
+    def started(batch, checkpoint="ck"):
+        lines = lines_of(spark, place / "in").writeStream.foreachBatch(batch).trigger(availableNow=True)
+        return lines.option("checkpointLocation", f"file:{place}/{checkpoint}").start()
+
+    for _ in range(2):  # the second one begins where the first has ended
+        query = started(lambda frame, batch: None)
+        assert query.awaitTermination(BOUND_SECS)
+        assert internals.has_read_all(query)
+    held, go = threading.Event(), threading.Event()
+    query = started(lambda frame, batch: (held.set(), go.wait(BOUND_SECS)), "other")
+    assert held.wait(BOUND_SECS)
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    wait_for(lambda: not query.isActive, "it to be stopped")
+    go.set()
+    stopping.join()
+    assert not internals.has_read_all(query)

@@ -115,7 +115,7 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
 @pytest.mark.spark
 def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
     found = told["after_another"]
-    assert 'no session takes once it runs. Call spark.stop(), and build it with statefx.session("' in found["refused"]
+    assert 'Call spark.stop(), and take statefx.session("pyspark-shell"), which has 32' in found["refused"]
 
 
 @pytest.mark.soak

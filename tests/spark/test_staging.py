@@ -1,0 +1,176 @@
+"""The job that stages rows of DataFrames: what it leaves behind, what it waits for, and who starts it again."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import udf
+from pyspark.util import InheritableThread
+
+from statefx import StatefulBolt, TopologyBuilder, isTick, submit
+from statefx.coordinator.log import read_state
+from statefx.errors import AttemptsExhaustedError, FencedError
+from statefx.plan.deployment import cache_folder
+from statefx.spark import internals, staging
+from statefx.spark.pipelined.engine import held_slots
+from statefx.storage import FolderStorage
+from tests.spark.bolts import Once
+from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+class CountRows(StatefulBolt):
+    """Counts how often a row comes."""
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        if not isTick(tup):
+            self.counts.put(tup[0], self.counts.get(tup[0], 0) + 1)
+
+
+def counting(frame, ticks_secs=None):
+    builder = TopologyBuilder("counting")
+    builder.setStream("rows", frame)
+    counts = builder.setBolt("count", CountRows()).globalGrouping("rows")
+    if ticks_secs is not None:
+        counts.setTicks(ticks_secs)
+    return builder.createTopology()
+
+
+def killing(value):
+    """Kill the worker that comes to the row ``bad``."""
+    if value == "bad":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def never_staged(spark, place):
+    """Lines of which ``bad`` can't be staged; Spark keeps their shuffle, so its query has to be started again."""
+    return lines_of(spark, place / "in").repartition("value").select(udf(killing, "string")("value").alias("value"))
+
+
+def staged_files(place):
+    """Files of parts on this machine, of all drivers of a checkpoint."""
+    lineage = read_state(FolderStorage(place / "ck")).lineage
+    return list(Path(cache_folder(), "staged").glob(f"{lineage}-*/**/*.arrow"))
+
+
+def test_restarts_beside_ticks_are_bounded(spark, place):
+    """Ticks are committed in between, but the batch gets no further."""
+    feed(place / "in", a=["good"], b=["bad"])
+    config = {"topology.transaction.attempts.max": 2, "topology.transaction.retry.delay.ms": 200}
+    topology = counting(never_staged(spark, place), ticks_secs=0.05)
+    with pytest.raises(AttemptsExhaustedError, match=r"Spark's query had to be started again 3 times"):
+        run(topology, spark, place / "ck", config, {"processingTime": "10 milliseconds"})
+    assert state(place / "ck", "count") == {"good": 1}
+    assert kinds(place / "ck")[-1][1] > 1, "a tick was committed"
+
+
+def test_an_older_driver_leaves_the_query_of_its_successor_alone(spark, place, caplog):
+    feed(place / "in", a=["good"], b=["bad"])
+    config = {"topology.transaction.retry.delay.ms": 4000}
+    older = submit(counting(never_staged(spark, place)), spark, place / "ck", config)
+    wait_for(lambda: "Spark's query is started again" in caplog.text, "the older driver to pause before that")
+    newer = submit(counting(lines_of(spark, place / "in")), spark, place / "ck")
+    newer.processAllAvailable()
+    with pytest.raises(FencedError):
+        older.awaitTermination()
+    feed(place / "in", c=["last"])
+    newer.processAllAvailable()
+    assert newer.isActive
+    newer.stop()
+    assert state(place / "ck", "count") == {"good": 1, "bad": 1, "last": 1}
+
+
+def test_files_of_a_job_that_failed_are_deleted(spark, place):
+    """One task has written its part when another one dies."""
+    once = Once(place)
+
+    def dying(batches):
+        for batch in batches:
+            if "b" in batch.column(0).to_pylist() and once:
+                wait_for(lambda: staged_files(place), "the part of the other task")
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    long = ["a" * 100] * 1000
+    feed(place / "in", a=long, b=["b"])
+    frame = lines_of(spark, place / "in", files=2).mapInArrow(dying, "value string")
+    query = submit(counting(frame), spark, place / "ck", {"topology.transaction.retry.delay.ms": 10})
+    query.processAllAvailable()
+    assert once.happened
+    wait_for(lambda: not staged_files(place), "all parts to be deleted", 30)
+    query.stop()
+    assert state(place / "ck", "count") == {long[0]: 1000, "b": 1}
+
+
+def test_parts_of_older_drivers_are_deleted_in_the_checkpoint_too(spark, place):
+    """They ran on a cluster, and this one with a local master."""
+    feed(place / "in", a=["x"])
+    topology = counting(lines_of(spark, place / "in"))
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    (place / "ck" / "input").mkdir()
+    for generation in (1, 2, 3):
+        (place / "ck" / "input" / f"{generation}-part.arrow").touch()
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    left = [path.name for path in (place / "ck" / "input").iterdir()]
+    assert sorted(left) == ["2-part.arrow", "3-part.arrow"], "those of the driver itself, and of a newer one, stay"
+
+
+@pytest.fixture
+def taken(spark):
+    """Take all slots that topologies leave, until the block ends."""
+
+    @contextlib.contextmanager
+    def take():
+        context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
+        free = internals.task_slots(context) - held_slots()
+        sleeping = spark.range(0, free, 1, free).selectExpr("java_method('java.lang.Thread', 'sleep', 600000L)")
+
+        def sleep():
+            context.setJobGroup("taken", "takes all slots", interruptOnCancel=True)
+            with contextlib.suppress(PySparkException, Py4JJavaError):
+                sleeping.collect()
+
+        def running():
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("taken")]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            return sum(stage.numActiveTasks for stage in stages if stage)
+
+        thread = InheritableThread(target=sleep)
+        thread.start()
+        try:
+            wait_for(lambda: running() == free, "all slots to be taken")
+            yield
+        finally:
+            context.cancelJobGroup("taken")
+            thread.join()
+
+    return take
+
+
+def test_a_job_that_waits_for_slots_is_shown(spark, place, taken, monkeypatch, caplog):
+    monkeypatch.setattr(staging, "SLOTS_SECS", 0.2)
+    feed(place / "in", a=["x"])
+    query = submit(counting(lines_of(spark, place / "in")), spark, place / "ck")
+    query.processAllAvailable()
+    with taken():
+        feed(place / "in", b=["y"])
+        stuck = wait_for(lambda: query.status.get("stuck"), "the job to wait")
+        assert (stuck["phase"], stuck["txid"]) == ("PLANNING", 2)
+        assert stuck["reason"].startswith("staging waits for slots: no task of the job")
+        assert "transaction 2: staging waits for slots" in caplog.text
+        stager = query._feed._stager
+        assert stager.is_busy
+        assert not stager.holds_slots, "a run that finds no slots does not wait for its end"
+    query.processAllAvailable()
+    assert "stuck" not in query.status
+    query.stop()
+    assert state(place / "ck", "count") == {"x": 1, "y": 1}
