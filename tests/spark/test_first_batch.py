@@ -83,6 +83,7 @@ def test_stopped_at_once_again_and_again(spark, place):
     assert state(place / "ck", "count") == {"x": 2, "y": 1}
 
 
+@pytest.mark.soak  # `test_faults.py` has two; `tests/recovery/test_simultaneous_starts.py` has many
 def test_submitted_by_several_at_once(spark, place):
     """Each takes over from the one before, most of them in the middle of the first batch."""
     feed(place / "in", a=["x", "y"], b=["x"])
