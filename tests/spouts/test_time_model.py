@@ -1,8 +1,8 @@
 """Event time, windows, timers, a time to live: all together under random schedules, against a plain reference.
 
 Rows out of order, without a time and far ahead, several spouts and partitions, idle inputs, clocks that jump, restarts,
-crashes, slots and connections that are lost. What each bolt emits is kept with its transaction, so that the reference is
-asked in which one it has to come.
+crashes, slots and connections that are lost. What each bolt emits is kept with its transaction, so that the reference
+is asked in which one it has to come.
 """
 
 import random
