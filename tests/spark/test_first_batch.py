@@ -73,7 +73,7 @@ def spark_s(location):
 def test_stopped_at_once_again_and_again(spark, place):
     feed(place / "in", a=["x", "y"], b=["x"])
     topology = word_count(lines_of(spark, place / "in"))
-    for n in range(6):
+    for n in range(4):
         query = submit(topology, spark, place / "ck")
         if n % 2:
             wait_for(lambda: list(local_folders(place / "ck")[-1].glob("content/offsets")), "Spark to begin")

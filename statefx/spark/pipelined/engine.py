@@ -226,12 +226,8 @@ class SparkRun:
         self._control.send(slot, kind, body)
 
     def wait(self) -> None:
-        """Wait until the job has ended, for `END_SECS`; not at all while it begins.
-
-        What was sent to slots that had not connected yet is lost: they would not end by themselves.
-        """
-        if len(self._connected) == len(self._engine.slots):
-            self._thread.join(END_SECS)
+        """Wait until the job has ended, for `END_SECS`."""
+        self._thread.join(END_SECS)
 
     def end(self) -> None:
         """Close the connections, and cancel the job if it runs."""
