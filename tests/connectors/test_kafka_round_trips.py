@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestTopic(RoundTrips):
-    examples = 10
+    examples = 5
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod

@@ -14,16 +14,6 @@ from tests.spark.running import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
-def test_what_is_written_outlives_a_sigkill(kafka):
-    topic = kafka.topic()
-    kafka.send(topic, b"to be")
-    kafka.transact(topic, b"or not", commit=False)
-    kafka.transact(topic, b"to be")
-    kafka.settle(topic)
-    kafka.restart()
-    assert kafka.read(topic, 2) == [b"to be", b"to be"]
-
-
 def test_it_ends_with_the_process_that_started_it(kafka):
     command = [sys.executable, "-m", "tests.kafka.broker"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
@@ -54,20 +44,3 @@ def alive(pid):
     except ProcessLookupError:
         return False
     return True
-
-
-def test_where_it_can_not_be_had_the_last_lines_say_how_many_tests_were_skipped_and_why(tmp_path):
-    (tmp_path / ".ivy2").mkdir()
-    nowhere = '<ibiblio name="none" m2compatible="true" root="http://127.0.0.1:1/"/>'
-    settings = f'<settings defaultResolver="none"/><resolvers>{nowhere}</resolvers>'
-    (tmp_path / ".ivy2" / "ivysettings.xml").write_text(f"<ivysettings>{settings}</ivysettings>")
-    env = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    chosen = ["tests/kafka/test_broker.py", "-k", "sigkill or ends"]
-    command = [sys.executable, "-m", "pytest", "-q", *chosen]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    *_, told, counted = done.stdout.splitlines()
-    assert told.startswith(
-        "2 tests of Kafka were skipped; there is no Kafka: org.apache.kafka kafka_2.13 4.3.1 can't be"
-    )
-    assert "Connection refused" in told
-    assert counted.startswith("2 skipped")

@@ -14,7 +14,7 @@ from tests.kafka.libraries import UnavailableError
 from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import spout
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 WAIT_SECS = 60
 
@@ -44,7 +44,6 @@ def strand(client):
         assert time.monotonic() < limit, "the client is told of brokers"
 
 
-@pytest.mark.soak
 def test_a_task_asks_about_its_topic_by_another_client(broker):
     topic = broker.topic()
     readers = reading.Readers(spout(broker, topic, config=CONFIG).clients, "group", WAIT_SECS, lambda *gone: None)
@@ -54,7 +53,7 @@ def test_a_task_asks_about_its_topic_by_another_client(broker):
     readers.close()
 
 
-@pytest.mark.parametrize("unavailable", ["wait", pytest.param("skip", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("unavailable", ["wait", "skip"])
 def test_the_driver_asks_by_other_clients(broker, unavailable):
     topic = broker.topic(partitions=2)
     reads = spout(broker, topic, config=CONFIG)
@@ -92,7 +91,6 @@ def asked_for_marker(target):
     wait_for(ask, "that there is no marker", WAIT_SECS)
 
 
-@pytest.mark.soak
 def test_a_sink_asks_about_its_topic_by_another_client(broker):
     questions = limits.Questions(KafkaSink(broker.address, broker.topic(), config=CONFIG).publisher)
     strand(questions._admin)

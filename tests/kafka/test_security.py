@@ -111,7 +111,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+OFTEN = ("a wrong password", "TLS where there is none")
+
+
+@pytest.mark.parametrize(
+    "wrong", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) for each in WRONG]
+)
 def test_what_is_wrong_is_told_at_the_start_with_the_address_and_the_remedy(
     secured, tmp_path, wrong, monkeypatch, capfd
 ):

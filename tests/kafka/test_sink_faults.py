@@ -90,7 +90,7 @@ def test_a_broker_that_is_away_is_told_in_the_status_until_it_is_back(kafka, top
     [
         "before COMMITTING(2, 0)",
         *(pytest.param(f"before {step}", marks=pytest.mark.soak) for step in STEPS[2:]),
-        "after _commit",
+        pytest.param("after _commit", marks=pytest.mark.soak),
     ],
 )
 def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path, moment):
@@ -107,7 +107,7 @@ def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path
     assert values(kafka, topic) == ["a", "b"]
 
 
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("known", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_broker_that_is_silent_while_rows_are_prepared_fails_no_query(kafka, topic, tmp_path, monkeypatch, known):
     with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=2)), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
@@ -151,6 +151,7 @@ def test_a_start_while_the_broker_is_silent_ends_with_an_error_and_the_next_one_
     assert values(kafka, topic) == ["a", "b"]
 
 
+@pytest.mark.soak
 def test_a_stop_while_the_broker_is_silent_ends_soon_and_the_next_start_publishes(kafka, topic, tmp_path):
     out = sink(kafka, topic, transactionTimeoutSecs=2)
     with TopologyTester(topology(out), tmp_path, limits=Limits(pauses=1)) as tester:  # as a query that is stopped

@@ -58,8 +58,7 @@ class Told(StatefulBolt):
 class Life:
     """A random input, and what is to come out of it."""
 
-    def __init__(self, seed, most=60):
-        self.most = most
+    def __init__(self, seed):
         chance = self.chance = random.Random(seed)
         self.lower, self.upper = sorted(chance.randint(-20, 20) for _ in range(2))
         self.lateness = chance.choice([0, 5, 30])
@@ -71,7 +70,7 @@ class Life:
     def rows(self):
         chance, found = self.chance, []
         step = chance.choice([1, 3])  # one input may be far behind the other
-        for number in range(chance.randint(1, self.most)):
+        for number in range(chance.randint(1, 60)):
             self.number += 1
             key = chance.choice(["a", "b", "c", "d", None] if chance.random() < 0.2 else ["a", "b", "c"])
             time = None if chance.random() < 0.05 else step * number + chance.randint(-12, 12)
@@ -79,8 +78,8 @@ class Life:
             found.append((key, at(time), self.number if chance.random() < 0.8 else 0))
         return found
 
-    def topology(self, width, failing=0.0, frames=None):
-        """Return spouts -> bolts that say which field is the time -> the join -> `Told`; or that of some DataFrames."""
+    def topology(self, width, failing=0.0):
+        """Return spouts -> bolts that say which field is the time -> the join -> `Told`."""
         builder = TopologyBuilder("life")
         between = tuple(timedelta(seconds=bound) for bound in (self.lower, self.upper))
         bolt = join(between, "order, item, cents, orders.at as ordered", outer=self.outer)
@@ -88,11 +87,6 @@ class Life:
         late = {"lateness": f"{self.lateness} seconds"} if self.lateness else {}
         for name, fields, parts in zip(("orders", "payments"), (ORDERS, PAYMENTS), self.parts, strict=True):
             paid.fieldsGrouping(name, "order")
-            if frames is not None:
-                builder.setStream(
-                    name, frames(name, fields, [row for part in parts for row in part]), timestamp="at", **late
-                )
-                continue
             builder.setSpout(f"{name}-in", MemoryTransactionalSpout(parts, fields, takePerBatch=self.take))
             relay = builder.setBolt(name, Fails(fields, failing), timestamp="at", idleAfter="1 minute", **late)
             relay.globalGrouping(f"{name}-in")

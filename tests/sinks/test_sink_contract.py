@@ -21,7 +21,6 @@ from tests.testing.lives import seeds
 
 READERS = {
     "parquet": lambda file: pq.ParquetFile(file).read()["word"].to_pylist(),
-    "json": lambda file: pandas.read_json(file, lines=True)["word"].tolist(),
     "csv": lambda file: pandas.read_csv(file)["word"].tolist(),
 }
 
@@ -48,10 +47,6 @@ class Files(SinkContract):
 
 class TestParquetFiles(Files):
     pass
-
-
-class TestJsonFiles(Files):
-    format = "json"
 
 
 class TestCsvFiles(Files):

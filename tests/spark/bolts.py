@@ -1,7 +1,6 @@
 """Bolts for tests on Spark, and topologies made of them."""
 
 import os
-import signal
 from collections import Counter
 
 from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder
@@ -101,21 +100,6 @@ class Once:
     @property
     def happened(self):
         return os.path.exists(self.path)
-
-
-class KilledOnce:
-    """In front of another bolt's class: kills the worker once, in transaction 2, behind a row."""
-
-    def __init__(self, place):
-        self.once = Once(place, "killed")
-
-    def open(self, context):
-        self.context = context
-
-    def execute(self, tup, collector):
-        super().execute(tup, collector)
-        if self.context.txid == 2 and self.once:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def word_count(lines, name="word-count", parallelism=2, split=None, count=None, sink=None):

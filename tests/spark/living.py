@@ -11,7 +11,6 @@ from statefx.coordinator import runs
 from statefx.errors import StatefxError
 from statefx.operators import PartitionedTransactionalSpout
 from statefx.spark.pipelined.engine import PipelinedEngine
-from tests.spark.beating import beat_twice
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import reasons, state, wait_for
@@ -190,11 +189,6 @@ def two_topologies(spark, work):
         Places(place).release()
     both = [ended(query, place) for query, place in zip(queries, places, strict=True)]
     return {"both": both, "third": third, "third_has_begun": (work / "ck").exists()}
-
-
-def idle_that_beats(spark, work):
-    """There is nothing to read after the first rows, and timers have transactions begin, also after a restart."""
-    return beat_twice(spark, work / "ck", {**SETTINGS, "topology.state.provider": "rocksdb"})
 
 
 class One(Spout):

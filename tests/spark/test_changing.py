@@ -1,86 +1,55 @@
-"""A topology that is submitted with other names and other parallelism goes on with all it has."""
+"""Checkpoints that are changed between two starts, or under one that runs: the stream goes on with all it has."""
+
+import shutil
+import threading
 
 import pytest
 
-from statefx import Count, StatefulBolt, TopologyBuilder, WindowedBolt, downgrade, submit
-from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
-from tests.spark.bolts import recount
-from tests.spark.running import feed, kinds, lines_of, run, state
+from statefx import (
+    StatefulBolt,
+    TopologyBuilder,
+    abort,
+    migrate,
+    restore,
+    savepoint,
+    savepoints,
+    submit,
+    transactions,
+)
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError
+from tests.spark.bolts import Count, recount, word_count
+from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
-TEXTS = {name: [f"{name} b c {number % 7}" for number in range(20)] for name in "abcd"}
+TEXTS = {name: [f"{name} b c {number % 7}" for number in range(20)] for name in "abcdef"}
 ONCE = {"availableNow": True}
 
 
-class Words(StatefulBolt):
-    """Counts the words of lines that begin alike, by a key that begins with what it is grouped by."""
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        for word in tup.value.split():
-            self.counts.put((tup.first, word), self.counts.get((tup.first, word), 0) + 1)
-
-    def groupingKey(self, key):  # there are only four different ones
-        return key[0]
+def texts(names):
+    return [line for name in names for line in TEXTS[name]]
 
 
-class Shout(Words):
-    """Its keys are not what it is grouped by; it knows what is."""
-
-    def execute(self, tup, collector):
-        key = f"!{tup.first}"
-        self.counts.put(key, self.counts.get(key, 0) + 1)
-
-    def groupingKey(self, key):
-        return key[1:]
+class Counted(Count):
+    def groupingKey(self, key):  # there are only a few different ones
+        return key
 
 
-class Capitals(Words):
-    """The next version: what its lines begin with, in capitals."""
-
-    stateVersion = 2
-
-    def execute(self, tup, collector):
-        for word in tup.value.split():
-            key = tup.first.upper(), word
-            self.counts.put(key, self.counts.get(key, 0) + 1)
-
-    def migrateState(self, version, key, value):
-        return value
-
-    def migrateKey(self, version, key):
-        return key[0].upper(), key[1]
-
-    def downgradeState(self, version, key, value):
-        return value
-
-    def downgradeKey(self, version, key):
-        return key[0].lower(), key[1]
-
-
-def counting(spark, folder, name="count", tasks=2, bolt=Words):
+def counting(spark, folder, name="count", tasks=2):
     builder = TopologyBuilder("counts")
-    first = "upper(substring(value, 1, 1))" if bolt is Capitals else "substring(value, 1, 1)"
-    builder.setStream("lines", lines_of(spark, folder).selectExpr("value", f"{first} AS first"))
-    builder.setBolt(name, bolt(), tasks).fieldsGrouping("lines", "first")
+    lines = lines_of(spark, folder).selectExpr("explode(split(value, ' ')) as word")
+    builder.setStream("words", lines)
+    builder.setBolt(name, Counted(), tasks).fieldsGrouping("words", "word")
     return builder.createTopology()
 
 
-def whole(location, name):
-    found = {}
-    for (_, word), count in state(location, name).items():
-        found[word] = found.get(word, 0) + count
-    return found
-
-
-@pytest.mark.parametrize("provider", ["rocksdb"])
-def test_other_tasks_and_another_name_in_one_start_and_they_may_stay_in_the_program(spark, place, provider):
+def test_rename_and_rescale_in_one_start(spark, place):
+    """They may stay in the program; the stream goes on after a migration as well."""
     feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])
-    config = {"topology.state.provider": provider}
-    run(counting(spark, place / "in"), spark, place / "ck", config, ONCE)
+    run(counting(spark, place / "in"), spark, place / "ck", trigger=ONCE)
+    migrate(place / "ck", "rocksdb")
+    config = {"topology.state.provider": "rocksdb"}
     more = counting(spark, place / "in", "tally", 3)
     with pytest.raises(CheckpointMismatchError, match=r"rename=\{'count': its name\}"):
         submit(more, spark, place / "ck", config, ONCE, rescale=True)
@@ -89,81 +58,140 @@ def test_other_tasks_and_another_name_in_one_start_and_they_may_stay_in_the_prog
     with pytest.raises(ConfigError, match="rescale must be True or False"):
         submit(more, spark, place / "ck", config, ONCE, rescale={"tally": 3})
     assert len(kinds(place / "ck")) == 4, "nobody was fenced"
-    for names in ("c", "d"):
-        feed(place / "in", **{name: TEXTS[name] for name in names})
+    for name in "cd":
+        feed(place / "in", **{name: TEXTS[name]})
         run(more, spark, place / "ck", config, ONCE, rename={"count": "tally"}, rescale=True)
-    assert whole(place / "ck", "tally") == recount([line for lines in TEXTS.values() for line in lines])
+    assert state(place / "ck", "tally") == recount(texts("abcd"))
 
 
-def test_a_bolt_says_what_its_keys_are_grouped_by(spark, place):
-    feed(place / "in", **TEXTS)
-    run(counting(spark, place / "in", tasks=1, bolt=Shout), spark, place / "ck", trigger=ONCE)
-    feed(place / "in", **{f"{name}2": lines for name, lines in TEXTS.items()})
-    run(counting(spark, place / "in", tasks=4, bolt=Shout), spark, place / "ck", trigger=ONCE, rescale=True)
-    assert state(place / "ck", "count") == {f"!{first}": 40 for first in "abcd"}  # each key in one task alone
-    with pytest.raises(CheckpointError, match=r"its key '!.' lies in task"):
-        submit(counting(spark, place / "in", tasks=2), spark, place / "ck", trigger=ONCE, rescale=True)
+class AbortedFrom(StatefulBolt):
+    """Keeps how often it has seen a line; aborts its own transaction when it first sees the line ``abort``."""
 
-
-class Dozens(WindowedBolt):
-    """Emits how often each line is in a window of a dozen."""
-
-    outputFields = "first string, lines map<string, long>"
-
-    def initWindow(self):
-        return {}
-
-    def addToWindow(self, value, tup):
-        return {**value, tup.value: value.get(tup.value, 0) + 1}
-
-    def emitWindow(self, window, value, collector):
-        collector.emit((window.key, value))
-
-
-class Told(StatefulBolt):
-    """Counts windows and what is in them."""
+    def __init__(self, place):
+        self.place = place
 
     def initState(self, state):
-        self.told = state
+        self.state = state
 
     def execute(self, tup, collector):
-        windows, lines = self.told.get(tup.first, (0, 0))
-        self.told.put(tup.first, (windows + 1, lines + sum(dict(tup.lines).values())))
+        self.state.put(tup.value, self.state.get(tup.value, 0) + 1)
+        seen = self.place / "seen"
+        if tup.value == "abort" and not seen.exists():
+            done = abort(self.place / "ck")
+            seen.write_text(f"{transactions(self.place / 'ck')}\n{done}")
 
 
-@pytest.mark.parametrize("provider", ["rocksdb"])
-def test_open_windows_go_to_other_tasks(spark, place, provider):
-    def dozens(tasks):
-        builder = TopologyBuilder("dozens")
-        lines = lines_of(spark, place / "in", files=2)
-        builder.setStream("lines", lines.selectExpr("value", "substring(value, 1, 1) AS first"))
-        builder.setBolt("dozens", Dozens().withTumblingWindow(Count(12)), tasks).fieldsGrouping("lines", "first")
-        builder.setBolt("told", Told(), 2).fieldsGrouping("dozens", "first")
+def test_abort_fences_a_running_query_and_the_next_start_reads_the_same_rows(spark, place):
+    feed(place / "in", a=["a", "b"], b=["abort", "c"])
+    builder = TopologyBuilder("aborted")
+    builder.setStream("lines", lines_of(spark, place / "in"))
+    builder.setBolt("keep", AbortedFrom(place)).globalGrouping("lines")
+    topology = builder.createTopology()
+    with pytest.raises(FencedError):
+        run(topology, spark, place / "ck", {}, trigger=ONCE)
+    listed, done = (place / "seen").read_text().splitlines()
+    assert listed.count("<Transaction") == 2
+    assert "ROLLED_BACK" in listed
+    assert done == "generation 2 is taken, and older drivers are fenced; attempt 0 of transaction 2 is rolled back"
+    assert state(place / "ck", "keep") == {"a": 1, "b": 1}
+    feed(place / "in", c=["later"])
+    query = run(topology, spark, place / "ck", {}, trigger=ONCE)
+    assert query.recoveries == []
+    assert state(place / "ck", "keep") == dict.fromkeys(["a", "b", "abort", "c", "later"], 1)
+    ends = [(each.txid, each.attempt, each.generation, each.state) for each in transactions(place / "ck")]
+    assert ends == [
+        (1, 0, 1, "COMMITTED"), (2, 0, 1, "ROLLED_BACK"), (2, 1, 3, "COMMITTED"), (3, 0, 3, "COMMITTED"),
+    ]  # fmt: skip
+
+
+def test_after_a_restore_files_are_read_again(spark, place):
+    feed(place / "in")
+    topology = word_count(lines_of(spark, place / "in"))
+    for names in ("ab", "cd"):
+        feed(place / "in", **{name: TEXTS[name] for name in names})
+        run(topology, spark, place / "ck", trigger=ONCE)
+        savepoint(place / "ck", names)
+    done = restore(place / "ck", "ab")
+    assert (done.txid, done.given_up, done.next_txid) == (2, 2, 5)
+    assert state(place / "ck", "count") == recount(texts("ab"))
+    feed(place / "in", e=TEXTS["e"])
+    query = run(topology, spark, place / "ck", trigger=ONCE)
+    assert [each["txid"] for each in query.recentProgress] == [5, 6, 7]
+    assert state(place / "ck", "count") == recount(texts("abcde"))
+    assert restore(place / "ck", "cd").next_txid == 8
+    run(topology, spark, place / "ck", trigger=ONCE)
+    assert state(place / "ck", "count") == recount(texts("abcde"))
+
+
+def test_savepoints_of_a_running_query_are_of_one_transaction(spark, place):
+    """Several threads take them while transactions go on: each fits what its spout had emitted."""
+    builder = TopologyBuilder("upwards")
+    spout = MemoryTransactionalSpout([[(number,) for number in range(800)]], "word long", takePerBatch=20)
+    builder.setSpout("numbers", spout)
+    builder.setBolt("count", Count()).fieldsGrouping("numbers", "word")
+    topology = builder.createTopology()
+    config = {"topology.state.checkpoint.interval.ms": 1}
+    query = submit(topology, spark, place / "ck", config)
+    wait_for(lambda: (query.lastProgress or {"txid": 0})["txid"] >= 3, "some transactions")
+    threads = [threading.Thread(target=lambda n=n: query.savepoint(f"s{n}")) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(CheckpointError, match="there is a savepoint 's1' already"):
+        query.savepoint("s1")
+    with pytest.raises(ConfigError, match="a savepoint's name has"):
+        query.savepoint("a/b")
+    query.deleteSavepoint("s2")
+    with pytest.raises(CheckpointError, match="has no savepoint 's2'"):
+        query.deleteSavepoint("s2")
+    query.processAllAvailable()
+    query.stop()
+    with pytest.raises(CheckpointError, match=r"has ended: call statefx.savepoint\(checkpointLocation, 'late'\)"):
+        query.savepoint("late")
+    whole = dict.fromkeys(range(800), 1)
+    assert state(place / "ck", "count") == whole
+    taken = savepoints(place / "ck")
+    assert {each.name for each in taken} == {"s0", "s1", "s3"}
+    for each in (taken[0], taken[-1]):
+        restore(place / "ck", each.name)
+        assert state(place / "ck", "count") == dict.fromkeys(range(min(800, each.txid * 20)), 1)
+        run(topology, spark, place / "ck", config, ONCE)
+        assert state(place / "ck", "count") == whole
+
+
+class Adds(StatefulBolt):
+    """Counts lines, by so much a line."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def initState(self, counts):
+        self.counts = counts
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.value, self.counts.get(tup.value, 0) + self.step)
+
+
+def test_two_copies_of_a_checkpoint_share_nothing_in_a_worker(spark, place):
+    """One after the other, each out of sight of the other, with generations and transactions of the same numbers."""
+
+    def adding(step):
+        builder = TopologyBuilder("adding")
+        builder.setStream("lines", lines_of(spark, place / "in"))
+        builder.setBolt("count", Adds(step)).globalGrouping("lines")
         return builder.createTopology()
 
-    config = {"topology.state.provider": provider}
-    for number, tasks in enumerate((1, 3, 2)):
-        feed(place / "in", **{f"{name}{number}": lines for name, lines in TEXTS.items()})
-        run(dozens(tasks), spark, place / "ck", config, ONCE, rescale=True)
-    # 60 lines of each are 5 windows; 20 by themselves are 1, and 8 lines would be lost with each start.
-    assert state(place / "ck", "told") == dict.fromkeys("abcd", (5, 60))
-
-
-@pytest.mark.parametrize("provider", ["memory"])
-def test_other_keys_in_other_tasks_and_back_to_the_version_before(spark, place, provider):
-    config = {"topology.state.provider": provider}
-    feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])
-    run(counting(spark, place / "in"), spark, place / "ck", config, ONCE)
-    was = state(place / "ck", "count")
-    for name in ("c", "d"):
-        feed(place / "in", **{name: TEXTS[name]})
-        run(counting(spark, place / "in", tasks=3, bolt=Capitals), spark, place / "ck", config, ONCE, rescale=True)
-    now = state(place / "ck", "count")
-    assert {first for first, _ in now} == set("ABCD")
-    assert {(first.lower(), word): count for (first, word), count in now.items() if first in "AB"} == was
-    downgrade(place / "ck", "count", Capitals(), 1, groupingKey=lambda key: key[0])
-    feed(place / "in", e=["a", "b"])
-    run(counting(spark, place / "in", tasks=3), spark, place / "ck", config, ONCE)
-    everything = state(place / "ck", "count")
-    assert {key: everything[key] for key in was} == {**was, ("a", "a"): 21, ("b", "b"): was["b", "b"] + 1}
-    assert whole(place / "ck", "count") == recount([*(line for lines in TEXTS.values() for line in lines), "a", "b"])
+    config = {"topology.state.provider": "rocksdb"}
+    ck, copy, away = place / "ck", place / "copy", place / "away"
+    feed(place / "in", a=["x"])
+    run(adding(1), spark, ck, config, trigger=ONCE)
+    shutil.copytree(ck, copy)
+    ck.rename(away)
+    feed(place / "in", b=["x"])
+    run(adding(10), spark, copy, config, trigger=ONCE, adopt="move")
+    copy.rename(place / "copy-away")
+    away.rename(ck)
+    run(adding(100), spark, ck, config, trigger=ONCE)
+    assert state(ck, "count", config=config) == {"x": 101}
+    assert state(place / "copy-away", "count", config=config) == {"x": 11}

@@ -1,4 +1,4 @@
-"""closeTime on Spark: streaming DataFrames, spouts, and batches."""
+"""closeTime of a streaming DataFrame."""
 
 import json
 import os
@@ -81,26 +81,6 @@ def test_a_query_of_sparks_that_others_stop_closes_nothing(spark, place):
     assert at(40) not in windows(place)
     run(of, spark, place / "ck", trigger=CLOSES)
     assert windows(place) == {at(0): 1, at(20): 1, at(40): 1}
-
-
-def test_a_batch_closes_once(spark, place):
-    def of(time):
-        frame = spark.createDataFrame([(0, time)], FIELDS)
-        return topology(lambda builder: builder.setStream("rows", frame, timestamp="at"))
-
-    run(of(at(1)), spark, place / "ck", batchId=1)
-    for _ in range(2):
-        run(of(at(11)), spark, place / "ck", trigger=CLOSES, batchId=2)
-        assert windows(place) == {at(0): 1, at(10): 1}
-    with pytest.raises(InputError, match="closed by transaction 3 "):
-        run(of(at(21)), spark, place / "ck", batchId=3)
-
-
-def test_spouts_close_once(spark, place):
-    of = topology(lambda builder: builder.setSpout("rows", Planned([[[1]], [[11]]]), timestamp="at"))
-    for _ in range(2):
-        run(of, spark, place / "ck", trigger=CLOSES)
-        assert windows(place) == {at(0): 1, at(10): 1}
 
 
 def test_mistakes_are_refused(spark, place):

@@ -10,7 +10,7 @@ import pytest
 from statefx import BasicBolt, StatefulBolt, submit
 from statefx.errors import AttemptsExhaustedError
 from tests.spark.bolts import Once, recount, word_count
-from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, local_folders, reasons, run, state, wait_for
+from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, reasons, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -48,29 +48,11 @@ class Count(StatefulBolt):
             self.odd()
 
 
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_python_worker_that_is_killed(spark, place):
-    feed(place / "in", **FILES)
-    topology = word_count(lines_of(spark, place / "in"), count=Count(Once(place), killed))
-    config = {"topology.state.provider": "rocksdb"}
-    run(topology, spark, place / "ck", config, trigger={"availableNow": True})
-    assert state(place / "ck", "count") == recount(ALL)
-    assert [kind for kind in kinds(place / "ck") if kind[1] == 2] == [
-        ("PREPARING", 2, 0),
-        ("ROLLED_BACK", 2, 0),
-        ("PREPARING", 2, 1),
-        ("COMMITTING", 2, 1),
-    ]
-
-
 class Killer(BasicBolt):
     outputFields = "word string"
 
     def execute(self, tup, collector):
-        killed()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, place):
@@ -78,24 +60,6 @@ def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, pla
     with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times.*(?i:crashed|exited)"):
         run(topology, spark, place / "ck", {"topology.transaction.attempts.max": 2})
     assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 1, 1)
-
-
-@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("memory", marks=pytest.mark.soak)])
-def test_a_transaction_that_takes_too_long(spark, place, provider):
-    """It is cancelled and tried again; what its tasks still do, they do to nobody's harm."""
-    feed(place / "in", **FILES)
-    hold, once = place / "hold", Once(place)
-    hold.touch()
-    topology = word_count(lines_of(spark, place / "in"), count=Count(once, lambda: held(hold)))
-    config = {"topology.state.provider": provider, "topology.transaction.timeout.secs": 1}
-    query = submit(topology, spark, place / "ck", config, trigger={"availableNow": True})
-    wait_for(lambda: ("ROLLED_BACK", 2, 0) in kinds(place / "ck"), "the attempt to be rolled back")
-    hold.unlink()
-    assert query.awaitTermination(BOUND_SECS)
-    (reason,) = reasons(place / "ck")
-    assert reason.startswith("it took longer than topology.transaction.timeout.secs (1 s), waiting for count[")
-    assert state(place / "ck", "count") == recount(ALL)
-    assert [done["txid"] for done in query.recentProgress] == [1, 2, 3]
 
 
 def test_the_user_cancels_all_jobs(spark, place):
@@ -153,15 +117,14 @@ def test_stop_drains_or_rolls_back(spark, place):
     assert state(place / "ck", "count") == recount(ALL)
 
 
-@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
-def test_stop_waits_for_what_is_at_work_whatever_the_trigger(spark, place, trigger):
+def test_stop_waits_for_what_is_at_work_with_available_now(spark, place):
     """Spark ends its own query at once, and the run of all tasks does not belong to it."""
     feed(place / "in", **FILES)
     hold = place / "hold"
     hold.touch()
     once = Once(place)
     topology = word_count(lines_of(spark, place / "in"), count=Count(once, lambda: held(hold)))
-    query = submit(topology, spark, place / "ck", trigger=trigger)
+    query = submit(topology, spark, place / "ck", trigger={"availableNow": True})
     wait_for(lambda: once.happened, "the transaction to be at work")
     stopping = threading.Thread(target=query.stop)
     stopping.start()
@@ -186,28 +149,6 @@ def test_somebody_stops_spark_s_own_query(spark, place):
     assert query.exception() is None
     assert kinds(place / "ck")[-1] == ("COMMITTING", 2, 0)  # what it has staged, and no more
     run(topology, spark, place / "ck", trigger={"availableNow": True})
-    assert state(place / "ck", "count") == recount(ALL)
-
-
-def test_a_batch_that_was_rolled_back_comes_again_with_its_rows_alone(spark, place):
-    """Nothing of Spark's is left of the driver that began it; one with more rows would be another transaction."""
-    feed(place / "in", a=FILES["a"])
-
-    class Fail(Count):
-        def execute(self, tup, collector):
-            super().execute(tup, collector)
-            if self.context.generation == 2:
-                raise ValueError("the crash")
-
-    topology = word_count(lines_of(spark, place / "in", files=9), count=Fail(Once(place), lambda: None))
-    run(topology, spark, place / "ck", trigger={"availableNow": True})
-    feed(place / "in", b=FILES["b"])
-    with pytest.raises(Exception, match="the crash"):
-        run(topology, spark, place / "ck", trigger={"availableNow": True})
-    assert local_folders(place / "ck") == []
-    feed(place / "in", c=FILES["c"])
-    query = run(topology, spark, place / "ck", trigger={"availableNow": True})
-    assert [done["numInputRows"] for done in query.recentProgress] == [len(FILES["b"]), len(FILES["c"])]
     assert state(place / "ck", "count") == recount(ALL)
 
 

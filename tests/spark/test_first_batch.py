@@ -73,7 +73,7 @@ def spark_s(location):
 def test_stopped_at_once_again_and_again(spark, place):
     feed(place / "in", a=["x", "y"], b=["x"])
     topology = word_count(lines_of(spark, place / "in"))
-    for n in range(6):
+    for n in range(4):
         query = submit(topology, spark, place / "ck")
         if n % 2:
             wait_for(lambda: list(local_folders(place / "ck")[-1].glob("content/offsets")), "Spark to begin")
@@ -83,6 +83,7 @@ def test_stopped_at_once_again_and_again(spark, place):
     assert state(place / "ck", "count") == {"x": 2, "y": 1}
 
 
+@pytest.mark.soak  # `test_faults.py` has two; `tests/recovery/test_simultaneous_starts.py` has many
 def test_submitted_by_several_at_once(spark, place):
     """Each takes over from the one before, most of them in the middle of the first batch."""
     feed(place / "in", a=["x", "y"], b=["x"])

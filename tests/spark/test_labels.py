@@ -6,9 +6,8 @@ from urllib.request import urlopen
 import pytest
 
 from statefx import TopologyBuilder, submit
-from statefx.errors import FencedError
 from tests.spark.bolts import Count, Keep, Pass, Split, word_count
-from tests.spark.running import BOUND_SECS, feed, lines_of, run, shown, state, wait_for
+from tests.spark.running import feed, lines_of, run, shown, wait_for
 
 
 def jobs_of(spark, topology, jobs):
@@ -79,15 +78,3 @@ def test_the_name_of_a_query_stays_over_restarts(spark, place):
     assert len(names) == 2
     assert len(set(names)) == 1
     assert re.fullmatch("named-[0-9a-f]{8}", names[0])
-
-
-@pytest.mark.slow
-def test_a_restart_in_the_same_session_ends_the_driver_before_it(spark, place):
-    feed(place / "in", a=["x"])
-    former, later = (submit(word_count(lines_of(spark, place / "in"), "again"), spark, place / "ck") for _ in range(2))
-    with pytest.raises(FencedError):
-        former.awaitTermination(BOUND_SECS)
-    feed(place / "in", b=["x"])
-    later.processAllAvailable()
-    later.stop()
-    assert state(place / "ck", "count") == {"x": 2}

@@ -21,7 +21,6 @@ from tests.testing.topologies import Count, Split
 pytestmark = pytest.mark.slow
 
 CONFIG = "topology.state.provider.config"
-ROCKSDB = {"topology.state.provider": "rocksdb"}
 
 
 class Holds(BasicBolt):
@@ -32,27 +31,12 @@ class Holds(BasicBolt):
         pass
 
 
-class NewCount(Count):
-    stateVersion = 2
-
-
-def words(
-    frame: Any, *, name: str = "words", count: Any = None, id: str = "count", parallelism: int = 2, split: Any = None
-) -> Any:
-    builder = TopologyBuilder(name)
+def words(frame: Any, *, parallelism: int = 2, split: Any = None) -> Any:
+    builder = TopologyBuilder("words")
     builder.setStream("lines", frame)
     builder.setBolt("split", split or Split()).shuffleGrouping("lines")
     if split is None:
-        builder.setBolt(id, count or Count(), parallelism).fieldsGrouping("split", "word")
-    return builder.createTopology()
-
-
-def by_nothing(frame: Any) -> Any:
-    """As `words`, but keys go to any task."""
-    builder = TopologyBuilder("words")
-    builder.setStream("lines", frame)
-    builder.setBolt("split", Split()).shuffleGrouping("lines")
-    builder.setBolt("count", Count(), 2).shuffleGrouping("split")
+        builder.setBolt("count", Count(), parallelism).fieldsGrouping("split", "word")
     return builder.createTopology()
 
 
@@ -75,45 +59,18 @@ TOPOLOGIES: dict[str, Callable[[Any], Any]] = {
 }
 SESSION: list[Any] = []
 
+# One mistake of each step of a start: with Spark, a test of its own costs more than the mistake that it makes, and what
+# each mistake is told as is for `tests/testing/test_mistakes.py`.
 CONFIGS: list[Any] = [
     "rocksdb",
-    [],
-    {1: 2},
-    {"topology.max.spout.pending": 2},
-    {"topology.max.spout.pending": 0},
     {"topology.max.spout.pendng": 1},
     {"topology.state.provider": "rocksbd"},
-    {"topology.state.provider": "no.such.module:Store"},
-    {"topology.state.provider": "statefx.state:StateStore"},
-    {"topology.state.checkpoint.interval.ms": "1000"},
-    {"topology.transaction.timeout.secs": 0},
-    {"topology.transaction.attempts.max": 0},
-    {"state.provider": "rocksdb"},
-    {**ROCKSDB, "dir": "/tmp/state"},
-    {**ROCKSDB, CONFIG: {"dri": "/tmp/state"}},
-    {CONFIG: "{"},
-    {CONFIG: {"cache_mb": 3}},
     {CONFIG: {"components": {"cuont": {}}}},
-    {CONFIG: {"components": {"count": {"keyclass": "str"}}}},
     {CONFIG: {"codec": "tests.testing.codecs:Jsn"}},
-    {CONFIG: {"codec": "tests.testing.codecs:Json", "valueSerializerClass": "tests.testing.codecs:Points"}},
-    {CONFIG: {"url": threading.Lock()}},
     {"mine": threading.Lock()},
-    {"mine": (number for number in range(3))},
 ]
 
-LOCATIONS: list[Any] = [
-    None,
-    5,
-    "",
-    b"x",
-    "s3://bucket",
-    "hdfs://host/ck",
-    "dbfs:/ck",
-    "/dev/null",
-    "/dev/null/ck",
-    "/usr",
-]
+LOCATIONS: list[Any] = [None, 5, "", "s3://bucket", "hdfs://host/ck", "/dev/null/ck", "/usr"]
 
 
 class Both:
@@ -152,19 +109,15 @@ def both(spark: Any) -> Iterator[Both]:
     SESSION.clear()
 
 
-# One test for each step of a start: with Spark, a test of its own costs more than the mistake that it makes.
-
-
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
 def test_topologies(both: Both, place: Path, streaming: bool) -> None:
     for build in TOPOLOGIES.values():
         both.refuse(build, place, streaming=streaming)
 
 
-@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
-def test_settings(both: Both, place: Path, streaming: bool) -> None:
+def test_settings(both: Both, place: Path) -> None:
     for config in CONFIGS:
-        both.refuse(words, place, config, streaming=streaming)
+        both.refuse(words, place, config, streaming=True)
 
 
 def test_locations(both: Both) -> None:
@@ -172,12 +125,7 @@ def test_locations(both: Both) -> None:
         both.refuse(words, location)
 
 
-@pytest.mark.parametrize("adopt", ["copy", "", True])
-def test_adopt(both: Both, place: Path, adopt: Any) -> None:
-    both.refuse(words, place, adopt=adopt)
-
-
-@pytest.mark.parametrize("batch_id", [-1, True, "7", 1.5])
+@pytest.mark.parametrize("batch_id", [-1, "7"])
 def test_ids_of_batches(both: Both, place: Path, batch_id: Any) -> None:
     with pytest.raises(StatefxError) as submitted:
         submit(words(both.frames[False]), both.spark, place / "ck", batchId=batch_id)
@@ -197,28 +145,10 @@ def checkpoint(place: Path) -> Path:
     return place / "ck"
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda frame: words(frame, name="others"),
-        lambda frame: words(frame, parallelism=3),
-        lambda frame: words(frame, id="counts"),
-        lambda frame: words(frame, count=NewCount()),
-        by_nothing,
-    ],
-    ids=["name", "parallelism", "id", "version", "routing"],
-)
-def test_another_topology(both: Both, checkpoint: Path, build: Callable[[Any], Any]) -> None:
-    both.refuse(build, checkpoint)
-
-
-def test_another_place_for_its_state(both: Both, checkpoint: Path) -> None:
-    both.refuse(words, checkpoint, ROCKSDB)
-    both.refuse(words, checkpoint, {CONFIG: {"codec": "tests.testing.codecs:Json"}})
-
-
-def test_another_kind_of_input(both: Both, checkpoint: Path) -> None:
+def test_another_topology(both: Both, checkpoint: Path) -> None:
+    both.refuse(lambda frame: words(frame, parallelism=3), checkpoint)
     both.refuse(words, checkpoint, streaming=True)
+    both.refuse(words, checkpoint, adopt="copy")
 
 
 def test_a_copy(both: Both, checkpoint: Path) -> None:
@@ -226,13 +156,3 @@ def test_a_copy(both: Both, checkpoint: Path) -> None:
     shutil.copytree(checkpoint, copy)
     both.refuse(words, copy)
     both.refuse(words, copy, adopt="move")
-
-
-def test_damage(both: Both, checkpoint: Path) -> None:
-    newest = max((checkpoint / "transactions").glob("*.json"))
-    newest.write_bytes(newest.read_bytes()[:-9])
-    both.refuse(words, checkpoint)
-    (checkpoint / "format").write_text('{"format": 99}', encoding="ascii")
-    both.refuse(words, checkpoint)
-    (checkpoint / "format").unlink()
-    both.refuse(words, checkpoint)

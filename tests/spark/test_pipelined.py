@@ -1,10 +1,8 @@
 """Topologies of spouts in one Spark job that lives: what fails is rolled back in place, or a new run begins."""
 
 import itertools
-import os
 import random
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from statefx import (
     openState,
     submit,
 )
-from statefx.coordinator.coordinator import Coordinator
 from statefx.errors import ConfigError
 from tests.spark import living
 from tests.spark.running import wait_for
@@ -176,48 +173,6 @@ def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark
         assert sum(count for _, count in counts.items()) == 3 * 1000
 
 
-class Named(StatefulBolt):
-    """Counts keys; says in a file which process it is in."""
-
-    def __init__(self, work):
-        self.work = str(work)
-
-    def open(self, context):
-        Path(self.work, "worker").write_text(str(os.getpid()), encoding="ascii")
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        self.counts.put(tup.key, self.counts.get(tup.key, 0) + 1)
-
-
-@pytest.mark.parametrize("kind", ["PROCESSED", "COMMITTING"])
-def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, kind):
-    """What was emitted is of a run that is over: the slots of the next one waited 600 s for it."""
-    builder = TopologyBuilder("appending")
-    builder.setSpout("rows", Numbers())
-    builder.setBolt("count", Named(place)).fieldsGrouping("rows", "key")
-    append_record, killed = Coordinator._append, []
-
-    def kill(coordinator, append):
-        if append.kind == kind and append.attempt.txid == 2 and not killed:
-            worker = place / "worker"
-            killed.append(int(wait_for(lambda: worker.exists() and worker.read_text(encoding="ascii"), "a worker")))
-            run = query.status["run"]
-            os.kill(killed[0], signal.SIGKILL)
-            wait_for(lambda: query.status["run"] != run, "the run to be over")
-        append_record(coordinator, append)
-
-    monkeypatch.setattr(Coordinator, "_append", kill)
-    config = {"topology.max.spout.pending": 3}
-    query = submit(builder.createTopology(), spark, place / "ck", config=config, trigger={"availableNow": True})
-    assert query.awaitTermination(60), query.status
-    assert killed
-    with openState(place / "ck", "count") as counts:
-        assert sum(count for _, count in counts.items()) == Numbers.transactions * Numbers.rows
-
-
 @pytest.mark.soak
 def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(own_player, place):
     found = own_player.ask("tests.spark.living", work=str(place), case="unreachable")
@@ -262,14 +217,7 @@ def test_a_bolt_that_does_not_return_loses_its_worker_and_nothing_else(told):
     assert any("it took longer than topology.transaction.timeout.secs" in reason for reason in found["reasons"])
 
 
-def test_timers_of_an_idle_topology_come_by_themselves(told):
-    found = told("idle_that_beats")
-    assert found["heard"] == found["beats"]
-    assert min(found["heard"].values()) >= 4
-    assert found["transactions"] <= 2 + sum(found["heard"].values())
-
-
-@pytest.mark.parametrize("kind", ["planned", "tracked"])
+@pytest.mark.parametrize("kind", ["planned", pytest.param("tracked", marks=pytest.mark.soak)])
 def test_an_idle_topology_gets_its_ticks_and_nothing_else(told, kind):
     found = told(f"{kind}_that_ticks")
     periods = found["periods"]

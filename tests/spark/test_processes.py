@@ -18,73 +18,35 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.soak
-def test_killed_while_preparing_and_while_committing(spark, drivers, place):
-    feed(place / "in", **FILES)
-    hold(place, "PREPARING", 1)
-    first = drivers(place, "rocksdb")
-    first.wait_until(lambda log: log.committed >= 1 and log.in_flight, "a second transaction to be PREPARING")
-    fell = [first.kill()]
-
-    hold(place, "COMMITTING", 2)
-    second = drivers(place, "rocksdb")
-    second.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
-    fell.append(second.kill())
-
-    lose_spark_s(place)
-    last = run(*begun(spark, place, "rocksdb"))
-    assert fell == [("PREPARING", 2), ("COMMITTING", 2)]
-    assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
-    assert ("ROLLED_BACK", 2, 0) in kinds(place / "ck")
-    assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
-
-
-@pytest.mark.soak
-def test_killed_in_every_phase(spark, drivers, place):
+@pytest.mark.parametrize("provider", ["rocksdb", "memory"])
+def test_killed_in_every_phase(spark, drivers, place, provider):
     """Also in the recovery from what the one before has left."""
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
-    first = drivers(place, "rocksdb")
+    first = drivers(place, provider)
     first.wait_until(lambda log: log.committed >= 1 and log.in_flight, "a second transaction to be PREPARING")
     fell = [first.kill()]
 
     hold(place, "ROLLBACK", 2)
-    second = drivers(place, "rocksdb")
+    second = drivers(place, provider)
     second.wait_until(lambda log: log.generation == 2, "the second driver to recover")
     fell.append(second.kill())  # in recovery, on the way back
 
     hold(place, "COMMITTING", 3)
-    third = drivers(place, "rocksdb")
+    third = drivers(place, provider)
     third.wait_until(under_way("COMMITTING", 3), "a transaction to be COMMITTING")
     fell.append(third.kill())
 
     hold(place, "COMMITTING", 4)
-    fourth = drivers(place, "rocksdb")
+    fourth = drivers(place, provider)
     fourth.wait_until(lambda log: log.generation == 4, "the fourth driver to recover")
     fell.append(fourth.kill())  # in recovery, on the way forward
 
     lose_spark_s(place)
-    last = run(*begun(spark, place, "rocksdb"))
+    last = run(*begun(spark, place, provider))
     assert fell == [("PREPARING", 2), ("PREPARING", 2), ("COMMITTING", 2), ("COMMITTING", 2)]
     assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
     assert ("ROLLED_BACK", 2, 0) in kinds(place / "ck")
-    assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
-
-
-@pytest.mark.soak
-def test_killed_with_state_in_memory(spark, drivers, place):
-    feed(place / "in", **FILES)
-    hold(place, "PREPARING", 1)
-    first = drivers(place)
-    first.wait_until(lambda log: log.committed >= 1 and log.in_flight, "a second transaction to be PREPARING")
-    fell = [first.kill()]
-    hold(place, "COMMITTING", 2)
-    second = drivers(place)
-    second.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
-    fell.append(second.kill())
-    lose_spark_s(place)
-    last = run(*begun(spark, place))
-    assert fell == [("PREPARING", 2), ("COMMITTING", 2)]
-    assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
     assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
 
 

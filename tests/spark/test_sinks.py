@@ -1,15 +1,12 @@
 """Sinks on Spark: a file stream's results in files and in a table, killed nowhere, read by Spark itself."""
 
-import sqlite3
 import threading
 import time
-from contextlib import closing
 
 import pytest
 from pyspark.sql.functions import count, lit, split
 
-from statefx import FileSink, ForeachTransactionSink, SqlSink, TopologyBuilder, submit
-from tests.spark.bolts import Count, recount
+from statefx import FileSink, ForeachTransactionSink, TopologyBuilder, submit
 from tests.spark.running import feed, lines_of, run
 
 pytestmark = pytest.mark.slow
@@ -37,26 +34,6 @@ def test_spark_reads_what_is_committed_in_batches_and_as_a_stream(spark, place, 
         stream = getattr(reader, format)(str(place / out)).writeStream.format("memory")
         stream.queryName(f"read_{out}_{format}").trigger(availableNow=True).start().awaitTermination()
         assert sorted(map(tuple, spark.table(f"read_{out}_{format}").collect())) == expected
-
-
-@pytest.mark.parametrize("provider", ["rocksdb"])
-def test_counts_in_a_table_are_those_of_state(spark, place, provider):
-    feed(place / "in", **TEXTS)
-    builder = TopologyBuilder("counts")
-    words = lines_of(spark, place / "in").selectExpr("explode(split(value, ' ')) as word")
-    builder.setStream("words", words)
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("words", "word")
-    table = SqlSink(f"sqlite:///{place}/db", "counts", key="word")
-    builder.setSink("table", table, parallelism=2).fieldsGrouping("count", "word")
-    run(
-        builder.createTopology(),
-        spark,
-        place / "ck",
-        {"topology.state.provider": provider},
-        trigger={"availableNow": True},
-    )
-    with closing(sqlite3.connect(place / "db")) as connection, connection:
-        assert dict(connection.execute("select word, count from counts").fetchall()) == recount(ALL)
 
 
 def test_a_function_writes_each_transaction_with_spark(spark, place):

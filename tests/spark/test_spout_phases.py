@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from statefx import submit
-from statefx.errors import FencedError
 from statefx.testing import TopologyTester
 from tests.spark.drivers import log_of
 from tests.spark.running import BOUND_SECS, wait_for
@@ -83,18 +82,3 @@ def stopped(phases, query, timeout):
     stop.join(BOUND_SECS)
     assert not query.isActive
     assert query.exception() is None
-
-
-@pytest.mark.soak
-def test_a_second_driver_in_every_phase(spark, place):
-    """It takes over, and the first one is fenced, wherever that is."""
-    phases = Phases(spark, place, 60)
-    for phase in PHASES:
-        query = phases.started(phase)
-        with TopologyTester(spouts(place, phases.each), place / "ck", config()) as second:
-            second.emit()
-        phases.generation += 1
-        phases.places.release()
-        with pytest.raises(FencedError):
-            query.awaitTermination(BOUND_SECS)
-    phases.end()

@@ -1,29 +1,15 @@
 """Spouts on real Spark: jobs without a query, several in flight, killed workers, stops."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
-from statefx import BatchBolt, FailedException, ForeachTransactionSink, TopologyBuilder, TransactionAttempt, submit
-from tests.spark.bolts import KilledOnce
-from tests.spark.running import BOUND_SECS, run, state, wait_for
+from statefx import ForeachTransactionSink, TopologyBuilder, submit
+from tests.spark.running import BOUND_SECS, state, wait_for
 from tests.spark.test_faults import held
-from tests.spouts.numbers import ALL, Count, Planned, Whole, topology
+from tests.spouts.numbers import ALL, Planned, topology
 
 pytestmark = pytest.mark.slow
-
-
-class Killed(KilledOnce, Count):
-    pass
-
-
-def test_a_worker_that_is_killed_changes_nothing(spark, place):
-    now = {"availableNow": True}
-    submit(topology(Whole(place), Killed(place)), spark, place / "ck", trigger=now).awaitTermination()
-    assert Path(place, "killed").exists()
-    assert state(place / "ck", "count") == ALL
-    assert not list((place / "ck").glob("sources*")), "there is nothing of Spark's own checkpoint"
 
 
 class Hangs(Planned):
@@ -86,40 +72,6 @@ def test_stop_returns_although_the_commit_of_a_sink_hangs(spark, place, caplog, 
     submit(rest, spark, place / "ck", trigger={"availableNow": True}).awaitTermination()
     assert called == list(range(1, len(called) + 1))
     assert len(called) > 1
-
-
-class Notes(BatchBolt):
-    """Passes on what it gets, and writes down that it has a batch; fails one attempt when it has written that."""
-
-    outputFields = "number long"
-
-    def __init__(self, path, name, failing=None):
-        self.path, self.name, self.failing = str(path), name, failing
-
-    def execute(self, tup, collector):
-        collector.emit(tup)
-
-    def finishBatch(self, collector):
-        attempt = collector.attempt
-        with open(self.path, "a") as notes:
-            notes.write(f"{self.name} {attempt.txid} {attempt.attempt}\n")
-        if attempt == self.failing:
-            raise FailedException("not at the first attempt")
-
-
-def test_committers_without_state_finish_their_batches_in_order_also_over_a_failure(spark, place):
-    builder, notes = TopologyBuilder("committers"), place / "finished"
-    builder.setSpout("numbers", Planned(place), parallelism=2)
-    builder.setBolt("a", Notes(notes, "a")).globalGrouping("numbers")
-    builder.setCommitterBolt("b", Notes(notes, "b")).globalGrouping("a")
-    builder.setCommitterBolt("d", Notes(notes, "d", TransactionAttempt(2, 0))).globalGrouping("b")
-    builder.setBolt("count", Count()).globalGrouping("d")
-    config = {"topology.max.spout.pending": 3, "topology.transaction.retry.delay.ms": 0}
-    run(builder.createTopology(), spark, place / "ck", config, trigger={"availableNow": True})
-    assert state(place / "ck", "count") == ALL
-    lines = [line for line in notes.read_text().splitlines() if line[0] != "a"]
-    attempts = ["1 0", "2 0", "2 1", f"3 {lines[-1].split()[2]}"]
-    assert lines == [f"{name} {attempt}" for attempt in attempts for name in "bd"]
 
 
 def test_it_waits_for_what_comes_later_and_stops(spark, place):

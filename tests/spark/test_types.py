@@ -1,5 +1,7 @@
 """Every type that a DataFrame can bring reaches bolts, and goes on from bolt to bolt, unchanged."""
 
+import json
+import os
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -9,6 +11,7 @@ from pyspark.sql.types import Row
 from statefx import StatefulBolt, TopologyBuilder
 from tests.spark.bolts import Pass, PassBatch
 from tests.spark.running import run, state
+from tests.spouts.timed import Watch, secs
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +98,25 @@ def test_null_keys_and_keys_of_every_type_group(spark, place):
     run(builder.createTopology(), spark, place / "ck")
     tasks = [state(place / "ck", "look", task) for task in range(3)]
     assert sorted(key for task in tasks for key in task) == [1, 2, 3]  # a row and its copy meet in one task
+
+
+def test_event_time_is_the_same_instant_in_any_time_zone_of_the_session(spark, place):
+    folder = place / "in"
+    folder.mkdir()
+    times = ["2026-01-01T00:00:10Z", "2026-01-01T01:00:30+01:00", "2026-01-01T00:00:20Z"]
+    for number, text in enumerate(times):
+        file = folder / f"{number}.json"
+        file.write_text(json.dumps({"partition": number, "at": text}) + "\n")
+        os.utime(file, (number, number))  # Spark reads the oldest first
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    frame = session.readStream.schema("partition int, at timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
+    builder = TopologyBuilder("timed")
+    builder.setStream("rows", frame, timestamp="at", lateness="5 seconds")
+    builder.setBolt("watch", Watch(), 2).fieldsGrouping("rows", "partition")
+    run(builder.createTopology(), session, place / "ck", trigger={"availableNow": True})
+    for task in (0, 1):
+        found = state(place / "ck", "watch", task)
+        found.pop("rows", None)
+        watermarks = [(secs(before), secs(after)) for _, (before, after, *_) in sorted(found.items())]
+        assert watermarks == [(None, 5), (5, 25), (25, 25)]

@@ -1,10 +1,12 @@
 """The whole way once: counts over streams and batches are those of a plain recount."""
 
+from collections import Counter
+
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
 from statefx import TopologyBuilder, submit
-from tests.spark.bolts import Count, Keep, recount, word_count
+from tests.spark.bolts import Keep, Pass, Sum, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kept, kinds, lines_of, run, state
 
 pytestmark = pytest.mark.slow
@@ -114,29 +116,31 @@ def test_several_streams_are_one_query(spark, place):
         assert sum(("left", line) in task or ("right", line) in task for task in tasks) == 1
 
 
-def test_one_dataframe_under_two_ids(spark, place):
-    frame = spark.createDataFrame([("a",), ("b",)], "value string")
-    builder = TopologyBuilder("twice")
-    builder.setStream("one", frame)
-    builder.setStream("two", frame)
-    builder.setBolt("keep", Keep()).globalGrouping("one").globalGrouping("two")
-    run(builder.createTopology(), spark, place / "ck")
-    assert sorted(kept(place / "ck", "keep", 1)[0]) == [("a",), ("a",), ("b",), ("b",)]
+FIELDS = "key string, n long"
+ROWS = [(f"key-{number % 20}" if number % 10 else None, number) for number in range(240)]
 
 
-def test_a_trigger_that_spark_does_not_take_ends_the_query_and_leaves_the_checkpoint_usable(spark, place):
-    feed(place / "in", a=["x"])
-    topology = word_count(lines_of(spark, place / "in"))
-    with pytest.raises(Exception, match=r"(?i)interval"):
-        run(topology, spark, place / "ck", trigger={"processingTime": "soon"})
-    run(topology, spark, place / "ck", trigger={"availableNow": True})
-    assert state(place / "ck", "count") == {"x": 1}
-
-
-def test_count_alone_reads_a_raw_stream_by_its_key(spark, place):
-    feed(place / "in", a=["x", "y", "x"])
-    builder = TopologyBuilder("keyed")
-    builder.setStream("words", lines_of(spark, place / "in").withColumnRenamed("value", "word"))
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("words", "word")
-    run(builder.createTopology(), spark, place / "ck", trigger={"availableNow": True})
-    assert state(place / "ck", "count") == {"x": 2, "y": 1}
+def test_rows_of_every_edge_come_to_their_tasks(spark, place):
+    """A diamond, a fan-out, skipped levels, one DataFrame under two ids."""
+    frame = spark.createDataFrame(ROWS, FIELDS)
+    builder = TopologyBuilder("shapes")
+    builder.setStream("rows", frame)
+    builder.setStream("same", frame)
+    builder.setBolt("top", Pass(FIELDS), parallelism=2).shuffleGrouping("rows")
+    builder.setBolt("left", Pass(FIELDS), parallelism=3).fieldsGrouping("top", "n")
+    builder.setBolt("right", Pass(FIELDS), parallelism=2).shuffleGrouping("top")  # shares its Spark tasks with top
+    builder.setBolt("lower", Pass(FIELDS), parallelism=2).allGrouping("left")
+    join = builder.setBolt("join", Keep(), parallelism=2).fieldsGrouping("left", "key").fieldsGrouping("right", "key")
+    join.fieldsGrouping("top", "key").fieldsGrouping("lower", "key").fieldsGrouping("same", "key")
+    builder.setBolt("sum", Sum()).globalGrouping("lower").globalGrouping("rows")
+    builder.setBolt("total", Sum()).globalGrouping("sum")
+    topology = builder.createTopology()
+    for times in (1, 2):
+        query = run(topology, spark, place / "ck")
+        tasks = kept(place / "ck", "join", 2)
+        copies = 1 + 1 + 1 + 2 + 1  # left, right, top, lower twice, same
+        assert Counter(row for task in tasks for row in task) == Counter(dict.fromkeys(ROWS, copies * times))
+        assert not {row[0] for row in tasks[0]} & {row[0] for row in tasks[1]}
+        assert state(place / "ck", "sum") == {"total": 3 * times * sum(n for _, n in ROWS)}
+    assert query.lastProgress["rows"]["join"] == copies * len(ROWS)
+    assert state(place / "ck", "total")["total"] == 9 * sum(n for _, n in ROWS)

@@ -1,30 +1,20 @@
-"""A driver whose spout hands out messages until all are acked: ``python -m tests.spark.tracking SETTINGS`` (JSON).
+"""A spout that hands out messages until all are acked, played by the process of `tests.spark.playing`.
 
 ``acked`` in the work folder has a file for each message that was acked, and ``failed`` a line for each delivery that
-failed. A file ``kill-WHAT-MESSAGE`` has the worker killed at that place, once.
+failed.
 """
 
 import contextlib
-import json
 import os
-import signal
-import sys
 from pathlib import Path
 
 from statefx import BasicBolt, Bolt, FailedException, Spout, StatefulBolt, TopologyBuilder, submit
-from tests.spark.counting import BOUND_SECS, session, tell
+from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import wait_for
 
 TASKS = 2
 REFUSED = 7
 """Each so many-th message is refused when it is delivered first."""
-
-
-def dies(work, what, message):
-    """Kill this process if it is asked for, once."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(Path(work, f"kill-{what}-{message}"))
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Folder(Spout):
@@ -34,18 +24,14 @@ class Folder(Spout):
         self.work, self.each = str(work), each
 
     def open(self, context):
-        done = {int(name) for name in os.listdir(Path(self.work, "acked"))}
-        own = range(context.task * self.each, (context.task + 1) * self.each)
-        self.left = [message for message in own if message not in done]
+        self.left = list(range(context.task * self.each, (context.task + 1) * self.each))
 
     def nextTuple(self, collector):
         if self.left:
             message = self.left.pop(0)
-            dies(self.work, "emit", message)
             collector.emit((message,), id=message)
 
     def ack(self, id):
-        dies(self.work, "ack", id)
         Path(self.work, "acked", str(id)).touch()
 
     def fail(self, id):
@@ -63,7 +49,6 @@ class Refuses(BasicBolt):
         self.work = str(work)
 
     def execute(self, tup, collector):
-        dies(self.work, "execute", tup.message)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(Path(self.work, f"refuse-{tup.message}"))
             raise FailedException("refused once")
@@ -79,25 +64,19 @@ class ByHand(Bolt):
 
 
 class Tally(StatefulBolt):
-    def __init__(self, work):
-        self.work = str(work)
-
     def initState(self, state):
         self.state = state
 
     def execute(self, tup, collector):
         self.state.put(tup.message, self.state.get(tup.message, 0) + 1)
 
-    def prePrepare(self, txid):
-        dies(self.work, "prepare", txid)
 
-
-def topology(work, each, dedup=None):
+def topology(work, each):
     builder = TopologyBuilder("tracking")
-    builder.setSpout("folder", Folder(work, each), TASKS, dedup=dedup)
+    builder.setSpout("folder", Folder(work, each), TASKS)
     builder.setBolt("refuses", Refuses(work), TASKS).shuffleGrouping("folder")
     builder.setBolt("by-hand", ByHand(), 1).globalGrouping("refuses")
-    builder.setBolt("tally", Tally(work), TASKS).fieldsGrouping("by-hand", "message")
+    builder.setBolt("tally", Tally(), TASKS).fieldsGrouping("by-hand", "message")
     return builder.createTopology()
 
 
@@ -108,10 +87,10 @@ def prepared(work, each):
         Path(work, f"refuse-{message}").touch()
 
 
-def play(spark, work, each, dedup, **more):
+def play(spark, work, each, **more):
     work = Path(work)
     query = submit(
-        topology(work, each, dedup),
+        topology(work, each),
         spark,
         work / "ck",
         {
@@ -120,7 +99,6 @@ def play(spark, work, each, dedup, **more):
             "topology.state.checkpoint.interval.ms": 20,
         },
     )
-    tell(begun=True)
 
     def done():
         query.exception() and query.awaitTermination()
@@ -129,15 +107,4 @@ def play(spark, work, each, dedup, **more):
     wait_for(done, "all messages to be acked", BOUND_SECS)
     progress, status = query.lastProgress, query.status
     query.stop()
-    # A driver before it may have had all messages acked when it was killed: then this one has made no progress.
-    tell(sources=progress and progress["sources"], runs=status["runs"])
-
-
-def main(**given):
-    spark = session("local[8]")
-    play(spark, **given)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    tell(sources=progress["sources"], runs=status["runs"])

@@ -152,6 +152,7 @@ def test_a_partition_that_lost_its_end_and_grew_again_beyond_what_was_read(kafka
         other.drain()
 
 
+@pytest.mark.soak  # that a broker starts again is in test_kafka_faults.py
 def test_new_leaders_and_retention_look_like_no_loss(kafka, tmp_path):
     """A broker that starts again leads by a new epoch, and the former one may have no record left."""
     topics = kafka.topic(), kafka.topic()

@@ -142,6 +142,7 @@ def test_the_others_go_on_and_a_partition_goes_on_where_it_was(two, caplog):
     assert "answers again" in said[1]
 
 
+@pytest.mark.soak
 def test_a_leader_that_is_there_and_does_not_answer(two):
     """Its connection is open, and the cluster may still name it."""
     first, second, topic = two
@@ -155,6 +156,7 @@ def test_a_leader_that_is_there_and_does_not_answer(two):
         assert until(look, 1)[1][0] == 2
 
 
+@pytest.mark.soak
 def test_tasks_find_another_controller(two):
     """Any broker of the cluster may be named as the one that knows all topics, also the one that is away."""
     first, _, topic = two
@@ -200,6 +202,7 @@ def test_a_run_that_reads_what_is_there_ends_without_it_and_the_next_one_reads_i
             tester.drain()
 
 
+@pytest.mark.soak
 def test_a_leader_that_comes_back_in_such_a_run_is_for_the_next_one(two):
     first, second, topic = two
     with on_the_driver(spout(first, topic)) as look:
@@ -288,6 +291,7 @@ def test_opaque_batch_whose_broker_is_lost_goes_on_without_it(two, tmp_path, cap
     drained(reads, tmp_path / "ck", lines(0, 25))
 
 
+@pytest.mark.soak
 def test_opaque_batch_whose_broker_hangs_while_it_is_read(two, tmp_path):
     first, second, topic = two
     Freezes.lost = staticmethod(second.freeze)

@@ -1,7 +1,8 @@
 """Event time, windows, timers, a time to live: all together under random schedules, against a plain reference.
 
 Rows out of order, without a time and far ahead, several spouts and partitions, idle inputs, clocks that jump, restarts,
-crashes. What each bolt emits is kept with its transaction, so that the reference is asked in which one it has to come.
+crashes, slots and connections that are lost. What each bolt emits is kept with its transaction, so that the reference
+is asked in which one it has to come.
 """
 
 import random
@@ -17,6 +18,7 @@ from tests.spouts import timed
 from tests.spouts.test_event_time_model import ROUNDS, Source
 from tests.spouts.timed import START, Emitted, Opaque, Planned, Watch, Whole, secs, seen
 from tests.testing.lives import seeds
+from tests.testing.living import LivingTester
 
 TTL = 15.5
 WINDOWS = [kind for kind in KINDS if not kind.startswith("counted")]
@@ -151,22 +153,26 @@ def topology(sources, kinds, width, idle):
 
 
 def drive(chance, of, place, crashes):
-    clock, driver, done = START + timedelta(minutes=1), None, 0
+    clock, driver, done, breaks = START + timedelta(minutes=1), None, 0, crashes and chance.random() < 0.5
     while done < 3:  # behind the script come timers of the clock
         try:
             if driver is None:
                 crash = chance.randint(10, 90) if crashes and chance.random() < 0.7 else None
-                limits = Limits(fold_after=chance.choice([2, 100]))
+                limits = Limits(fold_after=chance.choice([2, 100]), pauses=10_000)
                 options = {"now": clock, "crash_at": crash, "seed": chance.randint(0, 99), "limits": limits}
-                driver = timed.begun(of, place, **options)
-            clock += timedelta(seconds=chance.choice([0, 3, 11, 60 if done else 4]))
-            driver.advance((clock - START).total_seconds() - (driver._time() - START.timestamp()))
+                driver = LivingTester(of, place, {"topology.transaction.attempts.max": 1000}, breaks=breaks, **options)
+            driver.advance(chance.choice([0, 3, 11, 60 if done else 4]))
             if driver.emit() is None or driver.txid > ROUNDS:
                 done += 1
-            if chance.random() < 0.25:
-                driver.close()
-                driver = None
+            ends = chance.random() < 0.25
         except Crash:
+            ends = True
+        if driver is not None:  # else it crashed while it began
+            clock = START + timedelta(
+                seconds=driver._time() - START.timestamp()
+            )  # it passes while slots are silent, too
+        if driver is not None and ends:
+            driver.close()
             driver = None
     return driver if driver is not None else timed.begun(of, place, now=clock)
 

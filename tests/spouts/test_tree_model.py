@@ -279,7 +279,7 @@ def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_al
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives", [12, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("lives", [6, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_the_spout_hears_what_storms_rules_say(place, lives):
     outcomes = Counter()
     for seed in range(lives):

@@ -17,10 +17,9 @@ from tests.storage.s3_server import as_users_have_it
 from tests.storage.test_checkpoints import Remote
 from tests.testing.topologies import SMALL, archived, lines, word_count, words
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-FEW, MANY = 1, 200
-"""Schedules of the suite and of the soak."""
+MANY = 200
 
 LENGTH = 8
 VOCABULARY = ("to", "be", "or", "not", "that", "is", "the", "question", "whether")
@@ -129,9 +128,7 @@ class Schedule:
             assert Counter((row["word"], row["count"]) for row in rows) == wanted
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[] if seed < FEW else pytest.mark.soak) for seed in range(MANY)]
-)
+@pytest.mark.parametrize("seed", range(MANY))
 def test_whatever_happens_each_word_counts_once(between, tmp_path, seed):
     provider = ("memory", "rocksdb")[seed % 2]
     with as_users_have_it(between.address) as made, Remote(tmp_path, made(), provider) as driver:
