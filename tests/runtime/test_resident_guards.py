@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statefx.coordinator.orders import text_for
+from statefx.coordinator.runs import text_for
 from statefx.plan import wire
 from statefx.protocol import messages
 from statefx.protocol.commands import Resolution

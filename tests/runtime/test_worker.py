@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, Topology, TopologyBuilder
-from statefx.coordinator.orders import text_for
+from statefx.coordinator.runs import text_for
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
