@@ -177,7 +177,7 @@ class TopologyTester:
     freshObjects : bool
         Whether every attempt of a task gets a bolt object of its own, as if its process had been lost: what a bolt
         keeps in its attributes rather than in its state is then lost, and the test shows it. False: a task keeps its
-        bolt, as on Spark while a run goes on. What a bolt keeps in a global is shared by all tasks here, and on Spark by
+        bolt, as on Spark while a run goes on. What a bolt keeps in a global is shared by all tasks here, on Spark by
         those of one process.
     cache : str or path, optional
         The machine's folder for caches; by default a new one, which `restart` hands on.
