@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from statefx import StatefulBolt, TopologyBuilder, rescale
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.hashing import row_hasher
+from statefx.spark.internals import task_slots
 from tests.conftest import ROOT
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.counting import session, tell
@@ -143,25 +144,27 @@ def cached_input(spark, work):
 
 
 def cached_shuffle(spark, work):
-    """One dies that has a part of a cache, and of the shuffle which it comes out of, before that is staged.
-
-    Whatever Spark computes again does not fit the rest, so the cache has to be made again.
-    """
+    """One dies that has a part of a cache, and of the shuffle which it comes out of, before that is staged."""
     frame = rows(spark).repartition(4, "key").cache()
     frame.count()
     kill_one(spark, work)
-    try:
-        count_rows(spark, frame, work)
-    except TransactionError:
-        frame.unpersist()
-        count_rows(spark, rows(spark).repartition(4, "key").cache(), work)
+    count_cached(spark, frame, work, lambda frame: frame)
 
 
 def cached_shuffle_staged(spark, work):
     """The same while it is staged."""
     frame = rows(spark).repartition(4, "key").cache()
     frame.count()
-    count_rows(spark, frame.mapInArrow(KillsWhileStaged(work), "id long, key string"), work)
+    count_cached(spark, frame, work, lambda frame: frame.mapInArrow(KillsWhileStaged(work), "id long, key string"))
+
+
+def count_cached(spark, cached, work, then):
+    """Run a batch; whatever Spark computes again may not fit the rest, and then the cache has to be made again."""
+    try:
+        count_rows(spark, then(cached), work)
+    except TransactionError:
+        cached.unpersist()
+        count_rows(spark, then(rows(spark).repartition(4, "key").cache()), work)
 
 
 def stream(spark, work, txid, then):
@@ -259,6 +262,8 @@ def main(work, *names):
     )
     for name in names:
         play, checksums = PLAYS[name]
+        # With one executor, one task would stage, and none would be killed when another one has ended.
+        wait_for(lambda: task_slots(spark.sparkContext) == 8, "both executors")
         spark.catalog.clearCache()  # a cache of one play would be another one's too, as its plan is the same
         folder = Path(work, name.replace(" ", "-"))
         folder.mkdir()
