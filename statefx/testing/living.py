@@ -246,7 +246,8 @@ class LocalSlot:
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._stopped.acquire()
-        threading.Thread(target=self._thread, daemon=True).start()
+        self._own = threading.Thread(target=self._thread, daemon=True)
+        self._own.start()
 
     # ---- what may happen
 
@@ -309,7 +310,8 @@ class LocalSlot:
         """End it where it stands."""
         self.frozen = False
         self._killed = True
-        if not self.ended:
+        # By a step of its own, it ends at its next pause: nobody else could let it run on.
+        if not self.ended and threading.current_thread() is not self._own:
             self.step()
 
     # ---- as its thread sees it: the control connection, and rows
@@ -355,6 +357,8 @@ class LocalSlot:
             yield self.channels[sender].popleft()
 
     def _pause(self, waits_for: str = "") -> None:
+        if self._killed:
+            raise _KilledError
         self._waits_for = waits_for
         self._stopped.release()
         self._go.acquire()
