@@ -125,7 +125,7 @@ class Spark(threading.Thread):
     def check_read(self) -> None:
         """Whoever waits for all that is there must not be told too early (see `Query.processAllAvailable`)."""
         handed_over = self.source.upcoming
-        assert not self.source.is_read or self.state.committed >= handed_over
+        assert not self.source.is_read or self.log.state.committed >= handed_over
 
     def note(self, input: StreamInput) -> StreamInput:
         assert input not in self.noted, "once for all attempts"
