@@ -20,10 +20,10 @@ from statefx.client.buffer import TransactionBuffer
 from statefx.client.engine import Changes, ClientEngine, reason_of
 from statefx.client.receiving import ACKS, Received, Receiver
 from statefx.client.rows import to_batches
+from statefx.coordinator.attempt import Batch
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.retrying import RenewInputError, StoppedError
-from statefx.coordinator.source import Batch
 from statefx.errors import (
     BoltError,
     FencedError,

@@ -1,18 +1,22 @@
-"""One attempt of a transaction, as its driver knows it from the offer of its input to its end."""
+"""What a transaction reads, and one attempt of it, as its driver knows it from the offer of that input to its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from statefx.coordinator.source import Batch
 from statefx.errors import StatefxError
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.ledger import Complete
-from statefx.protocol.order import EmissionOrder, Order, ResolutionOrder
+from statefx.protocol.metadata import BySpout
+from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
+from statefx.protocol.records import Input
+from statefx.protocol.watermark import Heard
 
 Work = ResolutionOrder | Callable[[], object]
 """What one that takes part has to do at a commit or a rollback: tasks are told, or something is called on the driver.
@@ -22,6 +26,52 @@ A call may take long, such as the commit of a sink: transactions behind it go on
 
 Part = Segment | str
 """What is carried out of an attempt: a segment, or the commit or rollback of who has this name."""
+
+
+def _never(failure: StatefxError) -> bool:
+    return False
+
+
+class Emissions:
+    """What the tasks of sources are told of an attempt, and what they say; by default nothing."""
+
+    def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
+        """Return what each task is told; asked for when it begins, and what is before it has been processed."""
+        return {}
+
+    def partitions(self, attempt: Attempt) -> Mapping[str, int]:
+        """Return how many partitions each spout with event time has, if any (rule 14.4); asked for after `orders`."""
+        return {}
+
+    def finished(self) -> Mapping[str, Iterable[int]]:
+        """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
+        return {}
+
+    def processed(self, attempt: Attempt) -> None:
+        """Take note of what the tasks have emitted: the next transaction goes on behind it."""
+
+    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
+        """Return what rows of DataFrames say of event time, by stream, and how many are too far ahead to count."""
+        return {}, {}
+
+    def emitted(self, attempt: Attempt, emission: Emission) -> BySpout:
+        """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
+        return {}
+
+
+class Batch(NamedTuple):
+    """The input of one transaction: what PREPARING says of it, and what its tasks are told."""
+
+    input: Input
+    work: Any = None
+    """Of a client's transaction, what it changes."""
+    planned: BySpout = MappingProxyType({})
+    """What the driver has planned that spouts read, and that is not in the log yet."""
+    emissions: Emissions = Emissions()
+    closes: bool = False
+    """Whether it reads nothing and closes event time."""
+    renews: Callable[[StatefxError], bool] = _never
+    """Tells of what an attempt has failed of whether another one over this very batch is of no use."""
 
 
 @dataclass(slots=True, eq=False)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Never
 
-from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.engine import Answer, Engine
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
@@ -38,7 +38,7 @@ from statefx.coordinator.retrying import (
     may_be_tried_again,
 )
 from statefx.coordinator.running_attempts import RunningAttempts
-from statefx.coordinator.source import Batch, OneBatch, Source
+from statefx.coordinator.source import OneBatch, Source
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.ticks import Ticks
 from statefx.coordinator.tracing import Traces

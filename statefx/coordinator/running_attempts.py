@@ -6,13 +6,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.event_time import EventTimes, Numbers
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.source import Batch
 from statefx.coordinator.standstill import Standstill
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.ticks import Ticks

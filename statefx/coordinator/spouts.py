@@ -18,13 +18,13 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.attempt import Attempt, Batch, Emissions
 from statefx.coordinator.driver_spout import RAISED, DriverSpout
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import Newest, lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
-from statefx.coordinator.source import LOOK_SECS, Batch, Emissions
+from statefx.coordinator.source import LOOK_SECS
 from statefx.coordinator.ticks import Ticks
 from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout

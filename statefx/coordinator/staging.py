@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.attempt import Attempt, Batch, Emissions
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.source import LOOK_SECS, Batch, Emissions
+from statefx.coordinator.source import LOOK_SECS
 from statefx.coordinator.ticks import Ticks
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan

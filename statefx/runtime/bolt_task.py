@@ -26,7 +26,7 @@ from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.log_state import TIMERS_LEFT_MS
 from statefx.protocol.trees import NOTHING
 from statefx.protocol.watermark import END
-from statefx.runtime.guard import GuardedCalls
+from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.task import Prepared, Task
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing, context_of, init_state, values_of, view_of

@@ -23,7 +23,7 @@ from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
 from statefx.operators.windows import WINDOW, WINDOWS, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
-from statefx.runtime.guard import GuardedCalls
+from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing, hook, values_of

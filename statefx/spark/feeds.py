@@ -15,11 +15,11 @@ from pyspark.errors import IllegalArgumentException, PySparkException, Streaming
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from statefx.coordinator.attempt import Batch
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
 from statefx.coordinator.retrying import RenewInputError, StoppedError, backoff_secs
-from statefx.coordinator.source import Batch
 from statefx.coordinator.staging import StagedBatch, StagedSource, staged, without_rows
 from statefx.errors import (
     AttemptsExhaustedError,

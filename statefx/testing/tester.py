@@ -18,13 +18,12 @@ import pyarrow as pa
 from statefx.admin.reading import committed_at
 from statefx.admin.starting import start
 from statefx.coordinator.adoption import Adopt
-from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.source import Batch
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.staging import staged
 from statefx.coordinator.state import SnapshotPolicy

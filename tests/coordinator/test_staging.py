@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from statefx.coordinator.attempt import Batch
 from statefx.coordinator.retrying import RenewInputError, StoppedError
-from statefx.coordinator.source import Batch
 from statefx.coordinator.staging import StagedBatch, StagedSource
 from statefx.coordinator.ticks import Ticks
 from statefx.protocol.records import StreamInput

@@ -19,7 +19,8 @@ from statefx.operators.tuples import tuple_maker
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.guard import CallGuard, GuardedCalls
+from statefx.runtime.guard import CallGuard
+from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.outlets import outlet_of
 from statefx.runtime.worker import Worker
 from statefx.state import EMPTY, load_provider
