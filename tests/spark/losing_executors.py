@@ -8,6 +8,7 @@ The executor that runs a certain task is killed, once, when the tasks before it 
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -60,6 +61,8 @@ class Kills(StatefulBolt):
         collector.emit((str(tup[0]), count))
         if self.context.txid == self.txid and self.context.task == 1 and self.once:
             os.kill(executor(), signal.SIGKILL)
+            # Else this process, which outlives the executor for a moment, may ack, and the attempt is committed.
+            threading.Event().wait(20)
 
 
 class KillsWhileStaged:
