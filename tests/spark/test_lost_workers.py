@@ -15,7 +15,8 @@ from tests.spark.running import feed, lines_of, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
-TRIES = 5
+TRIES = 40
+"""Spark does not notice every other time or so; a try takes a second at most."""
 
 
 def programs(spark):
