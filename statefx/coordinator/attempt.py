@@ -107,7 +107,6 @@ class Attempt:
     """When its orders were sent."""
     put_off_secs: float = 0.0
     """By how much its end is put off: its timeout begins again while tasks restore state (rule 6.9)."""
-    """Those that did when the time was last over."""
 
     # ---- its commit or its rollback
 

@@ -292,7 +292,7 @@ class Coordinator:
             return
         if failure is None:
             failure = self._running.judged(attempt, part)
-        elif not isinstance(failure, BoltError | TransactionError | FailedException):
+        elif not isinstance(failure, BoltError | TransactionError):
             raise failure
         if isinstance(failure, StatefxError):
             self._fail(attempt, failure)
