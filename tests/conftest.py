@@ -18,6 +18,10 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests.testing.places import place, provider
+
+__all__ = ["place", "provider"]
+
 ROOT = Path(__file__).parent.parent
 
 # By default an example that takes 200 ms fails: on a machine that does other things too, any does. A test that hangs is

@@ -44,7 +44,6 @@ def transfer(t, n, source, target, amount):
 
 
 def work(found, transfers=TRANSFERS, abort_at=None):
-    """Do what is left, as a program does that is started again."""
     while True:
         with found.transaction() as t:
             n = t.get("progress", "done", 0)

@@ -27,7 +27,6 @@ def records(steps: list[str]) -> list[str]:
 
 
 def crash_at(place: Path, moment: str, sent: int) -> int:
-    """Return the number of `moment` when `sent` transactions are sent."""
     with Driver(place, name="rehearsal") as driver:
         tester = driver.start(witnessed())
         for _ in range(sent):
@@ -35,7 +34,7 @@ def crash_at(place: Path, moment: str, sent: int) -> int:
         return tester.steps.index(moment) + 1
 
 
-def test_a1_a_fresh_start_initialises_at_the_last_committed_txid_before_any_tuple(place: Path) -> None:
+def test_a1_a_fresh_start_initialises_at_the_last_committed_txid_before_any_tuple(place):
     with Driver(place) as driver:
         driver.start(witnessed()).send(lines("a", "b"))
         assert driver.journal[:3] == [("open", 1, 0), ("initState", 1, 0, 0), ("execute", 1, 0, "a")]
@@ -44,7 +43,7 @@ def test_a1_a_fresh_start_initialises_at_the_last_committed_txid_before_any_tupl
         assert driver.journal[:3] == [("open", 2, 0), ("initState", 2, 0, 2), ("execute", 2, 0, "c")]
 
 
-def test_a2_then_the_next_txid_is_prepared(place: Path) -> None:
+def test_a2_then_the_next_txid_is_prepared(place):
     with Driver(place) as driver:
         tester = driver.start(witnessed())
         tester.send(lines("a"))
@@ -56,7 +55,7 @@ def test_a2_then_the_next_txid_is_prepared(place: Path) -> None:
         assert records(restarted.steps)[:2] == ["GENERATION(2)", "PREPARING(2, 0)"]
 
 
-def test_a3_a_failed_prepare_is_rolled_back_until_that_is_acked_then_the_txid_is_tried_again(place: Path) -> None:
+def test_a3_a_failed_prepare_is_rolled_back_until_that_is_acked_then_the_txid_is_tried_again(place):
     with Driver(place) as driver:
         driver.config["failing"] = {"preRollback": [RuntimeError("not yet"), FailedException("not yet either")]}
         tester = driver.start(witnessed())
@@ -75,7 +74,7 @@ def test_a3_a_failed_prepare_is_rolled_back_until_that_is_acked_then_the_txid_is
         assert tester.state("witness") == {"seen": 2}
 
 
-def test_a3_a_rollback_that_never_succeeds_ends_the_query_and_the_next_driver_goes_on_with_it(place: Path) -> None:
+def test_a3_a_rollback_that_never_succeeds_ends_the_query_and_the_next_driver_goes_on_with_it(place):
     with Driver(place) as driver:
         driver.config["topology.transaction.attempts.max"] = 3
         driver.config["failing"] = {"preRollback": [RuntimeError("no")] * 4}
@@ -88,7 +87,7 @@ def test_a3_a_rollback_that_never_succeeds_ends_the_query_and_the_next_driver_go
 
 
 @pytest.mark.parametrize("reports_lost", [True, False])
-def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place: Path, reports_lost: bool) -> None:
+def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place, reports_lost):
     with Driver(place) as driver:
         tester = driver.start(witnessed())
         if reports_lost:
@@ -105,7 +104,7 @@ def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place: Path
         assert "stuck" not in tester.status
 
 
-def test_the_status_says_why_a_transaction_is_tried_again_until_it_is_committed(place: Path) -> None:
+def test_the_status_says_why_a_transaction_is_tried_again_until_it_is_committed(place):
     with Driver(place) as driver:
         tester = driver.start(witnessed())
         seen: list[dict[str, str]] = []
@@ -118,7 +117,7 @@ def test_the_status_says_why_a_transaction_is_tried_again_until_it_is_committed(
         assert "failed" not in tester.status
 
 
-def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(place: Path) -> None:
+def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(place):
     moment = crash_at(place, "after PREPARING(3, 0)", 3)
     with Driver(place) as driver:
         tester = driver.start(witnessed(), crash_at=moment)
@@ -136,7 +135,7 @@ def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(pla
         assert restarted.state("witness") == {"seen": 3}
 
 
-def test_a6_a_start_on_committing_commits_and_prepares_the_next_txid(place: Path) -> None:
+def test_a6_a_start_on_committing_commits_and_prepares_the_next_txid(place):
     moment = crash_at(place, "after COMMITTING(3, 0)", 3)
     with Driver(place) as driver:
         with pytest.raises(Crash):
@@ -153,7 +152,7 @@ def test_a6_a_start_on_committing_commits_and_prepares_the_next_txid(place: Path
         assert restarted.state("witness") == {"seen": 4}
 
 
-def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path) -> None:
+def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         log = FolderStorage(driver.folder)
@@ -171,7 +170,7 @@ def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a7_acks_of_another_attempt_do_not_complete_this_one(place: Path, lost: bool) -> None:
+def test_a7_acks_of_another_attempt_do_not_complete_this_one(place, lost):
     """All acks of the transaction before, or of the attempt before, come once more, and come first."""
     with Driver(place) as driver:
         tester = driver.start(word_count())
@@ -182,7 +181,7 @@ def test_a7_acks_of_another_attempt_do_not_complete_this_one(place: Path, lost: 
             acks.extend([(slot, kind, body)] if kind is Kind.ACK else [])
             heard(run, slot, kind, body)
 
-        engine.heard = noted  # type: ignore[method-assign]
+        engine.heard = noted
         tester.send(lines("a b"))
         assert {slot for slot, _, _ in acks} == set(engine.slots)
         attempt = int(lost)
@@ -204,7 +203,7 @@ def test_a7_acks_of_another_attempt_do_not_complete_this_one(place: Path, lost: 
         assert tester.state("count") == {"a": 2, "b": 2}
 
 
-def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(caplog):
     plan = compile_plan(word_count())
     attempt, before = TransactionAttempt(2, 1), TransactionAttempt(2, 0)
     failed = Ack(before, "count", 0, "", failed=Failure(FailureKind.FAILED, "count", 0, "of the attempt before"))
@@ -215,7 +214,7 @@ def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(caplog: pytest.LogCa
     assert f"an ack of {before} was ignored" in caplog.text
 
 
-def test_a_driver_that_failed_refuses_to_go_on(place: Path) -> None:
+def test_a_driver_that_failed_refuses_to_go_on(place):
     with Driver(place) as driver:
         driver.config["failing"] = {"execute": [ValueError("bad line")]}
         tester = driver.start(witnessed())

@@ -20,10 +20,7 @@ from statefx.testing.crashes import crashes
 from statefx.testing.steps import DurableSteps
 from tests.coordinator.histories import preparing
 from tests.recovery.test_matrix import TRANSACTIONS, check_hooks
-from tests.testing.places import place
 from tests.testing.topologies import Driver, totals, word_count, words
-
-__all__ = ["place"]
 
 WORK = TRANSACTIONS
 
@@ -47,7 +44,7 @@ def state_of(driver: Driver):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", [word_count(), totals()], ids=lambda topology: topology.name)
-def test_after_a_crash_at_any_step(place: Path, topology) -> None:
+def test_after_a_crash_at_any_step(place, topology):
     told = topology.name == "totals"  # a bolt of it has preRollback
     came = Counter()
     for driver in crashed(place, topology):
@@ -81,7 +78,7 @@ def test_after_a_crash_at_any_step(place: Path, topology) -> None:
     assert bool(came["COMMITTING"]) == told
 
 
-def test_bolts_with_pre_rollback_are_told_by_the_next_start(place: Path) -> None:
+def test_bolts_with_pre_rollback_are_told_by_the_next_start(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         tester.when("before COMMITTING(1, 0)", die)
@@ -103,7 +100,7 @@ def die() -> None:
     raise Crash("here")
 
 
-def test_a_driver_that_lives_is_fenced_and_commits_nothing(place: Path) -> None:
+def test_a_driver_that_lives_is_fenced_and_commits_nothing(place):
     done = []
     with Driver(place) as driver:
         tester = driver.start()
@@ -121,7 +118,7 @@ def test_a_driver_that_lives_is_fenced_and_commits_nothing(place: Path) -> None:
         assert [(each.txid, each.attempt) for each in transactions(driver.folder)] == [(1, 0), (2, 0), (2, 1)]
 
 
-def test_the_same_planned_input_comes_again_and_no_other(place: Path) -> None:
+def test_the_same_planned_input_comes_again_and_no_other(place):
     with Driver(place) as driver:
         tester = driver.start()
         tester.when("after PREPARING(1, 0)", die)
@@ -152,7 +149,7 @@ def in_flight(storage: FolderStorage, *, rolls_back: bool, count: int = 3) -> Tr
 
 
 @pytest.mark.parametrize("rolls_back", [False, True])
-def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its_hook(storage, rolls_back) -> None:
+def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its_hook(storage, rolls_back):
     in_flight(storage, rolls_back=rolls_back)
     done = abort(storage.url)
     assert [each.txid for each in done.rolled_back] == ([3, 2] if rolls_back else [3, 2, 1])
@@ -160,7 +157,7 @@ def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its
     assert [entry.txid for entry in read_state(storage).in_flight] == ([1] if rolls_back else [])
 
 
-def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage) -> None:
+def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage):
     log = in_flight(storage, rolls_back=False)
     log.append(Committing(1, 0, 1, {"count/0": "t"}, hooks=("count/0",)))
     before = read_state(storage)
@@ -170,7 +167,7 @@ def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage) ->
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(storage, monkeypatch, decided) -> None:
+def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(storage, monkeypatch, decided):
     driver = in_flight(storage, rolls_back=False, count=1)
     overtaking = [Committing(1, 0, 1, {"count/0": "t"}, hooks=("count/0",)) if decided else RolledBack(1, 0, "late")]
 
@@ -187,7 +184,7 @@ def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(stor
     driver.check()
 
 
-def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch) -> None:
+def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch):
     in_flight(storage, rolls_back=False, count=1)
 
     class Overtaken(TransactionLog):
@@ -202,13 +199,13 @@ def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch)
         abort(storage.url)
 
 
-def test_it_keeps_the_identity_of_the_newest_topology(storage) -> None:
+def test_it_keeps_the_identity_of_the_newest_topology(storage):
     log = in_flight(storage, rolls_back=False, count=1)
     abort(storage.url)
     assert read_state(storage).topology == log.state.topology
 
 
-def test_mistakes(place: Path) -> None:
+def test_mistakes(place):
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*: has a topology been submitted there\?"):
         abort(place / "nowhere")
     assert not (place / "nowhere").exists()
@@ -222,7 +219,7 @@ def test_mistakes(place: Path) -> None:
             abort(driver.folder)
 
 
-def test_a_copy_is_refused(storage, place: Path) -> None:
+def test_a_copy_is_refused(storage, place):
     in_flight(storage, rolls_back=False)
     (place / "checkpoint").rename(place / "moved")
     with pytest.raises(CheckpointMismatchError, match="was last run in"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, StatefulBolt, Topology, TopologyBuilder, openState
+from statefx import StatefulBolt, Topology, TopologyBuilder, openState
 from statefx.coordinator.generation import take_generation
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
@@ -19,6 +19,7 @@ from statefx.state import registry
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.topology.identity import identify, routing
+from tests.bolts import Ignores
 from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
 from tests.testing.topologies import Driver, lines, word_count, words
 
@@ -37,11 +38,6 @@ class Seen(StatefulBolt):
         self.state.put("rows", self.state.get("rows", 0) + 1)
 
 
-class Idle(BasicBolt):
-    def execute(self, tup, collector):
-        pass
-
-
 def wired(
     *wires: Wire, parallelism: int = 2, left: str = "k string, n int", right: str = "k string, n int"
 ) -> Topology:
@@ -51,7 +47,7 @@ def wired(
     declarer = builder.setBolt("seen", Seen(), parallelism)
     for wire in wires:
         wire(declarer)
-    builder.setBolt("idle", Idle()).shuffleGrouping("left").shuffleGrouping("right")  # every stream must be read
+    builder.setBolt("idle", Ignores()).shuffleGrouping("left").shuffleGrouping("right")  # every stream must be read
     return builder.createTopology()
 
 
@@ -74,13 +70,13 @@ def by(kind: str, *fields: str, source: str = "left") -> Wire:
         ([by("global"), by("fields", "k"), by("shuffle")], (("fields", "string"), ("global",), ("shuffle",))),
     ],
 )
-def test_what_decides_where_rows_go(wires: list[Wire], ways: tuple[tuple[str, ...], ...]) -> None:
+def test_what_decides_where_rows_go(wires, ways):
     topology = wired(*wires)
     assert routing(topology, "seen") == ways
     assert identify(topology, "m:C").stateful["seen"].routing == ways
 
 
-def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
+def test_not_null_and_names_of_fields_have_no_part_in_the_hash():
     assert routing(wired(by("fields", "k"), left="k string not null, n int"), "seen") == (("fields", "string"),)
     assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == (("fields", "string"),)
 
@@ -106,7 +102,7 @@ def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
         ),
     ],
 )
-def test_rows_that_would_go_to_other_tasks_are_refused(place: Path, before: Topology, now: Topology, says: str) -> None:
+def test_rows_that_would_go_to_other_tasks_are_refused(place, before, now, says):
     with Driver(place) as driver:
         driver.start(before).send({"left": []})
         with pytest.raises(CheckpointMismatchError, match=rf"bolt 'seen' gets its rows {says}") as told:
@@ -127,7 +123,7 @@ def test_rows_that_would_go_to_other_tasks_are_refused(place: Path, before: Topo
         (wired(by("global"), parallelism=1), wired(by("shuffle"), parallelism=1)),
     ],
 )
-def test_rows_that_go_where_they_went_are_not(place: Path, before: Topology, now: Topology) -> None:
+def test_rows_that_go_where_they_went_are_not(place, before, now):
     with Driver(place) as driver:
         driver.start(before).send({"left": []})
         driver.start(now).send({"left": []})
@@ -179,9 +175,7 @@ def on(*wires: Wire, left: str = USERS, parallelism: int = 2) -> Topology:
         ),
     ],
 )
-def test_other_fields_of_the_same_types_are_refused(
-    place: Path, before: Topology, now: Topology, was: str, becomes: str
-) -> None:
+def test_other_fields_of_the_same_types_are_refused(place, before, now, was, becomes):
     with Driver(place) as driver:
         driver.start(before).send({"left": []})
         says = (
@@ -206,20 +200,17 @@ def test_other_fields_of_the_same_types_are_refused(
         (on(by("fields", "user"), by("fields", "item")), on(by("fields", "item"))),
         (on(by("fields", "user"), by("fields", "item")), on(by("fields", "item"), by("fields", "user"))),
         (on(by("fields", "user"), by("shuffle")), on(by("shuffle"), by("fields", "user"))),
-        (
-            on(by("fields", "user", "item"), parallelism=1),
-            on(by("fields", "item", "user"), parallelism=1),
-        ),
+        (on(by("fields", "user", "item"), parallelism=1), on(by("fields", "item", "user"), parallelism=1)),
         (on(by("fields", "user", "item"), parallelism=1), on(by("fields", "item"), parallelism=1)),
     ],
 )
-def test_renamed_fields_and_other_inputs_are_not(place: Path, before: Topology, now: Topology) -> None:
+def test_renamed_fields_and_other_inputs_are_not(place, before, now):
     with Driver(place) as driver:
         driver.start(before).send({"left": []})
         driver.start(now).send({"left": []})
 
 
-def test_a_renamed_field_is_known_by_its_new_name_from_then_on(place: Path) -> None:
+def test_a_renamed_field_is_known_by_its_new_name_from_then_on(place):
     customers = "customer string, item string, n int"
     with Driver(place) as driver:
         for topology in (on(by("fields", "user")), on(by("fields", "customer"), left=customers)):
@@ -238,7 +229,7 @@ def coded(**options: Any) -> dict[str, Any]:
 JSON = {"codec": CODECS + "Json"}
 
 
-def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, provider: str) -> None:
+def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place, provider):
     with Driver(place, provider) as driver:
         for work in WORK:
             tester = driver.start(**coded(components={"count": JSON}))
@@ -264,7 +255,7 @@ def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, pro
         ),
     ],
 )
-def test_another_codec_is_refused(place: Path, before: dict[str, Any], now: dict[str, Any], says: str) -> None:
+def test_another_codec_is_refused(place, before, now, says):
     with Driver(place) as driver:
         driver.start(**coded(**before)).send(WORK[0])
         with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
@@ -273,7 +264,7 @@ def test_another_codec_is_refused(place: Path, before: dict[str, Any], now: dict
 
 
 @pytest.mark.parametrize("now", [{"keyClass": "str", "valueClass": "int"}, {"codec": "statefx.state:StandardCodec"}])
-def test_options_that_change_no_bytes_may_come_and_go(place: Path, now: dict[str, Any]) -> None:
+def test_options_that_change_no_bytes_may_come_and_go(place, now):
     with Driver(place) as driver:
         driver.start().send(WORK[0])
         tester = driver.start(**coded(**now))
@@ -281,7 +272,7 @@ def test_options_that_change_no_bytes_may_come_and_go(place: Path, now: dict[str
         assert tester.state("count") == words(WORK)
 
 
-def test_the_same_codec_may_be_another_class(place: Path) -> None:
+def test_the_same_codec_may_be_another_class(place):
     with Driver(place) as driver:
         driver.start(**coded(**JSON)).send(WORK[0])
         tester = driver.start(**coded(codec=CODECS + "JsonMoved"))
@@ -289,7 +280,7 @@ def test_the_same_codec_may_be_another_class(place: Path) -> None:
         assert tester.state("count") == words(WORK)
 
 
-def test_a_mistake_is_found_before_anything_is_written(place: Path) -> None:
+def test_a_mistake_is_found_before_anything_is_written(place):
     with Driver(place) as driver:
         with pytest.raises(ConfigError, match="'cuont', which is not in the topology; did you mean 'count'"):
             driver.start(**coded(components={"cuont": JSON}))
@@ -298,7 +289,7 @@ def test_a_mistake_is_found_before_anything_is_written(place: Path) -> None:
         assert not driver.folder.exists()
 
 
-def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(place: Path, provider: str) -> None:
+def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(place, provider):
     with Driver(place, provider) as driver:
         tester = driver.start(**coded(valueClass="str"))
         with pytest.raises(
@@ -311,15 +302,13 @@ def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(pl
         assert tester.state("count") == words(WORK[:1])
 
 
-def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(place: Path) -> None:
+def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(place):
     says = r"bolt 'count', task \d, hook open.*Failing can't be made: OSError"
     with Driver(place) as driver, pytest.raises(BoltError, match=says):
         driver.start(**coded(codec=CODECS + "Failing")).send(WORK[0])
 
 
-def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_the_query(
-    place: Path, provider: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_the_query(place, provider, monkeypatch):
     outages = place / "outages"
     outages.touch()
     monkeypatch.setattr(Registered, "outages", str(outages))
@@ -334,7 +323,7 @@ def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_th
 # ---- openState
 
 
-def test_open_state_without_the_codecs_class_says_so_and_takes_one(place: Path) -> None:
+def test_open_state_without_the_codecs_class_says_so_and_takes_one(place):
     with Driver(place) as driver:
         driver.start(**coded(**JSON)).send(WORK[0])
         renamed(driver.folder, CODECS + "Json", "gone:Json")
@@ -347,7 +336,7 @@ def test_open_state_without_the_codecs_class_says_so_and_takes_one(place: Path) 
         with pytest.raises(CheckpointMismatchError, match="written with codec 'json-1', this one is 'json-2'"):
             openState(driver.folder, "count", codec=JsonTwo())
         with pytest.raises(ConfigError, match=r"codec must be an object of a statefx\.state\.Codec"):
-            openState(driver.folder, "count", codec="tests.testing.codecs:Json")  # type: ignore[arg-type]
+            openState(driver.folder, "count", codec="tests.testing.codecs:Json")
 
 
 def renamed(folder: Path, old: str, new: str) -> None:
@@ -359,7 +348,7 @@ def renamed(folder: Path, old: str, new: str) -> None:
     )
 
 
-def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:
+def test_open_state_goes_in_the_order_of_the_codec(place):
     with Driver(place) as driver:
         driver.start(**coded(codec=CODECS + "Backwards")).send(WORK[0])
         with openState(driver.folder, "count") as view:
@@ -367,7 +356,7 @@ def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:
             assert [key for key, _ in view.items("or", "be")] == ["or", "not"]
 
 
-def test_open_state_of_serializers(place: Path) -> None:
+def test_open_state_of_serializers(place):
     with Driver(place) as driver:
         tester = driver.start(**coded(keySerializerClass=CODECS + "Pickled", valueSerializerClass=CODECS + "Pickled"))
         tester.send(WORK[0])
@@ -376,7 +365,7 @@ def test_open_state_of_serializers(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -> None:
+def test_a_word_count_is_the_same_by_any_encoding(place, tmp_path):
     for n, options in enumerate(({}, JSON, {"valueSerializerClass": CODECS + "Pickled"}, {"keyClass": "str"})):
         with TopologyTester(word_count(), place / str(n), {OPTIONS: options}) as tester:
             for work in WORK:
@@ -384,7 +373,7 @@ def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -
             assert tester.state("count") == words(WORK)
 
 
-def test_a_restart_that_fits_looks_up_no_name_of_a_provider(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_that_fits_looks_up_no_name_of_a_provider(place, monkeypatch):
     """Names are for messages; to look one up reads a file of every package that is installed."""
 
     def looked_up(**group: str) -> None:

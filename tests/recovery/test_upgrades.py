@@ -1,7 +1,6 @@
 """A bolt's values change their form from run to run, and crashes come in between."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,7 +114,6 @@ def topology(bolt: One, *, keyed: bool = True) -> Topology:
 
 
 def numbers(tester: TopologyTester, bolt: One) -> dict[str, int]:
-    """The counts, brought up to date as `bolt` does it."""
     with openState(tester._folders.location, "count", migrate=bolt.migrateState) as view:
         return {word: bolt.number(value) for word, value in view.items()}
 
@@ -129,7 +127,7 @@ def sums(*works: Lines) -> list[int]:
     return sorted(words(works).values())
 
 
-def test_state_is_upgraded_run_by_run(place: Path, provider: str) -> None:
+def test_state_is_upgraded_run_by_run(place, provider):
     with Driver(place, provider) as driver:
         driver.start(topology(One()), limits=SMALL).send(FIRST)
         assert written(driver) == words([FIRST])
@@ -153,7 +151,7 @@ def test_state_is_upgraded_run_by_run(place: Path, provider: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_in_the_first_transaction_after_an_upgrade(place: Path, provider: str, stride: int) -> None:
+def test_a_crash_in_the_first_transaction_after_an_upgrade(place, provider, stride):
     """At moments of it: rolled back or forward, and gone on with as if nothing had been."""
     outcomes = set()
     for at in range(1, STEPS_MAX, stride):
@@ -177,7 +175,7 @@ def test_a_crash_in_the_first_transaction_after_an_upgrade(place: Path, provider
     assert outcomes == {"back", "forward"}
 
 
-def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place: Path, provider: str) -> None:
+def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place, provider):
     """It was written as numbers, and is committed, or rolled back, by a bolt that has lists."""
     with Driver(place, provider, "rehearsal") as driver:
         rehearsal = driver.start(topology(One()))
@@ -212,7 +210,7 @@ def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place: Path, p
         (Four(), Two(), "has stateVersion 2, .* by a newer version, 4"),
     ],
 )
-def test_what_cannot_be_upgraded_is_refused(place: Path, before: One, now: One, says: str) -> None:
+def test_what_cannot_be_upgraded_is_refused(place, before, now, says):
     with Driver(place) as driver:
         driver.start(topology(before)).send(FIRST)
         with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
@@ -221,7 +219,7 @@ def test_what_cannot_be_upgraded_is_refused(place: Path, before: One, now: One, 
         tester.send(SECOND)
 
 
-def test_a_first_run_may_have_any_version_and_need_not_migrate(place: Path) -> None:
+def test_a_first_run_may_have_any_version_and_need_not_migrate(place):
     with Driver(place) as driver:
         for work in (FIRST, SECOND):
             tester = driver.start(topology(TwoWithout()))
@@ -229,7 +227,7 @@ def test_a_first_run_may_have_any_version_and_need_not_migrate(place: Path) -> N
         assert written(driver) == words([FIRST, SECOND])
 
 
-def test_migrate_state_that_was_taken_out_too_early_is_missed(place: Path, provider: str) -> None:
+def test_migrate_state_that_was_taken_out_too_early_is_missed(place, provider):
     with Driver(place, provider) as driver:
         driver.start(topology(One())).send(FIRST)
         driver.start(topology(Two())).send(lines("other"))
@@ -239,33 +237,27 @@ def test_migrate_state_that_was_taken_out_too_early_is_missed(place: Path, provi
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_what_migrate_state_raises_names_it(place: Path, provider: str, keyed: bool) -> None:
+def test_what_migrate_state_raises_names_it(place, provider, keyed):
     with Driver(place, provider) as driver:
         driver.start(topology(One(), keyed=keyed)).send(FIRST)
         with pytest.raises(BoltError, match="hook migrateState, transaction 2: ValueError: no such form") as told:
             driver.start(topology(TwoRaising(), keyed=keyed)).send(FIRST)
         cause, _, line = told.value.cause.partition(f" ({__file__}:")
         assert line.endswith(", in migrateState)")
-        assert (told.value.hook, told.value.component, cause) == (
-            "migrateState",
-            "count",
-            "ValueError: no such form",
-        )
+        assert (told.value.hook, told.value.component, cause) == ("migrateState", "count", "ValueError: no such form")
         tester = driver.start(topology(Two(), keyed=keyed))
         tester.send(FIRST)
         assert numbers(tester, Two()) == words([FIRST, FIRST])
 
 
 class TwoCareless(TwoRaising):
-    """Takes an error of reading for a key that is not there."""
-
     def execute(self, tup, collector):
         with contextlib.suppress(ValueError, BoltError):
             self.counts.get(tup.word)
         self.counts.put(tup.word, [1])
 
 
-def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(place: Path, provider: str) -> None:
+def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(place, provider):
     with Driver(place, provider) as driver:
         driver.start(topology(One(), keyed=False)).send(FIRST)
         with pytest.raises(BoltError, match="migrateState"):
@@ -273,7 +265,7 @@ def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(place: 
         assert written(driver) == words([FIRST])
 
 
-def test_migrate_state_may_fail_the_transaction_and_not_the_query(place: Path) -> None:
+def test_migrate_state_may_fail_the_transaction_and_not_the_query(place):
     with Driver(place) as driver:
         driver.start(topology(One())).send(FIRST)
         tester = driver.start(topology(TwoFailing()))
@@ -281,7 +273,7 @@ def test_migrate_state_may_fail_the_transaction_and_not_the_query(place: Path) -
         assert numbers(tester, Two()) == words([FIRST, SECOND])
 
 
-def test_an_own_codec_is_upgraded_too(place: Path, provider: str) -> None:
+def test_an_own_codec_is_upgraded_too(place, provider):
     config = {"topology.state.provider.config": {"codec": "tests.testing.codecs:Marked"}}
     with Driver(place, provider) as driver:
         driver.start(topology(One()), config=config).send(FIRST)

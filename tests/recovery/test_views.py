@@ -12,10 +12,7 @@ from statefx.testing import rows
 from statefx_memory import MemoryStateProvider
 from statefx_redis import RedisStateProvider
 from statefx_rocksdb import RocksDbStateProvider
-from tests.testing.places import place
 from tests.testing.topologies import Driver, lines, words
-
-__all__ = ["place"]
 
 WORK = [lines("to be or not to be", "that is"), lines("the question"), lines("to be")]
 
@@ -66,7 +63,7 @@ def driver_of(place: Path, provider: type) -> Driver:
     return driver
 
 
-def test_a_view_is_refreshed_to_what_is_committed_by_then(place: Path) -> None:
+def test_a_view_is_refreshed_to_what_is_committed_by_then(place):
     with Driver(place) as driver:
         tester = driver.start()
         with openState(driver.folder, "count") as view:
@@ -86,7 +83,7 @@ def test_a_view_is_refreshed_to_what_is_committed_by_then(place: Path) -> None:
             view.refresh()
 
 
-def test_a_view_is_refreshed_to_what_a_tool_has_made_of_the_same_transaction(place: Path) -> None:
+def test_a_view_is_refreshed_to_what_a_tool_has_made_of_the_same_transaction(place):
     with Driver(place) as driver:
         tester = driver.start()
         tester.run(WORK[:1])
@@ -104,7 +101,7 @@ def test_a_view_is_refreshed_to_what_a_tool_has_made_of_the_same_transaction(pla
             assert not view.refresh()
 
 
-def test_a_key_that_several_tasks_hold_is_never_shown_as_one(place: Path) -> None:
+def test_a_key_that_several_tasks_hold_is_never_shown_as_one(place):
     """Each word is counted by the task that its line came to, and not by the one that has its key."""
     with Driver(place) as driver:
         tester = driver.start(word_count_by_line())
@@ -137,7 +134,7 @@ def test_a_key_that_several_tasks_hold_is_never_shown_as_one(place: Path) -> Non
             assert {task for task, _ in view} == {1}
 
 
-def test_a_view_that_can_not_be_refreshed_shows_what_it_did(place: Path) -> None:
+def test_a_view_that_can_not_be_refreshed_shows_what_it_did(place):
     with Driver(place) as driver:
         tester = driver.start()
         tester.send(WORK[0])
@@ -151,7 +148,7 @@ def test_a_view_that_can_not_be_refreshed_shows_what_it_did(place: Path) -> None
             assert view.refresh()
 
 
-def test_a_view_goes_both_ways_and_is_shown_in_short(place: Path) -> None:
+def test_a_view_goes_both_ways_and_is_shown_in_short(place):
     with Driver(place) as driver:
         driver.start().send(WORK[0])
         with openState(driver.folder, "count") as view:
@@ -162,14 +159,14 @@ def test_a_view_goes_both_ways_and_is_shown_in_short(place: Path) -> None:
             assert repr(view) == "<StateView of 'count', task 1, at transaction 1>"
 
 
-def test_options_that_a_provider_calls_public_are_found_in_the_checkpoint(place: Path) -> None:
+def test_options_that_a_provider_calls_public_are_found_in_the_checkpoint(place):
     with driver_of(place, Told) as driver:
         driver.start().send(WORK[0])
         with openState(driver.folder, "count") as view:
             assert dict(view.items()) == words(WORK[:1])
 
 
-def test_others_are_not_written_and_have_to_be_given(place: Path) -> None:
+def test_others_are_not_written_and_have_to_be_given(place):
     with driver_of(place, Placed) as driver:
         driver.start().send(WORK[0])
         assert not any(b"there" in file.read_bytes() for file in (driver.folder / "transactions").iterdir())
@@ -186,7 +183,7 @@ def test_others_are_not_written_and_have_to_be_given(place: Path) -> None:
         assert dict(view.items()) == words(WORK[:1])
 
 
-def test_options_that_json_can_not_write_are_refused_before_anything_is(place: Path) -> None:
+def test_options_that_json_can_not_write_are_refused_before_anything_is(place):
     with driver_of(place, Unwritable) as driver:
         with pytest.raises(ProviderError, match="public_options"):
             driver.start()
@@ -206,7 +203,7 @@ def test_options_that_json_can_not_write_are_refused_before_anything_is(place: P
         (RedisStateProvider, {"jedisPoolConfig": {"host": "db", "password": "geheim"}}, False),
     ],
 )
-def test_what_is_public_of_the_options_of_the_providers(provider: Any, options: dict[str, Any], public: bool) -> None:
+def test_what_is_public_of_the_options_of_the_providers(provider, options, public):
     found = provider(options).public_options()
     assert found == (options if public else None)
     assert not public or type(found.get("url", "")) is str

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx import StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.attempt import Attempt, Part
 from statefx.coordinator.engine import Answer
@@ -47,13 +47,6 @@ from tests.runtime.slots_model import Frame, Played, Players, Row
 TIMEOUT_SECS = 100.0
 
 Job = tuple[TransactionAttempt, Part]
-
-
-class Same(BasicBolt):
-    outputFields = "number long"
-
-    def execute(self, tup, collector):
-        collector.emit((tup.number,))
 
 
 class Count(StatefulBolt):

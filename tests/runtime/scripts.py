@@ -64,7 +64,6 @@ class Script(Stateful, BatchBolt):
         self.short.put(tuple(key) if isinstance(key, list) else key, value, ttl=secs)
 
     def do_new(self, name, key, value):
-        """Take a name that may not have been taken before."""
         self.state.map(f"new {name}").put(key, value)
 
     def do_get(self, where, key):
@@ -102,7 +101,6 @@ class Script(Stateful, BatchBolt):
             self.collector.emit((f"scan {list(self.scans.pop())}", 0))
 
     def do_show(self):
-        """Emit all that state has."""
         for name in ("state", "map", "short", "touched"):
             self.collector.emit((f"{name} {list(getattr(self, name).items())}", 0))
         self.collector.emit((f"names {list(self.state.names())}", 0))
@@ -171,8 +169,6 @@ BAD = ("raise", "no_key", "no_value", "too_wide", "no_number", "too_large", "no_
 
 
 class Keep(StatefulBolt):
-    """Keeps all that it is given, in its order."""
-
     def initState(self, state):
         self.rows = state
 

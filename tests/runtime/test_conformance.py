@@ -1,6 +1,5 @@
 """What Storm's StatefulBoltExecutorTest asks of one task: barriers, the order of hooks, rollbacks."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from tests.testing import eager
 from tests.testing.topologies import Driver, Split, Witness, hooks, lines, witnessed, word_count
 
 
-def test_b1_no_tuple_before_the_state(place: Path) -> None:
+def test_b1_no_tuple_before_the_state(place):
     with Driver(place) as driver:
         tester = driver.start(witnessed())
         for n in range(3):
@@ -36,9 +35,7 @@ def test_b1_no_tuple_before_the_state(place: Path) -> None:
 
 
 @pytest.mark.parametrize("resolution", Resolution)
-def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
-    place: Path, resolution: Resolution
-) -> None:
+def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(place, resolution):
     journal: list[Any] = []
     made, task = deployment(place, witnessed(), journal=journal), TaskId("witness", 0)
     token = run(Worker(), made, order_of(made))[task].token
@@ -55,7 +52,7 @@ def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
     ]
 
 
-def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
+def test_b2_prepare_before_the_state_is_refused(place):
     made = deployment(place, witnessed(), journal=[])
     task = BoltTask(Worker(), made, TaskId("witness", 0))
     task.enter(order_of(made), "token", (), Outbox(0, 0, ()))
@@ -64,7 +61,7 @@ def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
     assert not (place / "state").exists()
 
 
-def test_b3_hooks_come_before_what_they_are_named_for(place: Path) -> None:
+def test_b3_hooks_come_before_what_they_are_named_for(place):
     with Driver(place) as driver:
         driver.config["topology.state.provider"] = eager.REFERENCE
         tester = driver.start(witnessed(), freshObjects=False)
@@ -86,7 +83,7 @@ def test_b3_hooks_come_before_what_they_are_named_for(place: Path) -> None:
         ]  # fmt: skip
 
 
-def test_b3_then_the_barrier_goes_on_then_the_ack(place: Path) -> None:
+def test_b3_then_the_barrier_goes_on_then_the_ack(place):
     made = deployment(place, word_count())
     acks: list[Ack] = []
     sent = []
@@ -103,7 +100,7 @@ def test_b3_then_the_barrier_goes_on_then_the_ack(place: Path) -> None:
 
 
 @pytest.mark.parametrize("hook", ["open", "initState", "execute", "finishBatch", "prePrepare"])
-def test_b4_a_hook_that_raises_fails_the_transaction_and_is_named(place: Path, hook: str) -> None:
+def test_b4_a_hook_that_raises_fails_the_transaction_and_is_named(place, hook):
     with Driver(place) as driver:
         tester = driver.start(witnessed(2, "allGrouping"))
         if hook != "open":
@@ -125,9 +122,7 @@ def test_b4_a_hook_that_raises_fails_the_transaction_and_is_named(place: Path, h
 
 
 @pytest.mark.parametrize(("hook", "fault"), [("preCommit", None), ("preRollback", JobFails())])
-def test_b4_a_hook_that_raises_in_a_phase_that_is_repeated_is_named_in_the_status(
-    place: Path, hook: str, fault: Any
-) -> None:
+def test_b4_a_hook_that_raises_in_a_phase_that_is_repeated_is_named_in_the_status(place, hook, fault):
     with Driver(place) as driver:
         driver.config["failing"] = {hook: [ZeroDivisionError("by zero")]}
         tester = driver.start(witnessed())
@@ -142,7 +137,7 @@ def test_b4_a_hook_that_raises_in_a_phase_that_is_repeated_is_named_in_the_statu
 
 
 @pytest.mark.parametrize("hook", ["open", "initState", "execute", "finishBatch", "prePrepare"])
-def test_b4_a_failed_exception_in_any_hook_fails_the_transaction_and_not_the_query(place: Path, hook: str) -> None:
+def test_b4_a_failed_exception_in_any_hook_fails_the_transaction_and_not_the_query(place, hook):
     with Driver(place) as driver:
         driver.config["failing"] = {hook: [FailedException("the feed is stale")] * 2}
         tester = driver.start(witnessed())
@@ -157,7 +152,7 @@ def test_b4_a_failed_exception_in_any_hook_fails_the_transaction_and_not_the_que
         assert sent.progress.attempt == len(rolled_back)
 
 
-def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_task_acks(place: Path) -> None:
+def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_task_acks(place):
     made = deployment(place, word_count())
     order = order_of(made, attempt=TransactionAttempt(2, 1))
     barriers = [
@@ -179,7 +174,7 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
     assert set(ack.seen.values()) == {"2" * 32}
 
 
-def test_b6_after_a_rollback_the_bolt_is_initialised_again(place: Path) -> None:
+def test_b6_after_a_rollback_the_bolt_is_initialised_again(place):
     """The bolt keeps its count in an attribute: if that outlived the rollback, the count would be wrong."""
     with Driver(place) as driver:
         tester = driver.start(witnessed())
@@ -191,7 +186,7 @@ def test_b6_after_a_rollback_the_bolt_is_initialised_again(place: Path) -> None:
         assert hooks(driver.journal).count("open") > 1
 
 
-def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches(place: Path) -> None:
+def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches(place):
     """The task of a failed attempt succeeded: its object is kept and must still begin anew."""
     with Driver(place) as driver:
         tester = driver.start(witnessed())
@@ -201,7 +196,7 @@ def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches
         assert tester.state("witness") == {"seen": 1}
 
 
-def test_b9_a_topology_without_state_runs_without_prepares_and_hooks(place: Path) -> None:
+def test_b9_a_topology_without_state_runs_without_prepares_and_hooks(place):
     builder = TopologyBuilder("stateless")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
@@ -213,7 +208,7 @@ def test_b9_a_topology_without_state_runs_without_prepares_and_hooks(place: Path
         assert not list((driver.folder / "state").glob("[!.]*"))
 
 
-def test_b9_stateless_bolts_forward_barriers_without_code_of_their_own(place: Path) -> None:
+def test_b9_stateless_bolts_forward_barriers_without_code_of_their_own(place):
     builder = TopologyBuilder("mixed")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
@@ -246,7 +241,7 @@ class Upper(BasicBolt):
         ),
     ],
 )
-def test_b10_a_topology_that_is_wired_wrong_is_refused_before_anything_runs(declare: Any, names: str) -> None:
+def test_b10_a_topology_that_is_wired_wrong_is_refused_before_anything_runs(declare, names):
     builder = TopologyBuilder("wrong")
     builder.setStream("lines", rows("value string"))
 
@@ -258,7 +253,7 @@ def test_b10_a_topology_that_is_wired_wrong_is_refused_before_anything_runs(decl
         build()
 
 
-def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(place: Path) -> None:
+def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(place):
     with Driver(place) as driver:
         driver.config["failing"] = {"preCommit": [RuntimeError("once")]}
         tester = driver.start(witnessed(3, "allGrouping"))
@@ -268,7 +263,7 @@ def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(place: Path
         assert times == [2 if [task] == driver.failed else 1 for task in range(3)]
 
 
-def test_hooks_whose_job_was_lost_are_repeated_on_all(place: Path) -> None:
+def test_hooks_whose_job_was_lost_are_repeated_on_all(place):
     with Driver(place) as driver:
         tester = driver.start(witnessed(3, "allGrouping"))
         done: list[int] = []

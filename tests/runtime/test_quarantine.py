@@ -6,13 +6,14 @@ import random
 
 import pytest
 
-from statefx import BasicBolt, ReplayDeadLetters, Spout, StatefulBolt, TopologyBuilder, openState, quarantined, rescale
+from statefx import ReplayDeadLetters, Spout, StatefulBolt, TopologyBuilder, openState, quarantined, rescale
 from statefx.admin.command import main
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
 from statefx.testing.crashes import crashes
+from tests.bolts import Ignores
 
 FIELDS = "key string, n long"
 MENDED = set()
@@ -20,8 +21,6 @@ MENDED = set()
 
 
 class Orders(StatefulBolt):
-    """Keeps the rows of each key in their order; a negative one is bad, until it is mended."""
-
     outputFields = FIELDS
 
     def initState(self, state):
@@ -35,17 +34,10 @@ class Orders(StatefulBolt):
 
 
 class Whole(Orders):
-    """The same with whole batches."""
-
     def executeBatch(self, batch, collector):
         assert batch.schema.names == ["key", "n"]
         for row in batch.to_pylist():
             super().execute(type("Row", (), row), collector)
-
-
-class Ignores(BasicBolt):
-    def execute(self, tup, collector):
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +62,6 @@ def started(place, given=None, **config):
 
 
 def send(tester, live=(), letters=()):
-    """Return the dead letters of a transaction, by key in their order."""
     sent = tester.send({"live": list(live), "letters": [(each["row"], each["number"]) for each in letters]})
     found = [dict(zip(DEAD_LETTERS.names, each, strict=True)) for each in sent.emitted("orders", "deadLetter")]
     return sorted(found, key=lambda each: (each["task"], each["position"]))
@@ -204,8 +195,6 @@ REPLAYED = [
 
 
 class Keep(StatefulBolt):
-    """Keeps dead letters, each once."""
-
     def initState(self, state):
         self.letters = state
 

@@ -28,8 +28,6 @@ TICK = "tick"
 
 
 class Shows(BasicBolt):
-    """Emits what it is given."""
-
     outputFields = "what string, task int"
 
     def open(self, context):
@@ -40,8 +38,6 @@ class Shows(BasicBolt):
 
 
 class Flushes(StatefulBolt):
-    """Gathers words in its state until the next tick."""
-
     outputFields = "words string"
 
     def initState(self, state):
@@ -78,8 +74,6 @@ def spout(*transactions):
 
 
 class Idle(Spout):
-    """Has nothing, ever."""
-
     outputFields = "word string"
 
     def nextTuple(self, collector):

@@ -4,31 +4,10 @@ import os
 from collections import Counter
 
 from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder
-
-
-class Split(BasicBolt):
-    outputFields = "word string"
-
-    def execute(self, tup, collector):
-        for word in tup.value.split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    outputFields = "word string, count long"
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        count = self.counts.get(tup.word, 0) + 1
-        self.counts.put(tup.word, count)
-        collector.emit((tup.word, count))
+from tests.bolts import Count, Split
 
 
 class Keep(StatefulBolt):
-    """Keeps every tuple; what came in is read with `kept`."""
-
     def initState(self, state):
         self.state = state
 
@@ -37,25 +16,7 @@ class Keep(StatefulBolt):
         self.state.putAll({"n": number + 1, number: list(tup)})
 
 
-class Pass(BasicBolt):
-    """Emits what comes in.
-
-    Parameters
-    ----------
-    fields : str
-        Of what comes in.
-    """
-
-    def __init__(self, fields):
-        self.outputFields = fields
-
-    def execute(self, tup, collector):
-        collector.emit(tuple(tup))
-
-
 class PassBatch(BasicBolt):
-    """As `Pass`, a batch at a time."""
-
     def __init__(self, fields):
         self.outputFields = fields
 
@@ -67,8 +28,6 @@ class PassBatch(BasicBolt):
 
 
 class Sum(Stateful, BatchBolt):
-    """Adds up the numbers of its tuples, one put in a transaction."""
-
     outputFields = "total long"
 
     def initState(self, state):

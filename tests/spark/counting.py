@@ -79,7 +79,6 @@ def session(master, **settings):
 
 
 def tell(**facts):
-    """Write facts as a line of JSON, for the one who started this process."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 

@@ -49,12 +49,7 @@ def ended(query, work):
         error = f"{type(found).__name__}: {found.message}"
     status = query.status
     right = error is None and state(work / "ck", "count") == ALL
-    return {
-        "error": error,
-        "runs": status["runs"],
-        "reasons": reasons(work / "ck"),
-        "right": right,
-    }
+    return {"error": error, "runs": status["runs"], "reasons": reasons(work / "ck"), "right": right}
 
 
 def listening_at(*hosts):
@@ -121,8 +116,6 @@ def memory_bytes():
 
 
 class Endless(Rows):
-    """Writes down how much it has emitted, and by how much its worker has grown."""
-
     def __init__(self, work):
         self.path = str(Path(work, "emitted"))
 
@@ -151,8 +144,6 @@ def endless_spout(spark, work):
 
 
 class Hangs(Count):
-    """Does not return, once."""
-
     def __init__(self, work):
         self.work = str(work)
 
@@ -192,8 +183,6 @@ def two_topologies(spark, work):
 
 
 class One(Spout):
-    """Hands out one message, then nothing."""
-
     outputFields = "number long"
 
     def open(self, context):

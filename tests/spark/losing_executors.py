@@ -66,8 +66,6 @@ class Kills(StatefulBolt):
 
 
 class KillsWhileStaged:
-    """In a DataFrame, for mapInArrow: kills the executor of partition 1, once, when another task has ended."""
-
     def __init__(self, work):
         self.work = work
 

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.types import Row
 
 from statefx import StatefulBolt, TopologyBuilder
-from tests.spark.bolts import Pass, PassBatch
+from tests.bolts import Pass
+from tests.spark.bolts import PassBatch
 from tests.spark.running import run, state
 from tests.spouts.timed import Watch, secs
 
@@ -32,8 +33,6 @@ VALUES = [
 
 
 class Look(StatefulBolt):
-    """Keeps what it sees, told by its ``repr``."""
-
     def initState(self, state):
         self.state = state
 

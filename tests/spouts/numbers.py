@@ -7,11 +7,7 @@ import json
 from pathlib import Path
 
 from statefx import StatefulBolt, TopologyBuilder
-from statefx.operators import (
-    OpaquePartitionedTransactionalSpout,
-    PartitionedTransactionalSpout,
-    TransactionalSpout,
-)
+from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
 
 PARTITIONS, EACH, TAKEN = 3, 10, 4
 ALL = {partition * 1000 + number: 1 for partition in range(PARTITIONS) for number in range(EACH)}
@@ -49,8 +45,6 @@ class Partitions(Notes):
 
 
 class Whole(Notes, TransactionalSpout):
-    """Each task emits the partitions that are its own; a batch is a range in all of them."""
-
     def initializeTransaction(self, txid, previous):
         batch = self.upcoming(previous)
         return batch if batch["start"] < batch["stop"] else None
@@ -75,8 +69,6 @@ class Planned(Partitions, PartitionedTransactionalSpout):
 
 
 class Emitted(Partitions, PartitionedTransactionalSpout):
-    """Partitions end at different times: in those that have, there is nothing new."""
-
     def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
         batch = self.upcoming(lastMetadata)
         if batch["start"] == batch["stop"] or (partition == 1 and attempt.txid == 2):

@@ -23,8 +23,6 @@ KINDS = [Planned, Emitted, Opaque]
 
 
 class PerTen(WindowedBolt):
-    """Counts the rows of ten seconds."""
-
     outputFields = "start timestamp, rows long"
 
     def initWindow(self):
@@ -38,8 +36,6 @@ class PerTen(WindowedBolt):
 
 
 class Keep(StatefulBolt):
-    """Counts equal rows."""
-
     def initState(self, state):
         self.state = state
 
@@ -49,8 +45,6 @@ class Keep(StatefulBolt):
 
 
 class Timed(StatefulBolt):
-    """Has a timer for each row, and from that another one."""
-
     outputFields = "what string, at timestamp"
 
     def initState(self, state):

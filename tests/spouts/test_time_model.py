@@ -25,8 +25,6 @@ WINDOWS = [kind for kind in KINDS if not kind.startswith("counted")]
 
 
 class Keep(StatefulBolt):
-    """Keeps what others emit, by transaction."""
-
     def open(self, context):
         self.context = context
 
@@ -63,8 +61,6 @@ class Tuples(WindowedBolt):
 
 
 class Late(StatefulBolt):
-    """Makes of what is late the text that `Keep` takes."""
-
     outputFields = "what string"
 
     def initState(self, state):
@@ -75,8 +71,6 @@ class Late(StatefulBolt):
 
 
 class Timed(StatefulBolt):
-    """Sets timers of both clocks for each row, and remembers for a while when it saw the key last."""
-
     outputFields = "what string"
 
     def open(self, context):
@@ -100,13 +94,10 @@ class Timed(StatefulBolt):
 
 
 def after(time):
-    """For how long a timer is set, by the time of its row."""
     return 4 if time is None else 2 + int(secs(time)) % 7
 
 
 class Timers:
-    """What `Timed` has to emit."""
-
     def __init__(self):
         self.set = {False: {}, True: {}}
         self.recent = {}
@@ -178,7 +169,6 @@ def drive(chance, of, place, crashes):
 
 
 def expected(sources, kinds, rounds):
-    """Return what is emitted, by transaction, component, stream and text."""
     found = Counter()
     recounts = {"values": Recount(kinds[0]), "tuples": Recount(kinds[1])}
     timers = Timers()

@@ -22,9 +22,6 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.testing import TopologyTester, rows
 from statefx.testing.steps import Crash
 from statefx_redis import RedisStreamSpout
-from tests.testing.places import place
-
-__all__ = ["place"]
 
 FIELDS = "word string, at timestamp"
 

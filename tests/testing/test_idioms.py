@@ -4,7 +4,6 @@ import re
 from collections import namedtuple
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,8 +22,6 @@ KEPT: list[Any] = []
 
 
 class Does(StatefulBolt):
-    """Does with its state and its collector what the test says."""
-
     outputFields = "w string, n string"
 
     def __init__(self, does: Callable[[Any, Any], object]) -> None:
@@ -77,14 +74,14 @@ def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
         ),
     ],
 )
-def test_the_error_says_what_to_write(place: Path, does: Callable[[Any, Any], object], says: str) -> None:
+def test_the_error_says_what_to_write(place, does, says):
     with Driver(place) as driver:
         tester = started(driver, does)
         with pytest.raises(BoltError, match=says):
             tester.send({"lines": [("a",)]})
 
 
-def test_a_row_that_bears_other_names_is_taken_by_position(place: Path) -> None:
+def test_a_row_that_bears_other_names_is_taken_by_position(place):
     with Driver(place) as driver:
         other = namedtuple("other", "left right")
         assert started(driver, lambda s, c: c.emit(other("a", "1"))).send({"lines": [("a",)]}).emitted("does") == [
@@ -92,13 +89,13 @@ def test_a_row_that_bears_other_names_is_taken_by_position(place: Path) -> None:
         ]
 
 
-def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(place: Path) -> None:
+def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(place):
     with Driver(place) as driver:
         sent = started(driver, lambda s, c: c.emit((str(s == s), str({s: 1}[s])))).send({"lines": [("a",)]})
         assert sent.emitted("does") == [("True", "1")]
 
 
-def test_a_state_that_was_kept_says_which_one_to_use(place: Path) -> None:
+def test_a_state_that_was_kept_says_which_one_to_use(place):
     KEPT.clear()
     with Driver(place) as driver:
         tester = started(driver, lambda s, c: (KEPT.append(s), KEPT[0].put("a", 1)))
@@ -114,7 +111,7 @@ class Sessions:
         raise PySparkRuntimeError("CONTEXT_ONLY_VALID_ON_DRIVER")
 
 
-def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(place: Path) -> None:
+def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(place):
     bolt = Ends()
     bolt.session = Sessions()
     builder = TopologyBuilder("idioms")
@@ -153,9 +150,7 @@ def puts_again(state: Any, collector: Any) -> None:
 
 
 @pytest.mark.parametrize("does", [keeps, keeps_a_default, keeps_what_it_put, puts_again])
-def test_a_value_that_was_changed_and_not_put_is_told(
-    place: Path, does: Callable[[Any, Any], object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_that_was_changed_and_not_put_is_told(place, does, caplog):
     with Driver(place) as driver:
         started(driver, does).send({"lines": [("a",)]})
     told = [record.message for record in caplog.records if "in place" in record.message]
@@ -163,7 +158,7 @@ def test_a_value_that_was_changed_and_not_put_is_told(
     assert all("'does' changed the value of key 'a'" in line for line in told)
 
 
-def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place: Path) -> None:
+def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place):
     def divides(state: Any, collector: Any) -> None:
         state["a"] = 1 / 0
 
@@ -176,7 +171,7 @@ def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place: Pa
     assert shown == [("test_idioms.py", "execute"), ("test_idioms.py", "divides")]
 
 
-def test_a_view_can_not_be_written(place: Path) -> None:
+def test_a_view_can_not_be_written(place):
     with Driver(place) as driver:
         tester = started(driver, lambda s, c: s.put("a", 1))
         tester.send({"lines": [("a",)]})
@@ -187,7 +182,7 @@ def test_a_view_can_not_be_written(place: Path) -> None:
             view["a"] = 2
 
 
-def test_the_tester_knows_its_bolts_before_anything_was_sent(place: Path) -> None:
+def test_the_tester_knows_its_bolts_before_anything_was_sent(place):
     with Driver(place) as driver:
         tester = started(driver, lambda s, c: None)
         with pytest.raises(TopologyError, match="no component 'dose'; the nearest is 'does'"):

@@ -76,7 +76,7 @@ def slow():
 
 
 @pytest.mark.slow
-def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
+def test_the_time_of_each_bolt_by_what_it_did(place):
     config = {"topology.state.provider": f"{__name__}:SlowToOpen"}
     with TopologyTester(slow(), place, config) as tester:
         told = tester.send({"lines": [("a",)]}).progress.as_dict()
@@ -92,7 +92,7 @@ def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_keys_and_bytes_of_each_stateful_bolt(place: Path) -> None:
+def test_keys_and_bytes_of_each_stateful_bolt(place):
     with TopologyTester(slow(), place) as tester:
         told = tester.send({"lines": [("a",), ("b",), ("b",)]}).progress.as_dict()
     assert told["numInputRows"] == 3
@@ -103,7 +103,7 @@ def test_keys_and_bytes_of_each_stateful_bolt(place: Path) -> None:
     assert told["stateBytesChanged"]["slow"] == on_disk
 
 
-def test_the_size_of_each_state(place: Path, provider: str) -> None:
+def test_the_size_of_each_state(place, provider):
     with Driver(place, provider) as driver:
         tester = driver.start(word_count())
         told = [tester.send(lines(text)).progress.as_dict() for text in ("a b", "b c", "d")]
@@ -114,7 +114,7 @@ def test_the_size_of_each_state(place: Path, provider: str) -> None:
         assert driver.start(word_count()).send(lines("a")).progress.stored_bytes["count"] > on_disk
 
 
-def test_the_time_of_the_driver_by_phase(place: Path) -> None:
+def test_the_time_of_the_driver_by_phase(place):
     """Attempts that were rolled back are not in it."""
     with Driver(place) as driver:
         tester = driver.start(totals())
@@ -135,7 +135,7 @@ def test_the_time_of_the_driver_by_phase(place: Path) -> None:
     assert told.rows_per_second == 1 / 31
 
 
-def test_at_debug_each_committed_transaction_is_a_line(place: Path, caplog) -> None:
+def test_at_debug_each_committed_transaction_is_a_line(place, caplog):
     with caplog.at_level(logging.DEBUG, "statefx"), Driver(place) as driver:
         tester = driver.start(word_count())
         tester.when("before COMMITTING(2, 0)", lambda: tester.advance(1.5))
@@ -148,7 +148,7 @@ def test_at_debug_each_committed_transaction_is_a_line(place: Path, caplog) -> N
     ]
 
 
-def test_what_a_task_measured_decides_nothing() -> None:
+def test_what_a_task_measured_decides_nothing():
     """Two acks that differ in nothing else say the same."""
     one, other = (Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics={"execute": ms}) for ms in (1.0, 2.0))
     assert one == other

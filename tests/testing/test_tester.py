@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from statefx.testing.faults import HooksFail, JobFails
 from tests.testing.topologies import Count, Driver, Split, hooks, lines, totals, witnessed, word_count, words
 
 
-def test_a_transaction_is_sent_and_looked_at(place: Path, provider: str) -> None:
+def test_a_transaction_is_sent_and_looked_at(place, provider):
     with TopologyTester(word_count(), place / "checkpoint", {"topology.state.provider": provider}) as tester:
         sent = tester.send({"lines": [("to be or not to be",)]})
         assert isinstance(sent, Sent)
@@ -35,7 +34,7 @@ def test_a_transaction_is_sent_and_looked_at(place: Path, provider: str) -> None
         assert (counts.txid, counts["be"]) == (2, 3)
 
 
-def test_a_crash_ends_the_tester_and_a_restart_goes_on(place: Path) -> None:
+def test_a_crash_ends_the_tester_and_a_restart_goes_on(place):
     with Driver(place) as driver:
         work = [lines("a"), lines("b")]
         tester = driver.start(crash_at=12)
@@ -51,14 +50,14 @@ def test_a_crash_ends_the_tester_and_a_restart_goes_on(place: Path) -> None:
         restarted.close()
 
 
-def test_a_crash_in_the_constructor_is_one_as_well(place: Path) -> None:
+def test_a_crash_in_the_constructor_is_one_as_well(place):
     with pytest.raises(Crash):
         TopologyTester(word_count(), place / "checkpoint", crash_at=3)
     with TopologyTester(word_count(), place / "checkpoint") as tester:
         assert tester.generation == 1
 
 
-def test_steps_are_what_crash_at_counts(place: Path) -> None:
+def test_steps_are_what_crash_at_counts(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         tester.send(lines("a"))
@@ -77,7 +76,7 @@ def test_steps_are_what_crash_at_counts(place: Path) -> None:
             driver.start(totals(), crash_at=n).send(lines("a"))
 
 
-def test_faults_strike_once(place: Path) -> None:
+def test_faults_strike_once(place):
     with Driver(place) as driver:
         tester = driver.start()
         assert tester.send(lines("a"), JobFails(), JobFails()).progress.attempt == 2
@@ -86,7 +85,7 @@ def test_faults_strike_once(place: Path) -> None:
         assert tester.send(lines("a")).progress.attempt == 0, "nothing was rolled back, so nothing was struck"
 
 
-def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(place: Path) -> None:
+def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(place):
     with Driver(place) as driver:
         tester = driver.start()
         for n in (1, 2):
@@ -97,7 +96,7 @@ def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(place: Path) -> N
             assert tester.state("count") == {"a": n, "b": n, "c": n}
 
 
-def test_time_passes_when_it_is_told_to(place: Path) -> None:
+def test_time_passes_when_it_is_told_to(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         tester.when("before COMMITTING(1, 0)", lambda: tester.advance(2.5))
@@ -109,7 +108,7 @@ def test_time_passes_when_it_is_told_to(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_is_the_same_run(place: Path) -> None:
+def test_the_same_seed_is_the_same_run(place):
 
     def run(name: str, seed: int) -> list[object]:
         with Driver(place, name=name) as driver:
@@ -120,7 +119,7 @@ def test_the_same_seed_is_the_same_run(place: Path) -> None:
     assert len({str(run(f"seed-{seed}", seed)) for seed in range(5)}) > 1, "outputs arrive in several orders"
 
 
-def test_a_task_of_another_run_has_a_bolt_of_its_own(place: Path) -> None:
+def test_a_task_of_another_run_has_a_bolt_of_its_own(place):
     with Driver(place) as driver:
         tester = driver.start(witnessed(), freshObjects=False)
         for faults in ((), (), (JobFails(),), ()):
@@ -130,7 +129,7 @@ def test_a_task_of_another_run_has_a_bolt_of_its_own(place: Path) -> None:
         assert tester.state("witness") == {"seen": 4}
 
 
-def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
+def test_batch_streams_are_numbered_by_the_caller(place):
     builder = TopologyBuilder("batches")
     builder.setStream("lines", rows("value string", streaming=False))
     builder.setBolt("split", Split()).shuffleGrouping("lines")
@@ -158,12 +157,12 @@ def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
         ((1,), "do not fit its schema"),
     ],
 )
-def test_rows_that_are_not_the_streams_are_refused(place: Path, row: object, says: str) -> None:
+def test_rows_that_are_not_the_streams_are_refused(place, row, says):
     with Driver(place) as driver, pytest.raises(ConfigError, match=says):
-        driver.start().send({"lines": [row]})  # type: ignore[list-item]
+        driver.start().send({"lines": [row]})
 
 
-def test_a_key_that_several_tasks_hold_is_ambiguous(place: Path) -> None:
+def test_a_key_that_several_tasks_hold_is_ambiguous(place):
     with Driver(place) as driver:
         tester = driver.start(witnessed(2, "allGrouping"))
         tester.send(lines("a"))
@@ -179,7 +178,7 @@ class Divides(BasicBolt):
         collector.emit((1 / tup.n,))
 
 
-def test_a_bolts_error_keeps_its_cause(place: Path) -> None:
+def test_a_bolts_error_keeps_its_cause(place):
     builder = TopologyBuilder("divides")
     builder.setStream("numbers", rows("n long"))
     builder.setBolt("divides", Divides()).shuffleGrouping("numbers")
@@ -189,7 +188,7 @@ def test_a_bolts_error_keeps_its_cause(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_caches_are_deleted_with_the_tester(place: Path) -> None:
+def test_caches_are_deleted_with_the_tester(place):
     tester = TopologyTester(word_count(), place / "checkpoint")
     cache = tester._cache
     restarted = tester.restart()
@@ -203,7 +202,7 @@ def test_caches_are_deleted_with_the_tester(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tasks_of_spouts_live(place: Path) -> None:
+def test_tasks_of_spouts_live(place):
     """What is committed is the same, whatever order the seed makes."""
     texts = [[("to be",), ("or not",), ("to be",)], [("or",)]]
     builder = TopologyBuilder("living")
@@ -227,7 +226,7 @@ def test_tasks_of_spouts_live(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_neither_spark_nor_a_test_library_is_imported(place: Path) -> None:
+def test_neither_spark_nor_a_test_library_is_imported(place):
     script = f"""
 import sys
 sys.modules.update(dict.fromkeys(("pyspark", "py4j", "pytest", "hypothesis")))
@@ -252,7 +251,7 @@ with TopologyTester(builder.createTopology(), {str(place)!r} + "/checkpoint") as
 
 
 @pytest.mark.slow
-def test_a_job_that_holds_all_tasks_may_fail(place: Path) -> None:
+def test_a_job_that_holds_all_tasks_may_fail(place):
     builder = TopologyBuilder("living")
     builder.setSpout("lines", MemoryTransactionalSpout([[("to be",), ("or",)]], "value string", takePerBatch=1))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
