@@ -289,6 +289,16 @@ def postgres() -> Iterator["object"]:
 
 
 @pytest.fixture
+def driver(request: pytest.FixtureRequest, place: Path) -> Iterator["object"]:
+    """Drivers on one checkpoint in `place`, closed at the end; a test with a `provider` has its state there."""
+    from tests.testing.topologies import Driver
+
+    provider = request.getfixturevalue("provider") if "provider" in request.fixturenames else "memory"
+    with Driver(place, provider) as made:
+        yield made
+
+
+@pytest.fixture
 def postgres_database(postgres: "object", tmp_path: Path) -> "object":
     from tests.sinks.database import PostgresDatabase
 

@@ -289,9 +289,8 @@ def test_a_crash_at_any_step_while_batches_are_staged_ahead(place, schedule, str
 
 
 @pytest.fixture
-def tester(place):
-    with Driver(place) as driver:
-        yield driver.start(TOTALS)
+def tester(driver):
+    return driver.start(TOTALS)
 
 
 class Handing:

@@ -122,14 +122,11 @@ def test_a_topology_that_crashes_anywhere_goes_on(place):
 
 
 @pytest.mark.slow
-def test_state_is_moved_into_it_and_out_of_it(place):
+def test_state_is_moved_into_it_and_out_of_it(driver, place):
     loaded()
     path = {"path": str(place / "state.db")}
-    with Driver(place) as driver:
-        driver.start(totals()).run(TRANSACTIONS[:1])
-        migrate(driver.folder, f"{NAME}:SqliteStateProvider", path)
-        drive(driver, place).run(TRANSACTIONS)
-        migrate(driver.folder, "memory", source=path)
-        assert driver.start(totals(), config={"topology.state.provider": "memory"}).state("count") == words(
-            TRANSACTIONS
-        )
+    driver.start(totals()).run(TRANSACTIONS[:1])
+    migrate(driver.folder, f"{NAME}:SqliteStateProvider", path)
+    drive(driver, place).run(TRANSACTIONS)
+    migrate(driver.folder, "memory", source=path)
+    assert driver.start(totals(), config={"topology.state.provider": "memory"}).state("count") == words(TRANSACTIONS)

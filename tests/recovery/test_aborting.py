@@ -100,34 +100,32 @@ def die() -> None:
     raise Crash("here")
 
 
-def test_a_driver_that_lives_is_fenced_and_commits_nothing(place):
+def test_a_driver_that_lives_is_fenced_and_commits_nothing(driver):
     done = []
-    with Driver(place) as driver:
-        tester = driver.start()
+    tester = driver.start()
+    tester.send(WORK[0])
+    tester.when("before COMMITTING(2, 0)", lambda: done.append(abort(driver.folder)))
+    with pytest.raises(FencedError):
+        tester.send(WORK[1])
+    assert str(done[0]) == (
+        "generation 2 is taken, and older drivers are fenced; attempt 0 of transaction 2 is rolled back"
+    )
+    successor = driver.start()
+    assert (successor.txid, successor.generation) == (1, 3)
+    assert successor.state("count") == words(WORK[:1])
+    successor.run(WORK[:2])
+    assert [(each.txid, each.attempt) for each in transactions(driver.folder)] == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_the_same_planned_input_comes_again_and_no_other(driver):
+    tester = driver.start()
+    tester.when("after PREPARING(1, 0)", die)
+    with pytest.raises(Crash):
         tester.send(WORK[0])
-        tester.when("before COMMITTING(2, 0)", lambda: done.append(abort(driver.folder)))
-        with pytest.raises(FencedError):
-            tester.send(WORK[1])
-        assert str(done[0]) == (
-            "generation 2 is taken, and older drivers are fenced; attempt 0 of transaction 2 is rolled back"
-        )
-        successor = driver.start()
-        assert (successor.txid, successor.generation) == (1, 3)
-        assert successor.state("count") == words(WORK[:1])
-        successor.run(WORK[:2])
-        assert [(each.txid, each.attempt) for each in transactions(driver.folder)] == [(1, 0), (2, 0), (2, 1)]
-
-
-def test_the_same_planned_input_comes_again_and_no_other(place):
-    with Driver(place) as driver:
-        tester = driver.start()
-        tester.when("after PREPARING(1, 0)", die)
-        with pytest.raises(Crash):
-            tester.send(WORK[0])
-        planned = state_of(driver).in_flight[0].input
-        abort(driver.folder)
-        assert state_of(driver).planned == planned
-        assert state_of(driver).next_attempt(1) == 1
+    planned = state_of(driver).in_flight[0].input
+    abort(driver.folder)
+    assert state_of(driver).planned == planned
+    assert state_of(driver).next_attempt(1) == 1
 
 
 @pytest.fixture
@@ -205,7 +203,7 @@ def test_it_keeps_the_identity_of_the_newest_topology(storage):
     assert read_state(storage).topology == log.state.topology
 
 
-def test_mistakes(place):
+def test_mistakes(driver, place):
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*: has a topology been submitted there\?"):
         abort(place / "nowhere")
     assert not (place / "nowhere").exists()
@@ -213,10 +211,9 @@ def test_mistakes(place):
     (place / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
         abort(place / "mine")
-    with Driver(place) as driver:
-        driver.start().run(WORK)
-        with pytest.raises(CheckpointError, match=r"the last one that was committed is 3: there is nothing to abort"):
-            abort(driver.folder)
+    driver.start().run(WORK)
+    with pytest.raises(CheckpointError, match=r"the last one that was committed is 3: there is nothing to abort"):
+        abort(driver.folder)
 
 
 def test_a_copy_is_refused(storage, place):

@@ -74,17 +74,16 @@ class Stateless(BasicBolt):
     ],
 )
 def test_what_is_not_the_topology_of_the_checkpoint_is_refused_before_anything_is_written(
-    place, topology, config, says
+    driver, topology, config, says
 ):
-    with Driver(place) as driver:
-        tester = driver.start(word_count())
-        tester.send(WORK[0])
-        before = content(driver.folder)
-        with pytest.raises(CheckpointMismatchError, match=says):
-            driver.start(topology, config=config)
-        assert content(driver.folder) == before
-        tester.send(WORK[1])
-        assert tester.state("count") == words(WORK), "and the one that runs was not fenced"
+    tester = driver.start(word_count())
+    tester.send(WORK[0])
+    before = content(driver.folder)
+    with pytest.raises(CheckpointMismatchError, match=says):
+        driver.start(topology, config=config)
+    assert content(driver.folder) == before
+    tester.send(WORK[1])
+    assert tester.state("count") == words(WORK), "and the one that runs was not fenced"
 
 
 @pytest.mark.parametrize(
@@ -95,39 +94,36 @@ def test_what_is_not_the_topology_of_the_checkpoint_is_refused_before_anything_i
         ({}, "copy", ConfigError),
     ],
 )
-def test_a_mistake_is_found_before_anything_is_written(place, config, adopt, error):
-    with Driver(place) as driver:
-        with pytest.raises(error):
-            driver.start(config=config, adopt=adopt)
-        assert not driver.folder.exists()
+def test_a_mistake_is_found_before_anything_is_written(driver, config, adopt, error):
+    with pytest.raises(error):
+        driver.start(config=config, adopt=adopt)
+    assert not driver.folder.exists()
 
 
-def test_stateless_bolts_may_come_and_go(place):
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        more = built(count(), lambda b: b.setBolt("echo", Stateless(), 3).shuffleGrouping("count"))
-        tester = driver.start(more)
-        tester.send(WORK[1])
-        assert sorted(word for (word,) in tester.emitted("echo")) == sorted(["that", "is", "the", "question"])
-        tester = driver.start()
-        tester.send(lines("be"))
-        assert tester.state("count") == words([*WORK, lines("be")])
+def test_stateless_bolts_may_come_and_go(driver):
+    driver.start().send(WORK[0])
+    more = built(count(), lambda b: b.setBolt("echo", Stateless(), 3).shuffleGrouping("count"))
+    tester = driver.start(more)
+    tester.send(WORK[1])
+    assert sorted(word for (word,) in tester.emitted("echo")) == sorted(["that", "is", "the", "question"])
+    tester = driver.start()
+    tester.send(lines("be"))
+    assert tester.state("count") == words([*WORK, lines("be")])
 
 
 @pytest.mark.slow
-def test_a_new_stateful_bolt_starts_empty(place, provider):
-    with Driver(place, provider) as driver:
-        driver.start().send(WORK[0])
-        more = built(count(), count(id="recount"), lambda b: b.setBolt("total", Total()).globalGrouping("recount"))
-        tester = driver.start(more)
-        assert tester.state("recount") == {}
-        tester.send(WORK[1])
-        assert tester.state("recount") == words(WORK[1:])
-        assert tester.state("total")["total"] == 4
-        assert tester.state("count") == words(WORK)
-        tester = driver.start(more)
-        tester.send(WORK[0])
-        assert tester.state("recount") == words([*WORK])
+def test_a_new_stateful_bolt_starts_empty(driver, provider):
+    driver.start().send(WORK[0])
+    more = built(count(), count(id="recount"), lambda b: b.setBolt("total", Total()).globalGrouping("recount"))
+    tester = driver.start(more)
+    assert tester.state("recount") == {}
+    tester.send(WORK[1])
+    assert tester.state("recount") == words(WORK[1:])
+    assert tester.state("total")["total"] == 4
+    assert tester.state("count") == words(WORK)
+    tester = driver.start(more)
+    tester.send(WORK[0])
+    assert tester.state("recount") == words([*WORK])
 
 
 def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place):
@@ -155,26 +151,24 @@ def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_deleted_and_run_again_starts_clean_whatever_caches_there_are(place, provider):
-    with Driver(place, provider) as driver:
-        driver.config["topology.state.provider.config"] = {"catch_up_kb": 0} if provider == "rocksdb" else {}
-        for _ in range(2):
-            tester = driver.start(totals())
-            for work in WORK:
-                tester.send(work)
-            assert tester.state("count") == words(WORK)
-            assert tester.generation == 1
-            shutil.rmtree(driver.folder)
+def test_a_checkpoint_deleted_and_run_again_starts_clean_whatever_caches_there_are(driver, provider):
+    driver.config["topology.state.provider.config"] = {"catch_up_kb": 0} if provider == "rocksdb" else {}
+    for _ in range(2):
         tester = driver.start(totals())
-        assert (tester.txid, tester.state("count")) == (0, {})
+        for work in WORK:
+            tester.send(work)
+        assert tester.state("count") == words(WORK)
+        assert tester.generation == 1
+        shutil.rmtree(driver.folder)
+    tester = driver.start(totals())
+    assert (tester.txid, tester.state("count")) == (0, {})
 
 
-def test_only_the_state_deleted_is_corruption_and_not_an_empty_state(place):
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        shutil.rmtree(driver.folder / "state")
-        with pytest.raises(StateCorruptedError, match="missing"):
-            driver.start(cache=place / "other").send(WORK[1])
+def test_only_the_state_deleted_is_corruption_and_not_an_empty_state(driver, place):
+    driver.start().send(WORK[0])
+    shutil.rmtree(driver.folder / "state")
+    with pytest.raises(StateCorruptedError, match="missing"):
+        driver.start(cache=place / "other").send(WORK[1])
 
 
 @pytest.mark.slow
@@ -305,84 +299,79 @@ def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place):
 # ---- damage
 
 
-def test_a_damaged_state_file_is_named_and_other_namespaces_are_untouched(place, provider):
-    with Driver(place, provider) as driver:
-        tester = driver.start(totals())
-        for work in WORK:
-            tester.send(work)
-        [damaged] = sorted((driver.folder / "state" / "count" / "1").glob(f"{2:020d}-*.changelog"))[-1:]
-        data = damaged.read_bytes()
-        damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        before = {name: each for name, each in content(driver.folder).items() if name.startswith("state")}
-        fresh = driver.start(totals(), cache=place / "fresh")
-        with pytest.raises(StateCorruptedError, match=damaged.name):
-            fresh.send(lines("to be"))
-        assert fresh.steps[-1] == "after ROLLED_BACK(3, 0)", "not tried again: it can't succeed"
-        with pytest.raises(StateCorruptedError, match=damaged.name):
-            fresh.state("count", task=1)
-        assert fresh.state("total")["total"] == 10
-        assert fresh.state("count", task=0)
-        after = content(driver.folder)
-        assert {name: after[name] for name in before if "fence" not in name} == {
-            name: data for name, data in before.items() if "fence" not in name
-        }
-        damaged.write_bytes(data)
-        tester = driver.start(totals(), cache=place / "fresh")
-        tester.send(lines("to be"))
-        assert tester.state("count") == words([*WORK, lines("to be")])
+def test_a_damaged_state_file_is_named_and_other_namespaces_are_untouched(driver, place, provider):
+    tester = driver.start(totals())
+    for work in WORK:
+        tester.send(work)
+    [damaged] = sorted((driver.folder / "state" / "count" / "1").glob(f"{2:020d}-*.changelog"))[-1:]
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    before = {name: each for name, each in content(driver.folder).items() if name.startswith("state")}
+    fresh = driver.start(totals(), cache=place / "fresh")
+    with pytest.raises(StateCorruptedError, match=damaged.name):
+        fresh.send(lines("to be"))
+    assert fresh.steps[-1] == "after ROLLED_BACK(3, 0)", "not tried again: it can't succeed"
+    with pytest.raises(StateCorruptedError, match=damaged.name):
+        fresh.state("count", task=1)
+    assert fresh.state("total")["total"] == 10
+    assert fresh.state("count", task=0)
+    after = content(driver.folder)
+    assert {name: after[name] for name in before if "fence" not in name} == {
+        name: data for name, data in before.items() if "fence" not in name
+    }
+    damaged.write_bytes(data)
+    tester = driver.start(totals(), cache=place / "fresh")
+    tester.send(lines("to be"))
+    assert tester.state("count") == words([*WORK, lines("to be")])
 
 
-def test_a_damaged_log_is_named(place):
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        record = sorted((driver.folder / "transactions").glob("*.json"))[2]
-        record.write_bytes(record.read_bytes().replace(b"PREPARING", b"PREPARINg"))
-        with pytest.raises(StateCorruptedError, match=record.name):
-            driver.start()
+def test_a_damaged_log_is_named(driver):
+    driver.start().send(WORK[0])
+    record = sorted((driver.folder / "transactions").glob("*.json"))[2]
+    record.write_bytes(record.read_bytes().replace(b"PREPARING", b"PREPARINg"))
+    with pytest.raises(StateCorruptedError, match=record.name):
+        driver.start()
 
 
-def test_a_newer_format_is_refused(place):
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        (driver.folder / "format").write_text('{"format": 3}')
-        before = content(driver.folder)
-        with pytest.raises(CheckpointFormatError, match="format 3"):
-            driver.start()
-        with pytest.raises(CheckpointFormatError, match="format 3"):
-            openState(driver.folder, "count")
-        assert content(driver.folder) == before
+def test_a_newer_format_is_refused(driver):
+    driver.start().send(WORK[0])
+    (driver.folder / "format").write_text('{"format": 3}')
+    before = content(driver.folder)
+    with pytest.raises(CheckpointFormatError, match="format 3"):
+        driver.start()
+    with pytest.raises(CheckpointFormatError, match="format 3"):
+        openState(driver.folder, "count")
+    assert content(driver.folder) == before
 
 
-def test_openState_names_what_there_is(place):  # noqa: N802
-    with Driver(place) as driver:
-        tester = driver.start()
-        with pytest.raises(CheckpointError, match=r"'split'; its stateful bolts are \['count'\]"):
-            tester.state("split")
-        with pytest.raises(CheckpointError, match="there is no checkpoint"):
-            openState(place / "nowhere", "count")
-        assert tester.state("count") == {}
+def test_openState_names_what_there_is(driver, place):  # noqa: N802
+    tester = driver.start()
+    with pytest.raises(CheckpointError, match=r"'split'; its stateful bolts are \['count'\]"):
+        tester.state("split")
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        openState(place / "nowhere", "count")
+    assert tester.state("count") == {}
 
 
 @pytest.mark.slow
-def test_openState_shows_one_transaction_at_every_moment(place, provider):  # noqa: N802
+def test_openState_shows_one_transaction_at_every_moment(driver, place, provider):  # noqa: N802
     """Looked at after each step of several transactions: always a committed txid, and all tasks at it."""
-    with Driver(place, provider) as driver:
-        tester: TopologyTester = driver.start(totals())
-        seen = set()
+    tester: TopologyTester = driver.start(totals())
+    seen = set()
 
-        def look() -> None:
-            with openState(driver.folder, "count") as counts, openState(driver.folder, "total") as total:
-                assert counts.txid == total.txid
-                assert dict(counts.items()) == words(work[: counts.txid])
-                assert total.get("total", 0) == sum(words(work[: counts.txid]).values())
-                seen.add(counts.txid)
+    def look() -> None:
+        with openState(driver.folder, "count") as counts, openState(driver.folder, "total") as total:
+            assert counts.txid == total.txid
+            assert dict(counts.items()) == words(work[: counts.txid])
+            assert total.get("total", 0) == sum(words(work[: counts.txid]).values())
+            seen.add(counts.txid)
 
-        work = [*WORK, *WORK]
-        rehearsal = _moments(place, work)
-        for moment in set(rehearsal):
-            tester.when(moment, look)
-        tester.run(work)
-        assert seen == {0, 1, 2, 3, 4}
+    work = [*WORK, *WORK]
+    rehearsal = _moments(place, work)
+    for moment in set(rehearsal):
+        tester.when(moment, look)
+    tester.run(work)
+    assert seen == {0, 1, 2, 3, 4}
 
 
 def _moments(place: Path, work: list[Any]) -> list[str]:
@@ -393,15 +382,14 @@ def _moments(place: Path, work: list[Any]) -> list[str]:
         return tester.steps[before:]
 
 
-def test_a_view_that_was_opened_stays_at_its_transaction(place, provider):
-    with Driver(place, provider) as driver:
-        tester = driver.start()
-        tester.send(WORK[0])
-        with openState(driver.folder, "count") as view:
-            tester.send(WORK[1])
-            assert view.txid == 1
-            assert dict(view.items()) == words(WORK[:1])
-            assert "question" not in view
+def test_a_view_that_was_opened_stays_at_its_transaction(driver, provider):
+    tester = driver.start()
+    tester.send(WORK[0])
+    with openState(driver.folder, "count") as view:
+        tester.send(WORK[1])
+        assert view.txid == 1
+        assert dict(view.items()) == words(WORK[:1])
+        assert "question" not in view
 
 
 @pytest.mark.parametrize("name", ["words.txt", "word-count"])

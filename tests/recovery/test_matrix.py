@@ -147,15 +147,14 @@ def test_a_crash_during_the_recovery_from_a_crash(place, provider):
 
 
 @pytest.mark.slow
-def test_a_crash_in_the_recovery_is_a_crash_of_the_recovery(place):
+def test_a_crash_in_the_recovery_is_a_crash_of_the_recovery(driver, place):
     """The samples above do reach what they are for."""
-    with Driver(place) as driver:
-        with pytest.raises(Crash):
-            driver.start(totals(), crash_at=_moment(place, "after COMMITTING(1, 0)")).run(TRANSACTIONS)
-        recovered = driver.start(totals())
-        assert recovered.recoveries == [{"txid": 1, "rolled": "forward"}]
-        assert recovered.txid == 1
-        assert driver.journal == [("commit", 1, 0, 1)]
+    with pytest.raises(Crash):
+        driver.start(totals(), crash_at=_moment(place, "after COMMITTING(1, 0)")).run(TRANSACTIONS)
+    recovered = driver.start(totals())
+    assert recovered.recoveries == [{"txid": 1, "rolled": "forward"}]
+    assert recovered.txid == 1
+    assert driver.journal == [("commit", 1, 0, 1)]
 
 
 def _moment(place: Path, moment: str) -> int:
@@ -253,13 +252,12 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*"))
 
 
-def test_a_commit_that_is_stuck_is_listed_as_decided(place):
-    with Driver(place) as driver:
-        tester = driver.start(totals())
-        seen: list[Any] = []
-        tester.when("pause", lambda: seen.append(names(driver.folder)))
-        tester.send(WORK[0], HooksFail())
-        assert seen == [[(1, 0, "COMMITTING")]]
+def test_a_commit_that_is_stuck_is_listed_as_decided(driver):
+    tester = driver.start(totals())
+    seen: list[Any] = []
+    tester.when("pause", lambda: seen.append(names(driver.folder)))
+    tester.send(WORK[0], HooksFail())
+    assert seen == [[(1, 0, "COMMITTING")]]
 
 
 @pytest.mark.parametrize("what", ["nothing", "an empty folder"])
@@ -270,23 +268,22 @@ def test_without_a_checkpoint_there_is_the_error_of_open_state(place, what):
         transactions(place / "checkpoint")
 
 
-def test_another_folder_a_newer_release_and_a_damaged_log_are_told(place):
+def test_another_folder_a_newer_release_and_a_damaged_log_are_told(driver, place):
     (place / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
         transactions(place)
     with pytest.raises(ConfigError, match="it must be a folder"):
         transactions("hdfs://host/checkpoint")
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        record = next((driver.folder / FOLDER).glob("*2.json"))
-        text = record.read_text()
-        record.write_text(text[:-9])
-        with pytest.raises(Exception, match="Restore this file"):
-            transactions(driver.folder)
-        record.write_text(text)
-        (driver.folder / "format").write_text('{"format": 3}')
-        with pytest.raises(CheckpointFormatError, match="open it with the release that wrote it"):
-            transactions(driver.folder)
+    driver.start().send(WORK[0])
+    record = next((driver.folder / FOLDER).glob("*2.json"))
+    text = record.read_text()
+    record.write_text(text[:-9])
+    with pytest.raises(Exception, match="Restore this file"):
+        transactions(driver.folder)
+    record.write_text(text)
+    (driver.folder / "format").write_text('{"format": 3}')
+    with pytest.raises(CheckpointFormatError, match="open it with the release that wrote it"):
+        transactions(driver.folder)
 
 
 def test_a_bolt_that_refuses_is_the_reason(place):
@@ -324,20 +321,19 @@ def faults_check(tester: TopologyTester, works: list[Lines]) -> None:
 
 
 @pytest.mark.parametrize("fault", [JobFails(), HooksFail()], ids=repr)
-def test_a_run_that_is_lost_in_an_attempt_costs_it_and_later_costs_nothing(place, fault):
+def test_a_run_that_is_lost_in_an_attempt_costs_it_and_later_costs_nothing(driver, fault):
     attempt = int(isinstance(fault, JobFails))
-    with Driver(place) as driver:
-        tester = driver.start(totals())
-        for n, work in enumerate(FAULTS_WORK):
-            sent = tester.send(work, *([fault] if n in (0, 1) else []))
-            faults_check(tester, FAULTS_WORK[: n + 1])
-            emitted = sent.emitted("count")
-            assert len(emitted) == len(set(emitted)) == sum(words([work]).values())
-        assert sorted({entry[1:3] for entry in driver.journal if entry[0] == "commit"}) == [
-            (1, attempt), (2, attempt), (3, 0), (4, 0)
-        ]  # fmt: skip
-        tester.wake()
-        assert driver.start(totals()).state("count") == words(FAULTS_WORK)
+    tester = driver.start(totals())
+    for n, work in enumerate(FAULTS_WORK):
+        sent = tester.send(work, *([fault] if n in (0, 1) else []))
+        faults_check(tester, FAULTS_WORK[: n + 1])
+        emitted = sent.emitted("count")
+        assert len(emitted) == len(set(emitted)) == sum(words([work]).values())
+    assert sorted({entry[1:3] for entry in driver.journal if entry[0] == "commit"}) == [
+        (1, attempt), (2, attempt), (3, 0), (4, 0)
+    ]  # fmt: skip
+    tester.wake()
+    assert driver.start(totals()).state("count") == words(FAULTS_WORK)
 
 
 def moments(place: Path) -> list[str]:
@@ -403,44 +399,42 @@ def test_a_zombie_that_goes_on_later_changes_nothing(place, provider, later):
             faults_check(restarted, [*FAULTS_WORK, FAULTS_WORK[0]])
 
 
-def test_a_zombie_of_an_older_generation_changes_nothing(place, provider):
-    with Driver(place, provider) as driver:
-        driver.config["topology.transaction.attempts.max"] = 1
-        old = driver.start(totals())
-        old.send(FAULTS_WORK[0])
-        first = Zombie(old, "before prepare count/1 for 2", "count", 1)
-        with pytest.raises(AttemptsExhaustedError, match="silence"):
-            old.send(FAULTS_WORK[1])
-        new = driver.start(totals())
-        new.send(FAULTS_WORK[1])
-        first.go_on()
-        assert old.steps[-1] == "after prepare count/1 for 2"
-        new.send(FAULTS_WORK[3])
-        assert new.state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
-        assert new.sweep() == 0, "too young"
-        new.advance(3600)
-        assert new.sweep() > 0
-        assert driver.start(totals()).state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
+def test_a_zombie_of_an_older_generation_changes_nothing(driver, provider):
+    driver.config["topology.transaction.attempts.max"] = 1
+    old = driver.start(totals())
+    old.send(FAULTS_WORK[0])
+    first = Zombie(old, "before prepare count/1 for 2", "count", 1)
+    with pytest.raises(AttemptsExhaustedError, match="silence"):
+        old.send(FAULTS_WORK[1])
+    new = driver.start(totals())
+    new.send(FAULTS_WORK[1])
+    first.go_on()
+    assert old.steps[-1] == "after prepare count/1 for 2"
+    new.send(FAULTS_WORK[3])
+    assert new.state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
+    assert new.sweep() == 0, "too young"
+    new.advance(3600)
+    assert new.sweep() > 0
+    assert driver.start(totals()).state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))])
-def test_any_faults_in_any_order(place, provider, seed):
+def test_any_faults_in_any_order(driver, provider, seed):
     """Slots are lost and freeze anywhere, with a sweep and a snapshot in every transaction."""
     chance = random.Random(seed)
-    with Driver(place, provider) as driver:
-        driver.config["topology.transaction.attempts.max"] = 1000
-        limits = replace(SMALL, pauses=10_000)
-        done: list[Lines] = []
-        for life in range(3):
-            with LivingTester(
-                totals(), driver.folder, driver.config, seed=seed + life, breaks=True, cache=driver.cache, limits=limits
-            ) as tester:
-                for _ in range(4):
-                    work = lines(*(" ".join(chance.choices("abcdefgh", k=5)) for _ in range(chance.randrange(4))))
-                    tester.send(work, *chance.sample([JobFails(), HooksFail()], chance.randrange(3)))
-                    done.append(work)
-                    faults_check(tester, done)
-                tester.wake()
+    driver.config["topology.transaction.attempts.max"] = 1000
+    limits = replace(SMALL, pauses=10_000)
+    done: list[Lines] = []
+    for life in range(3):
+        with LivingTester(
+            totals(), driver.folder, driver.config, seed=seed + life, breaks=True, cache=driver.cache, limits=limits
+        ) as tester:
+            for _ in range(4):
+                work = lines(*(" ".join(chance.choices("abcdefgh", k=5)) for _ in range(chance.randrange(4))))
+                tester.send(work, *chance.sample([JobFails(), HooksFail()], chance.randrange(3)))
+                done.append(work)
                 faults_check(tester, done)
-        assert tester.txid == 12
+            tester.wake()
+            faults_check(tester, done)
+    assert tester.txid == 12

@@ -101,41 +101,39 @@ def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(p
     assert swept > 100 // stride, "the sweeps had something to do"
 
 
-def test_one_reading_of_the_log_serves_all_namespaces(place, monkeypatch):
+def test_one_reading_of_the_log_serves_all_namespaces(driver, place, monkeypatch):
     read: list[str] = []
     original = janitor_module.check_newest
-    with Driver(place) as driver:
-        tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
-        lose_run(tester, "after prepare count/0 for 1")
-        tester.send(lines("a b c d"))
-        tester.wake()
-        listing = tester._janitor.provider.artefacts
+    tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
+    lose_run(tester, "after prepare count/0 for 1")
+    tester.send(lines("a b c d"))
+    tester.wake()
+    listing = tester._janitor.provider.artefacts
 
-        def listed(*place: object) -> object:
-            read.append("listing")
-            return listing(*place)
+    def listed(*place: object) -> object:
+        read.append("listing")
+        return listing(*place)
 
-        def newest(*given: object) -> object:
-            read.append("log")
-            return original(*given)
+    def newest(*given: object) -> object:
+        read.append("log")
+        return original(*given)
 
-        monkeypatch.setattr(tester._janitor.provider, "artefacts", listed)
-        monkeypatch.setattr(janitor_module, "check_newest", newest)
-        assert tester.sweep() == left_behind(tester) > 0
-        assert read == ["listing"] * 3 + ["log"]
+    monkeypatch.setattr(tester._janitor.provider, "artefacts", listed)
+    monkeypatch.setattr(janitor_module, "check_newest", newest)
+    assert tester.sweep() == left_behind(tester) > 0
+    assert read == ["listing"] * 3 + ["log"]
 
 
-def test_a_zombie_that_prepares_between_listing_and_log_is_left_to_the_next_sweep(place):
-    with Driver(place) as driver:
-        tester = driver.start(totals(), limits=EAGER)
-        zombie = Zombie(tester, "before prepare total/0 for 1", "total")
-        tester.send(lines("a b c d"))
-        found = tester._janitor.look()
-        zombie.go_on()
-        before = set(driver.folder.rglob("*.changelog"))
-        tester._janitor.delete(found)
-        assert len(before - set(driver.folder.rglob("*.changelog"))) == 2, "those of count; the zombie's is kept"
-        assert tester.sweep() == 1
+def test_a_zombie_that_prepares_between_listing_and_log_is_left_to_the_next_sweep(driver):
+    tester = driver.start(totals(), limits=EAGER)
+    zombie = Zombie(tester, "before prepare total/0 for 1", "total")
+    tester.send(lines("a b c d"))
+    found = tester._janitor.look()
+    zombie.go_on()
+    before = set(driver.folder.rglob("*.changelog"))
+    tester._janitor.delete(found)
+    assert len(before - set(driver.folder.rglob("*.changelog"))) == 2, "those of count; the zombie's is kept"
+    assert tester.sweep() == 1
 
 
 def test_a_sweep_runs_beside_what_it_was_started_by():
@@ -170,32 +168,31 @@ def test_a_sweep_that_fails_ends_nothing(caplog):
     assert "state was not swept" in caplog.text
 
 
-def test_a_query_ends_after_the_sweep_that_it_started(place):
+def test_a_query_ends_after_the_sweep_that_it_started(driver, place):
     """Who has stopped it may delete the folder, which fails while files go in it."""
     going, ended = threading.Event(), threading.Event()
-    with Driver(place) as driver:
-        tester = driver.start(limits=Limits(min_age_secs=0.0))
-        tester.send(lines("a b c d"), JobFails())
-        janitor = replace(tester._janitor, run=OwnThread(), every=1)
-        listing = janitor.provider.artefacts
+    tester = driver.start(limits=Limits(min_age_secs=0.0))
+    tester.send(lines("a b c d"), JobFails())
+    janitor = replace(tester._janitor, run=OwnThread(), every=1)
+    listing = janitor.provider.artefacts
 
-        def slow(*place: object) -> object:
-            going.wait(30)
-            return listing(*place)
+    def slow(*place: object) -> object:
+        going.wait(30)
+        return listing(*place)
 
-        def close() -> None:
-            janitor.close()
-            ended.set()
+    def close() -> None:
+        janitor.close()
+        ended.set()
 
-        janitor.provider.artefacts = slow
-        janitor.committed(1)
-        closing = threading.Thread(target=close)
-        closing.start()
-        assert not ended.is_set()
-        going.set()
-        closing.join(30)
-        assert ended.is_set()
-        assert tester.sweep() == 0, "it has been done"
+    janitor.provider.artefacts = slow
+    janitor.committed(1)
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert not ended.is_set()
+    going.set()
+    closing.join(30)
+    assert ended.is_set()
+    assert tester.sweep() == 0, "it has been done"
 
 
 # ---- Clocks that jump: files in use are swept as if they were old, and times run back.
@@ -324,35 +321,32 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limits", "provider"), [(LIMITS, "memory"), (NEVER, "rocksdb")], ids=["snapshots", "merges"])
-def test_over_100_transactions_files_and_replay_stay_bounded(place, provider, limits, read):
+def test_over_100_transactions_files_and_replay_stay_bounded(driver, place, provider, limits, read):
     work = [lines(f"word-{n % 10} all") for n in range(TRANSACTIONS)]
-    with Driver(place, provider) as driver:
-        tester = driver.start(totals(), limits=limits)
-        most = {"state": 0, "transactions": 0}
-        for n, each in enumerate(work):
-            if n % 20 == 13:
-                zombie = Zombie(tester, f"before prepare count/1 for {n + 1}", "count", 1)
-            tester.send(each, *([JobFails()] if n % 20 == 3 else []))
-            if n % 20 == 17:
-                zombie.go_on()
-            for folder, before in most.items():
-                files = sum(1 for path in (driver.folder / folder).rglob("*") if path.is_file())
-                most[folder] = max(before, files)
-        assert most["transactions"] <= 20 + 3, (
-            "records since the last fold; LINEAGE and GENERATION; `folded` (rule 3.4)"
-        )
-        assert most["state"] <= 3 * (2 * 12 + 10 + 5 + 5), (
-            "two snapshots, what is kept, what no sweep has seen, what failed"
-        )
-        read.clear()
-        fresh = driver.start(totals(), cache=place / "fresh", limits=limits)
-        fresh.send(lines())
-        assert len(read) <= 3 * (1 + 11), "one snapshot and what came after it, for each of three tasks"
-        assert any(path.endswith(".snapshot") for path in read) == (limits is LIMITS)
-        assert fresh.state("count") == words(work)
-        assert fresh.txid == TRANSACTIONS + 1
-        bytes_kept = sum(path.stat().st_size for path in driver.folder.rglob("*") if path.is_file())
-        assert bytes_kept < 200_000
+    tester = driver.start(totals(), limits=limits)
+    most = {"state": 0, "transactions": 0}
+    for n, each in enumerate(work):
+        if n % 20 == 13:
+            zombie = Zombie(tester, f"before prepare count/1 for {n + 1}", "count", 1)
+        tester.send(each, *([JobFails()] if n % 20 == 3 else []))
+        if n % 20 == 17:
+            zombie.go_on()
+        for folder, before in most.items():
+            files = sum(1 for path in (driver.folder / folder).rglob("*") if path.is_file())
+            most[folder] = max(before, files)
+    assert most["transactions"] <= 20 + 3, "records since the last fold; LINEAGE and GENERATION; `folded` (rule 3.4)"
+    assert most["state"] <= 3 * (2 * 12 + 10 + 5 + 5), (
+        "two snapshots, what is kept, what no sweep has seen, what failed"
+    )
+    read.clear()
+    fresh = driver.start(totals(), cache=place / "fresh", limits=limits)
+    fresh.send(lines())
+    assert len(read) <= 3 * (1 + 11), "one snapshot and what came after it, for each of three tasks"
+    assert any(path.endswith(".snapshot") for path in read) == (limits is LIMITS)
+    assert fresh.state("count") == words(work)
+    assert fresh.txid == TRANSACTIONS + 1
+    bytes_kept = sum(path.stat().st_size for path in driver.folder.rglob("*") if path.is_file())
+    assert bytes_kept < 200_000
 
 
 @pytest.mark.slow
@@ -391,103 +385,97 @@ def test_at_twenty_transactions_a_second_files_bytes_and_sweeps_stay_bounded(pla
         assert tester.state("count") == dict.fromkeys(range(keys), 4 * transactions // keys)
 
 
-def test_a_sweep_keeps_what_is_young(place):
-    with Driver(place) as driver:
-        tester = driver.start(limits=Limits(min_age_secs=60.0))
-        lose_run(tester, "after prepare count/0 for 1")
-        tester.send(lines("a b c"))
-        tester.wake()
-        tester.send(lines("a"))
-        assert tester.sweep() == 0
-        tester.advance(59)
-        assert tester.sweep() == 0
-        tester.advance(2)
-        assert tester.sweep() == left_behind(tester) > 0
-        assert tester.sweep() == 0
-        assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
+def test_a_sweep_keeps_what_is_young(driver):
+    tester = driver.start(limits=Limits(min_age_secs=60.0))
+    lose_run(tester, "after prepare count/0 for 1")
+    tester.send(lines("a b c"))
+    tester.wake()
+    tester.send(lines("a"))
+    assert tester.sweep() == 0
+    tester.advance(59)
+    assert tester.sweep() == 0
+    tester.advance(2)
+    assert tester.sweep() == left_behind(tester) > 0
+    assert tester.sweep() == 0
+    assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
 
 
-def test_runs_shorter_than_the_time_between_two_sweeps_are_swept_too(place):
+def test_runs_shorter_than_the_time_between_two_sweeps_are_swept_too(driver):
     limits = Limits(sweep_every=5, min_age_secs=0.0)
-    with Driver(place) as driver:
-        first = driver.start(limits=limits)
-        lose_run(first, "after prepare count/0 for 1")
-        first.send(lines("a b c"))
-        first.wake()
-        left = set((driver.folder / "state").rglob("*.changelog"))
-        for _ in range(2):
-            tester = driver.start(limits=limits)
-            tester.send(lines("a"))
-            tester.send(lines("b"))
-        kept = set((driver.folder / "state").rglob("*.changelog"))
-        assert len(left - kept) == left_behind(first) > 0
-
-
-def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(place):
-    with Driver(place) as driver:
-        tester = driver.start(limits=Limits(min_age_secs=0.0))
+    first = driver.start(limits=limits)
+    lose_run(first, "after prepare count/0 for 1")
+    first.send(lines("a b c"))
+    first.wake()
+    left = set((driver.folder / "state").rglob("*.changelog"))
+    for _ in range(2):
+        tester = driver.start(limits=limits)
         tester.send(lines("a"))
-        swept = []
-        tester.when("before COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
-        tester.when("after COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
-        tester.send(lines("a"))
-        assert swept == [0, 0]
-        assert driver.start(cache=place / "fresh").state("count") == {"a": 2}
+        tester.send(lines("b"))
+    kept = set((driver.folder / "state").rglob("*.changelog"))
+    assert len(left - kept) == left_behind(first) > 0
 
 
-def test_a_damaged_file_keeps_a_namespace_from_being_swept_and_the_others_are(place):
-    with Driver(place) as driver:
-        tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
-        lose_run(tester, "after prepare count/0 for 1")
-        zombie = Zombie(tester, "before prepare count/1 for 1", "count", 1)
-        tester.send(lines("a b c d"))
-        zombie.go_on()
-        tester.wake()
-        damaged = list((driver.folder / "state" / "count" / "0").glob("*.changelog"))
-        assert len(damaged) > 1
-        for path in damaged:
-            path.write_bytes(path.read_bytes()[:-1])
-        assert tester.sweep() == left_behind(tester) - (len(damaged) - 1) > 0
-        assert all(path.exists() for path in damaged)
+def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(driver, place):
+    tester = driver.start(limits=Limits(min_age_secs=0.0))
+    tester.send(lines("a"))
+    swept = []
+    tester.when("before COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
+    tester.when("after COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
+    tester.send(lines("a"))
+    assert swept == [0, 0]
+    assert driver.start(cache=place / "fresh").state("count") == {"a": 2}
+
+
+def test_a_damaged_file_keeps_a_namespace_from_being_swept_and_the_others_are(driver):
+    tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
+    lose_run(tester, "after prepare count/0 for 1")
+    zombie = Zombie(tester, "before prepare count/1 for 1", "count", 1)
+    tester.send(lines("a b c d"))
+    zombie.go_on()
+    tester.wake()
+    damaged = list((driver.folder / "state" / "count" / "0").glob("*.changelog"))
+    assert len(damaged) > 1
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert tester.sweep() == left_behind(tester) - (len(damaged) - 1) > 0
+    assert all(path.exists() for path in damaged)
 
 
 @pytest.mark.slow
-def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(place, monkeypatch):
+def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(driver, monkeypatch):
     """The log is read, then the files go, then the state is opened."""
     from statefx.admin import reading
 
-    with Driver(place) as driver:
-        tester = driver.start(
-            limits=Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), min_age_secs=0.0, sweep_every=1000)
-        )
-        for _ in range(3):
-            tester.send(lines("a"))
-        original, late = reading.read_checkpoint, [True]
+    tester = driver.start(
+        limits=Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), min_age_secs=0.0, sweep_every=1000)
+    )
+    for _ in range(3):
+        tester.send(lines("a"))
+    original, late = reading.read_checkpoint, [True]
 
-        def look(folders: object) -> object:
-            state = original(folders)
-            if late:
-                late.pop()
-                for _ in range(6):
-                    tester.send(lines("a"))
-                assert tester.sweep() > 0
-            return state
+    def look(folders: object) -> object:
+        state = original(folders)
+        if late:
+            late.pop()
+            for _ in range(6):
+                tester.send(lines("a"))
+            assert tester.sweep() > 0
+        return state
 
-        monkeypatch.setattr(reading, "read_checkpoint", look)
-        with openState(driver.folder, "count") as view:
-            assert (view.txid, dict(view.items())) == (9, {"a": 9})
+    monkeypatch.setattr(reading, "read_checkpoint", look)
+    with openState(driver.folder, "count") as view:
+        assert (view.txid, dict(view.items())) == (9, {"a": 9})
 
 
 @pytest.mark.slow
-def test_snapshots_that_are_due_are_spread_over_transactions(place):
+def test_snapshots_that_are_due_are_spread_over_transactions(driver):
     limits = Limits(SnapshotPolicy(min_bytes=1, ratio=0), min_age_secs=0.0)
-    with Driver(place) as driver:
-        tester = driver.start(word_count(16), limits=limits)
-        made, passed = [], 0
-        for number in range(12):
-            tester.send(lines(" ".join(f"word-{n}-{number}" for n in range(64))))
-            made.append({step for step in tester.steps[passed:] if step.startswith("after snapshot")})
-            passed = len(tester.steps)
-        assert made[0] == set()
-        assert [len(each) for each in made[1:]] == [2] * 11
-        assert len(set().union(*made)) == 16, "each has its turn"
+    tester = driver.start(word_count(16), limits=limits)
+    made, passed = [], 0
+    for number in range(12):
+        tester.send(lines(" ".join(f"word-{n}-{number}" for n in range(64))))
+        made.append({step for step in tester.steps[passed:] if step.startswith("after snapshot")})
+        passed = len(tester.steps)
+    assert made[0] == set()
+    assert [len(each) for each in made[1:]] == [2] * 11
+    assert len(set().union(*made)) == 16, "each has its turn"

@@ -127,27 +127,26 @@ def sums(*works: Lines) -> list[int]:
     return sorted(words(works).values())
 
 
-def test_state_is_upgraded_run_by_run(place, provider):
-    with Driver(place, provider) as driver:
-        driver.start(topology(One()), limits=SMALL).send(FIRST)
-        assert written(driver) == words([FIRST])
+def test_state_is_upgraded_run_by_run(driver, provider):
+    driver.start(topology(One()), limits=SMALL).send(FIRST)
+    assert written(driver) == words([FIRST])
 
-        tester = driver.start(topology(Two()), limits=SMALL)
-        assert read_state(FolderStorage(driver.folder)).topology.stateful["count"].state_version == 2
-        tester.send(SECOND)
-        assert ("to", 3) in tester.emitted("count")
-        assert written(driver) == {"to": [3], "be": [3], "or": 1, "not": 1, "that": [1], "is": [1]}
+    tester = driver.start(topology(Two()), limits=SMALL)
+    assert read_state(FolderStorage(driver.folder)).topology.stateful["count"].state_version == 2
+    tester.send(SECOND)
+    assert ("to", 3) in tester.emitted("count")
+    assert written(driver) == {"to": [3], "be": [3], "or": 1, "not": 1, "that": [1], "is": [1]}
 
-        tester = driver.start(topology(Four()), limits=SMALL)
-        tester.send(THIRD)
-        assert numbers(tester, Four()) == words([FIRST, SECOND, THIRD])
-        assert written(driver) == {
-            "be": [3],
-            "to": [3],
-            "or": 1,
-            "not": 1,
-            **{word: (word, str(n)) for word, n in {"that": 2, "is": 2, "the": 1, "question": 1}.items()},
-        }, "what was not put anew is as it was"
+    tester = driver.start(topology(Four()), limits=SMALL)
+    tester.send(THIRD)
+    assert numbers(tester, Four()) == words([FIRST, SECOND, THIRD])
+    assert written(driver) == {
+        "be": [3],
+        "to": [3],
+        "or": 1,
+        "not": 1,
+        **{word: (word, str(n)) for word, n in {"that": 2, "is": 2, "the": 1, "question": 1}.items()},
+    }, "what was not put anew is as it was"
 
 
 @pytest.mark.slow
@@ -210,44 +209,40 @@ def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place, provide
         (Four(), Two(), "has stateVersion 2, .* by a newer version, 4"),
     ],
 )
-def test_what_cannot_be_upgraded_is_refused(place, before, now, says):
-    with Driver(place) as driver:
-        driver.start(topology(before)).send(FIRST)
-        with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
-            driver.start(topology(now))
-        tester = driver.start(topology(before))
-        tester.send(SECOND)
+def test_what_cannot_be_upgraded_is_refused(driver, before, now, says):
+    driver.start(topology(before)).send(FIRST)
+    with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
+        driver.start(topology(now))
+    tester = driver.start(topology(before))
+    tester.send(SECOND)
 
 
-def test_a_first_run_may_have_any_version_and_need_not_migrate(place):
-    with Driver(place) as driver:
-        for work in (FIRST, SECOND):
-            tester = driver.start(topology(TwoWithout()))
-            tester.send(work)
-        assert written(driver) == words([FIRST, SECOND])
+def test_a_first_run_may_have_any_version_and_need_not_migrate(driver):
+    for work in (FIRST, SECOND):
+        tester = driver.start(topology(TwoWithout()))
+        tester.send(work)
+    assert written(driver) == words([FIRST, SECOND])
 
 
-def test_migrate_state_that_was_taken_out_too_early_is_missed(place, provider):
-    with Driver(place, provider) as driver:
-        driver.start(topology(One())).send(FIRST)
-        driver.start(topology(Two())).send(lines("other"))
-        with pytest.raises(BoltError, match=r"hook migrateState.*TwoWithout has no migrateState.*version 1 wrote") as e:
-            driver.start(topology(TwoWithout())).send(FIRST)
-        assert (e.value.hook, e.value.component, e.value.txid) == ("migrateState", "count", 3)
+def test_migrate_state_that_was_taken_out_too_early_is_missed(driver, provider):
+    driver.start(topology(One())).send(FIRST)
+    driver.start(topology(Two())).send(lines("other"))
+    with pytest.raises(BoltError, match=r"hook migrateState.*TwoWithout has no migrateState.*version 1 wrote") as e:
+        driver.start(topology(TwoWithout())).send(FIRST)
+    assert (e.value.hook, e.value.component, e.value.txid) == ("migrateState", "count", 3)
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_what_migrate_state_raises_names_it(place, provider, keyed):
-    with Driver(place, provider) as driver:
-        driver.start(topology(One(), keyed=keyed)).send(FIRST)
-        with pytest.raises(BoltError, match="hook migrateState, transaction 2: ValueError: no such form") as told:
-            driver.start(topology(TwoRaising(), keyed=keyed)).send(FIRST)
-        cause, _, line = told.value.cause.partition(f" ({__file__}:")
-        assert line.endswith(", in migrateState)")
-        assert (told.value.hook, told.value.component, cause) == ("migrateState", "count", "ValueError: no such form")
-        tester = driver.start(topology(Two(), keyed=keyed))
-        tester.send(FIRST)
-        assert numbers(tester, Two()) == words([FIRST, FIRST])
+def test_what_migrate_state_raises_names_it(driver, provider, keyed):
+    driver.start(topology(One(), keyed=keyed)).send(FIRST)
+    with pytest.raises(BoltError, match="hook migrateState, transaction 2: ValueError: no such form") as told:
+        driver.start(topology(TwoRaising(), keyed=keyed)).send(FIRST)
+    cause, _, line = told.value.cause.partition(f" ({__file__}:")
+    assert line.endswith(", in migrateState)")
+    assert (told.value.hook, told.value.component, cause) == ("migrateState", "count", "ValueError: no such form")
+    tester = driver.start(topology(Two(), keyed=keyed))
+    tester.send(FIRST)
+    assert numbers(tester, Two()) == words([FIRST, FIRST])
 
 
 class TwoCareless(TwoRaising):
@@ -257,26 +252,23 @@ class TwoCareless(TwoRaising):
         self.counts.put(tup.word, [1])
 
 
-def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(place, provider):
-    with Driver(place, provider) as driver:
-        driver.start(topology(One(), keyed=False)).send(FIRST)
-        with pytest.raises(BoltError, match="migrateState"):
-            driver.start(topology(TwoCareless(), keyed=False)).send(FIRST)
-        assert written(driver) == words([FIRST])
+def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(driver, provider):
+    driver.start(topology(One(), keyed=False)).send(FIRST)
+    with pytest.raises(BoltError, match="migrateState"):
+        driver.start(topology(TwoCareless(), keyed=False)).send(FIRST)
+    assert written(driver) == words([FIRST])
 
 
-def test_migrate_state_may_fail_the_transaction_and_not_the_query(place):
-    with Driver(place) as driver:
-        driver.start(topology(One())).send(FIRST)
-        tester = driver.start(topology(TwoFailing()))
-        assert tester.send(SECOND).progress.attempt == 1
-        assert numbers(tester, Two()) == words([FIRST, SECOND])
+def test_migrate_state_may_fail_the_transaction_and_not_the_query(driver):
+    driver.start(topology(One())).send(FIRST)
+    tester = driver.start(topology(TwoFailing()))
+    assert tester.send(SECOND).progress.attempt == 1
+    assert numbers(tester, Two()) == words([FIRST, SECOND])
 
 
-def test_an_own_codec_is_upgraded_too(place, provider):
+def test_an_own_codec_is_upgraded_too(driver, provider):
     config = {"topology.state.provider.config": {"codec": "tests.testing.codecs:Marked"}}
-    with Driver(place, provider) as driver:
-        driver.start(topology(One()), config=config).send(FIRST)
-        tester = driver.start(topology(Two()), config=config)
-        tester.send(SECOND)
-        assert numbers(tester, Two()) == words([FIRST, SECOND])
+    driver.start(topology(One()), config=config).send(FIRST)
+    tester = driver.start(topology(Two()), config=config)
+    tester.send(SECOND)
+    assert numbers(tester, Two()) == words([FIRST, SECOND])

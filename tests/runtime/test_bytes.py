@@ -20,7 +20,6 @@ from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.topology.graph import Edge, Grouping
 from tests.runtime.one_slot import deployment, order_of, slot
-from tests.testing.topologies import Driver
 
 LARGE = "x" * (1 << 20)
 AT_MOST = wire.BATCH_BYTES + 2 * len(LARGE)
@@ -157,13 +156,12 @@ def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place, chained
 
 
 @pytest.mark.parametrize("chained", [False, True])
-def test_forty_large_values_a_task_go_through_a_transaction(place, chained):
-    with Driver(place) as driver:
-        sent = driver.start(grown(chained)).send({"ticks": [(n,) for n in range(40)]})
-        found = sent.emitted("sizes")
-        assert sum(rows for rows, _ in found) == 40
-        assert sum(size for _, size in found) == 40 * len(LARGE)
-        assert sent.progress.attempt == 0
+def test_forty_large_values_a_task_go_through_a_transaction(driver, chained):
+    sent = driver.start(grown(chained)).send({"ticks": [(n,) for n in range(40)]})
+    found = sent.emitted("sizes")
+    assert sum(rows for rows, _ in found) == 40
+    assert sum(size for _, size in found) == 40 * len(LARGE)
+    assert sent.progress.attempt == 0
 
 
 class Flood(BatchBolt):

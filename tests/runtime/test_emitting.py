@@ -141,16 +141,15 @@ class Anchors(Bolt):
         self.context = context
 
 
-def test_a_plain_bolt_acks_by_hand_and_a_failed_tuple_fails_its_transaction(place):
+def test_a_plain_bolt_acks_by_hand_and_a_failed_tuple_fails_its_transaction(driver):
     builder = TopologyBuilder("anchors")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("anchors", Anchors()).shuffleGrouping("lines")
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology())
-        assert tester.send({"lines": [("a",), ("b",)]}).progress.attempt == 0
-        sent = tester.send({"lines": [("a",), ("bad",)]})
-        assert sent.progress.attempt == 1
-        assert sent.emitted("anchors") == [("a",), ("bad",)]
+    tester = driver.start(builder.createTopology())
+    assert tester.send({"lines": [("a",), ("b",)]}).progress.attempt == 0
+    sent = tester.send({"lines": [("a",), ("bad",)]})
+    assert sent.progress.attempt == 1
+    assert sent.emitted("anchors") == [("a",), ("bad",)]
 
 
 class Calls(Bolt):
@@ -220,12 +219,11 @@ class Careless(Anchors):
             super().execute(tup, collector)
 
 
-def test_a_tuple_that_was_failed_fails_its_transaction_whatever_the_bolt_catches(place):
+def test_a_tuple_that_was_failed_fails_its_transaction_whatever_the_bolt_catches(driver):
     builder = TopologyBuilder("anchors")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("anchors", Careless()).shuffleGrouping("lines")
-    with Driver(place) as driver:
-        assert driver.start(builder.createTopology()).send({"lines": [("a",), ("bad",)]}).progress.attempt == 1
+    assert driver.start(builder.createTopology()).send({"lines": [("a",), ("bad",)]}).progress.attempt == 1
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -257,18 +255,15 @@ class Keeps(BasicBolt):
 @pytest.mark.parametrize(
     "emit", [lambda c: c.emit(("a", 1)), lambda c: c.emitBatch(pa.RecordBatch.from_pylist([{"word": "a", "count": 1}]))]
 )
-def test_a_collector_kept_from_an_earlier_transaction_is_refused(place, emit):
+def test_a_collector_kept_from_an_earlier_transaction_is_refused(driver, emit):
     builder = TopologyBuilder("keeps")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("keeps", Keeps(emit)).shuffleGrouping("lines")
     builder.setBolt("reads", Reads()).shuffleGrouping("keeps")
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology(), freshObjects=False)
-        assert tester.send({"lines": [("a",)]}).emitted("keeps") == [("a", 1)]
-        with pytest.raises(
-            BoltError, match=r"execute, transaction 2: .*collector of transaction 1 whose rows had left"
-        ):
-            tester.send({"lines": [("b",)]})
+    tester = driver.start(builder.createTopology(), freshObjects=False)
+    assert tester.send({"lines": [("a",)]}).emitted("keeps") == [("a", 1)]
+    with pytest.raises(BoltError, match=r"execute, transaction 2: .*collector of transaction 1 whose rows had left"):
+        tester.send({"lines": [("b",)]})
 
 
 KEPT: list[Any] = []
@@ -305,19 +300,18 @@ class FromThreads(BatchBolt, StatefulBolt):
 
 
 @pytest.mark.parametrize("moment", ["the end", "the commit"])
-def test_a_row_emitted_late_by_a_thread_ends_the_query(place, moment):
+def test_a_row_emitted_late_by_a_thread_ends_the_query(driver, moment):
     """It is in no transaction: who runs the topology learns of it, not the thread alone."""
     KEPT.clear()
     builder = TopologyBuilder("threads")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("late", FromThreads(moment)).shuffleGrouping("lines")
     builder.setBolt("reads", Reads()).shuffleGrouping("late")
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology(), freshObjects=False)
-        work = [{"lines": [(word,)]} for word in "abcd"]  # one process of two has it: a task may be in either
-        with pytest.raises(BoltError, match=r"'late' emitted through .*transaction 1 whose rows had left: the row is"):
-            tester.run(work)
-        assert (tester.txid == 0) is (moment == "the end")
+    tester = driver.start(builder.createTopology(), freshObjects=False)
+    work = [{"lines": [(word,)]} for word in "abcd"]  # one process of two has it: a task may be in either
+    with pytest.raises(BoltError, match=r"'late' emitted through .*transaction 1 whose rows had left: the row is"):
+        tester.run(work)
+    assert (tester.txid == 0) is (moment == "the end")
 
 
 def test_nothing_can_be_emitted_once_the_barriers_have_left(place):
@@ -450,18 +444,17 @@ THINGS = [
 
 
 @pytest.mark.parametrize(("thing", "hook", "words"), THINGS, ids=[words[:40] for _, _, words in THINGS])
-def test_what_a_bolt_must_not_do_names_it(place, thing, hook, words):
+def test_what_a_bolt_must_not_do_names_it(driver, thing, hook, words):
     builder = TopologyBuilder("does")
     builder.setStream("numbers", rows("n long"))
     builder.setBolt("faulty", Does(thing)).globalGrouping("numbers")
     builder.setBolt("words", Reads()).shuffleGrouping("faulty")
     builder.setBolt("side", Reads(), parallelism=2).directGrouping("faulty", stream="side")
     where = hook if hook.startswith("collector.") else f"hook {hook}"
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology())
-        with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, {where}, transaction 1: .*{words}"):
-            tester.send({"numbers": [(1,)]})
-        assert tester.state("faulty") == {}
+    tester = driver.start(builder.createTopology())
+    with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, {where}, transaction 1: .*{words}"):
+        tester.send({"numbers": [(1,)]})
+    assert tester.state("faulty") == {}
 
 
 # ---- What is emitted arrives as it was, or is refused: for every type, at every depth, in the tester as on Spark.
@@ -691,10 +684,9 @@ def test_the_error_names_bolt_stream_and_value(place, ddl, value, says):
     assert caught.value.component == "emits"
 
 
-def test_what_fits_travels(place):
-    with Driver(place) as driver:
-        tester = driver.start(chain("array<struct<x:long>>", [{"x": np.int64(1)}, (2,)]))
-        assert tester.send({"ticks": [(1,)]}).emitted("tells") == [("[{'x': 1}, {'x': 2}]",)]
+def test_what_fits_travels(driver):
+    tester = driver.start(chain("array<struct<x:long>>", [{"x": np.int64(1)}, (2,)]))
+    assert tester.send({"ticks": [(1,)]}).emitted("tells") == [("[{'x': 1}, {'x': 2}]",)]
 
 
 class Changes(BasicBolt):
@@ -718,18 +710,17 @@ class Here(BasicBolt):
         collector.emit((self.task, tup.tags, tup.pair["x"], tup.by[0][1], tup.n))
 
 
-def test_a_list_that_is_changed_after_it_was_emitted_arrives_as_it_was_and_where_it_belongs(place):
+def test_a_list_that_is_changed_after_it_was_emitted_arrives_as_it_was_and_where_it_belongs(driver):
     builder = TopologyBuilder("changes")
     builder.setStream("ticks", rows("n int"))
     builder.setBolt("changes", Changes()).globalGrouping("ticks")
     builder.setBolt("here", Here(), 3).fieldsGrouping("changes", "tags")
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology())
-        sent = tester.send({"ticks": [(n % 5,) for n in range(10)]})
-        assert min(sent.emitted("changes")) == (["tag-0"], {"x": [0]}, [("k", [0])], 0)
-        found = sent.emitted("here")
-        assert sorted(row[1:] for row in found) == sorted(([f"tag-{n}"], [n], [n], n) for n in list(range(5)) * 2)
-        assert len({(row[0], row[4]) for row in found}) == 5, "equal keys meet in one task"
+    tester = driver.start(builder.createTopology())
+    sent = tester.send({"ticks": [(n % 5,) for n in range(10)]})
+    assert min(sent.emitted("changes")) == (["tag-0"], {"x": [0]}, [("k", [0])], 0)
+    found = sent.emitted("here")
+    assert sorted(row[1:] for row in found) == sorted(([f"tag-{n}"], [n], [n], n) for n in list(range(5)) * 2)
+    assert len({(row[0], row[4]) for row in found}) == 5, "equal keys meet in one task"
 
 
 @pytest.mark.parametrize("value", [1.5, np.float64(1.5), Decimal("1.5"), "1"])

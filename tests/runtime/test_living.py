@@ -38,7 +38,7 @@ from tests.runtime.runs_model import planned
 from tests.runtime.slots_model import ModelTask, Player
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester
-from tests.testing.topologies import Count, Driver, lines, witnessed
+from tests.testing.topologies import Count, lines, witnessed
 
 REFUSE = random.Random(0)
 PATIENT = Limits(pauses=10_000)
@@ -491,43 +491,39 @@ INTERRUPTIONS = [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, Syste
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
 @pytest.mark.parametrize("hook", ["open", "initState", "execute", "finishBatch", "prePrepare"])
-def test_a_hook_that_raises_one_fails_the_transaction_and_is_named(place, hook, kind):
-    with Driver(place) as driver:
-        driver.config["failing"] = {hook: [kind("why")]}
-        tester = driver.start(witnessed())
-        with pytest.raises(BoltError, match=f"hook {hook}, transaction 1: {kind.__name__}: why") as caught:
-            tester.send(lines("a"))
-        assert (caught.value.component, caught.value.hook) == ("witness", hook)
-        assert tester.steps[-1] == "after ROLLED_BACK(1, 0)"
+def test_a_hook_that_raises_one_fails_the_transaction_and_is_named(driver, hook, kind):
+    driver.config["failing"] = {hook: [kind("why")]}
+    tester = driver.start(witnessed())
+    with pytest.raises(BoltError, match=f"hook {hook}, transaction 1: {kind.__name__}: why") as caught:
+        tester.send(lines("a"))
+    assert (caught.value.component, caught.value.hook) == ("witness", hook)
+    assert tester.steps[-1] == "after ROLLED_BACK(1, 0)"
 
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
 @pytest.mark.parametrize(("hook", "fault"), [("preCommit", ()), ("preRollback", (JobFails(),))])
-def test_a_hook_of_a_phase_that_is_repeated_is_run_again(place, hook, fault, kind):
-    with Driver(place) as driver:
-        driver.config["failing"] = {hook: [kind("why")]}
-        tester = driver.start(witnessed())
-        stuck: list[Any] = []
-        tester.when("pause", lambda: stuck.append(tester.status["stuck"]))
-        tester.send(lines("a"), *fault)
-        assert f"hook {hook}, transaction 1: {kind.__name__}: why" in stuck[0]["reason"]
-        assert tester.state("witness") == {"seen": 1}
+def test_a_hook_of_a_phase_that_is_repeated_is_run_again(driver, hook, fault, kind):
+    driver.config["failing"] = {hook: [kind("why")]}
+    tester = driver.start(witnessed())
+    stuck: list[Any] = []
+    tester.when("pause", lambda: stuck.append(tester.status["stuck"]))
+    tester.send(lines("a"), *fault)
+    assert f"hook {hook}, transaction 1: {kind.__name__}: why" in stuck[0]["reason"]
+    assert tester.state("witness") == {"seen": 1}
 
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
-def test_one_in_close_changes_nothing(place, kind):
-    with Driver(place) as driver:
-        driver.config["failing"] = {"close": [kind("why")]}
-        tester = driver.start(witnessed())
-        tester.send(lines("a"))
-        assert tester.state("witness") == {"seen": 1}
+def test_one_in_close_changes_nothing(driver, kind):
+    driver.config["failing"] = {"close": [kind("why")]}
+    tester = driver.start(witnessed())
+    tester.send(lines("a"))
+    assert tester.state("witness") == {"seen": 1}
 
 
-def test_a_process_that_dies_in_a_hook_is_no_error_of_the_bolts(place):
-    with Driver(place) as driver:
-        driver.config["failing"] = {"execute": [Crash("here")]}
-        with pytest.raises(Crash):
-            driver.start(witnessed()).send(lines("a"))
+def test_a_process_that_dies_in_a_hook_is_no_error_of_the_bolts(driver):
+    driver.config["failing"] = {"execute": [Crash("here")]}
+    with pytest.raises(Crash):
+        driver.start(witnessed()).send(lines("a"))
 
 
 # ---- Single frames and rows that a resident slot must not act on, each given to it alone.

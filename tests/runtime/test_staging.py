@@ -34,7 +34,7 @@ from tests.bolts import Pass
 from tests.runtime.one_slot import deployment, order_of, rows_of, run, slot
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester
-from tests.testing.topologies import Count, Driver, Split, lines, words
+from tests.testing.topologies import Count, Split, lines, words
 
 SCHEMA = pa.schema(
     [
@@ -183,37 +183,35 @@ def cut_off(path: Path) -> None:
 @pytest.mark.usefixtures("in_files")
 @pytest.mark.parametrize("damage", [Path.unlink, cut_off])
 @pytest.mark.parametrize("later", [False, True])
-def test_an_attempt_over_lost_rows_is_rolled_back_and_they_are_staged_again(place, damage, later):
+def test_an_attempt_over_lost_rows_is_rolled_back_and_they_are_staged_again(driver, damage, later):
     """No other attempt is made over them, also if one has read them before."""
-    with Driver(place) as driver:
-        tester = driver.start()
-        tester.send(lines("a b"))
-        known = files(tester)
-        batch = tester._batch(lines("a", "b c", "d"))
-        lost = [path for path in files(tester) if path not in known][1]
-        if later:
-            tester.inject(JobFails())
-            tester.when("pause", lambda: damage(lost))
-        else:
-            damage(lost)
-        with pytest.raises(RenewInputError, match=f"{lost.name} is (missing|damaged)") as caught:
-            tester._coordinator.transact(batch)
-        assert caught.value.data["kind"] is FailureKind.INPUT
-        assert caught.value.component == "lines"
-        assert tester.steps[-1] == f"after ROLLED_BACK(2, {int(later)})"
-        assert tester.state("count") == {"a": 1, "b": 1}
-        assert tester.send(lines("a", "b c", "d")).txid == 2
-        assert tester.state("count") == {"a": 2, "b": 2, "c": 1, "d": 1}
+    tester = driver.start()
+    tester.send(lines("a b"))
+    known = files(tester)
+    batch = tester._batch(lines("a", "b c", "d"))
+    lost = [path for path in files(tester) if path not in known][1]
+    if later:
+        tester.inject(JobFails())
+        tester.when("pause", lambda: damage(lost))
+    else:
+        damage(lost)
+    with pytest.raises(RenewInputError, match=f"{lost.name} is (missing|damaged)") as caught:
+        tester._coordinator.transact(batch)
+    assert caught.value.data["kind"] is FailureKind.INPUT
+    assert caught.value.component == "lines"
+    assert tester.steps[-1] == f"after ROLLED_BACK(2, {int(later)})"
+    assert tester.state("count") == {"a": 1, "b": 1}
+    assert tester.send(lines("a", "b c", "d")).txid == 2
+    assert tester.state("count") == {"a": 2, "b": 2, "c": 1, "d": 1}
 
 
 @pytest.mark.usefixtures("in_files")
-def test_all_attempts_read_the_same_parts(place):
-    with Driver(place) as driver:
-        tester = driver.start()
-        sent = tester.send(lines("a b", "b c", "c"), JobFails(), JobFails())
-        assert sent.progress.attempt == 2
-        assert tester.state("count") == {"a": 1, "b": 2, "c": 2}
-        assert len(files(tester)) == 3, "staged once"
+def test_all_attempts_read_the_same_parts(driver):
+    tester = driver.start()
+    sent = tester.send(lines("a b", "b c", "c"), JobFails(), JobFails())
+    assert sent.progress.attempt == 2
+    assert tester.state("count") == {"a": 1, "b": 2, "c": 2}
+    assert len(files(tester)) == 3, "staged once"
 
 
 # ---- which task emits which

@@ -46,7 +46,7 @@ from statefx.testing.site import Site
 from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
 from statefx_memory import MemoryStateProvider
 from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, slot
-from tests.testing.topologies import Driver, lines, totals, word_count, words
+from tests.testing.topologies import lines, totals, word_count, words
 
 NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
 EACH = 10
@@ -567,20 +567,19 @@ class ReturnsTheBareToken(NamesItself):
         return token
 
 
-def test_a_provider_that_ignores_its_token_commits_nothing_and_the_checkpoint_lives(place, monkeypatch):
+def test_a_provider_that_ignores_its_token_commits_nothing_and_the_checkpoint_lives(driver, monkeypatch):
     work = [lines("to be"), lines("or not to be")]
     config = {"topology.state.provider": f"{__name__}:NamesItself", "topology.transaction.attempts.max": 2}
-    with Driver(place) as driver:
-        with monkeypatch.context() as mended:
-            mended.setattr(NamesItself, "named", lambda self, token: token)
-            driver.start(totals(), config=config).run(work[:1])
-        with pytest.raises(AttemptsExhaustedError, match="must keep what is prepared under the token that it is given"):
-            driver.start(totals(), config=config).run(work)
-        monkeypatch.setattr(NamesItself, "named", lambda self, token: token)
-        again = driver.start(totals(), config=config)
-        assert again.txid == 1
-        again.run(work)
-        assert again.state("count") == words(work)
+    with monkeypatch.context() as mended:
+        mended.setattr(NamesItself, "named", lambda self, token: token)
+        driver.start(totals(), config=config).run(work[:1])
+    with pytest.raises(AttemptsExhaustedError, match="must keep what is prepared under the token that it is given"):
+        driver.start(totals(), config=config).run(work)
+    monkeypatch.setattr(NamesItself, "named", lambda self, token: token)
+    again = driver.start(totals(), config=config)
+    assert again.txid == 1
+    again.run(work)
+    assert again.state("count") == words(work)
 
 
 @pytest.mark.parametrize("kind", [NamesItself, ReturnsTheBareToken])

@@ -74,34 +74,30 @@ def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
         ),
     ],
 )
-def test_the_error_says_what_to_write(place, does, says):
-    with Driver(place) as driver:
-        tester = started(driver, does)
-        with pytest.raises(BoltError, match=says):
-            tester.send({"lines": [("a",)]})
-
-
-def test_a_row_that_bears_other_names_is_taken_by_position(place):
-    with Driver(place) as driver:
-        other = namedtuple("other", "left right")
-        assert started(driver, lambda s, c: c.emit(other("a", "1"))).send({"lines": [("a",)]}).emitted("does") == [
-            ("a", "1")
-        ]
-
-
-def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(place):
-    with Driver(place) as driver:
-        sent = started(driver, lambda s, c: c.emit((str(s == s), str({s: 1}[s])))).send({"lines": [("a",)]})
-        assert sent.emitted("does") == [("True", "1")]
-
-
-def test_a_state_that_was_kept_says_which_one_to_use(place):
-    KEPT.clear()
-    with Driver(place) as driver:
-        tester = started(driver, lambda s, c: (KEPT.append(s), KEPT[0].put("a", 1)))
+def test_the_error_says_what_to_write(driver, does, says):
+    tester = started(driver, does)
+    with pytest.raises(BoltError, match=says):
         tester.send({"lines": [("a",)]})
-        with pytest.raises(BoltError, match=r"the state is closed: .* Use the one that initState was given last"):
-            tester.send({"lines": [("a",)]})
+
+
+def test_a_row_that_bears_other_names_is_taken_by_position(driver):
+    other = namedtuple("other", "left right")
+    assert started(driver, lambda s, c: c.emit(other("a", "1"))).send({"lines": [("a",)]}).emitted("does") == [
+        ("a", "1")
+    ]
+
+
+def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(driver):
+    sent = started(driver, lambda s, c: c.emit((str(s == s), str({s: 1}[s])))).send({"lines": [("a",)]})
+    assert sent.emitted("does") == [("True", "1")]
+
+
+def test_a_state_that_was_kept_says_which_one_to_use(driver):
+    KEPT.clear()
+    tester = started(driver, lambda s, c: (KEPT.append(s), KEPT[0].put("a", 1)))
+    tester.send({"lines": [("a",)]})
+    with pytest.raises(BoltError, match=r"the state is closed: .* Use the one that initState was given last"):
+        tester.send({"lines": [("a",)]})
 
 
 class Sessions:
@@ -171,19 +167,17 @@ def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place):
     assert shown == [("test_idioms.py", "execute"), ("test_idioms.py", "divides")]
 
 
-def test_a_view_can_not_be_written(place):
-    with Driver(place) as driver:
-        tester = started(driver, lambda s, c: s.put("a", 1))
-        tester.send({"lines": [("a",)]})
-        with (
-            openState(place / "checkpoint", "does") as view,
-            pytest.raises(TypeError, match="read-only: its bolt changes it, in execute"),
-        ):
-            view["a"] = 2
+def test_a_view_can_not_be_written(driver, place):
+    tester = started(driver, lambda s, c: s.put("a", 1))
+    tester.send({"lines": [("a",)]})
+    with (
+        openState(place / "checkpoint", "does") as view,
+        pytest.raises(TypeError, match="read-only: its bolt changes it, in execute"),
+    ):
+        view["a"] = 2
 
 
-def test_the_tester_knows_its_bolts_before_anything_was_sent(place):
-    with Driver(place) as driver:
-        tester = started(driver, lambda s, c: None)
-        with pytest.raises(TopologyError, match="no component 'dose'; the nearest is 'does'"):
-            tester.emitted("dose")
+def test_the_tester_knows_its_bolts_before_anything_was_sent(driver):
+    tester = started(driver, lambda s, c: None)
+    with pytest.raises(TopologyError, match="no component 'dose'; the nearest is 'does'"):
+        tester.emitted("dose")

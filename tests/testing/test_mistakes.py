@@ -360,33 +360,30 @@ def test_a_location_that_is_no_path(location):
         ({"split": [("a",)]}, "the topology has no stream 'split'"),
     ],
 )
-def test_rows_that_would_come_otherwise_than_meant(place, work, says):
-    with Driver(place) as driver:
-        tester = driver.start()
-        for send in (tester.send, lambda work: tester.run([work])):
-            with pytest.raises(ConfigError, match=says):
-                send(work)
-        tester.send(lines("a"))  # nothing was begun
-        assert tester.state("count") == {"a": 1}
+def test_rows_that_would_come_otherwise_than_meant(driver, work, says):
+    tester = driver.start()
+    for send in (tester.send, lambda work: tester.run([work])):
+        with pytest.raises(ConfigError, match=says):
+            send(work)
+    tester.send(lines("a"))  # nothing was begun
+    assert tester.state("count") == {"a": 1}
 
 
-def test_rows_of_a_generator_come_all(place):
-    with Driver(place) as driver:
-        tester = driver.start()
-        sent = tester.send({"lines": ((text,) for text in ("a", "b"))})
-        assert sent.progress.input_rows == 2
-        assert tester.state("count") == {"a": 1, "b": 1}
+def test_rows_of_a_generator_come_all(driver):
+    tester = driver.start()
+    sent = tester.send({"lines": ((text,) for text in ("a", "b"))})
+    assert sent.progress.input_rows == 2
+    assert tester.state("count") == {"a": 1, "b": 1}
 
 
-def test_what_nobody_can_have_emitted_is_not_an_empty_list(place):
-    with Driver(place) as driver:
-        tester = driver.start()
-        sent = tester.send(lines("a"))
-        for asked in (tester, sent):
-            with pytest.raises(TopologyError, match="no component 'cuont'; the nearest is 'count'"):
-                asked.emitted("cuont")
-            with pytest.raises(TopologyError, match="'split' has no stream 'late'; its streams are default"):
-                asked.emitted("split", "late")
+def test_what_nobody_can_have_emitted_is_not_an_empty_list(driver):
+    tester = driver.start()
+    sent = tester.send(lines("a"))
+    for asked in (tester, sent):
+        with pytest.raises(TopologyError, match="no component 'cuont'; the nearest is 'count'"):
+            asked.emitted("cuont")
+        with pytest.raises(TopologyError, match="'split' has no stream 'late'; its streams are default"):
+            asked.emitted("split", "late")
 
 
 def test_settings_can_not_be_written_by_a_bolt(place):

@@ -103,15 +103,14 @@ def test_keys_and_bytes_of_each_stateful_bolt(place):
     assert told["stateBytesChanged"]["slow"] == on_disk
 
 
-def test_the_size_of_each_state(place, provider):
-    with Driver(place, provider) as driver:
-        tester = driver.start(word_count())
-        told = [tester.send(lines(text)).progress.as_dict() for text in ("a b", "b c", "d")]
-        counted = [progress["stateKeys"] for progress in told]
-        assert counted == ([{}] * 3 if provider == "rocksdb" else [{"count": 0}, {"count": 2}, {"count": 3}])
-        on_disk = sum(path.stat().st_size for path in (driver.folder / "state" / "count").rglob("*.changelog"))
-        assert told[-1]["stateBytes"] == {"count": on_disk}
-        assert driver.start(word_count()).send(lines("a")).progress.stored_bytes["count"] > on_disk
+def test_the_size_of_each_state(driver, provider):
+    tester = driver.start(word_count())
+    told = [tester.send(lines(text)).progress.as_dict() for text in ("a b", "b c", "d")]
+    counted = [progress["stateKeys"] for progress in told]
+    assert counted == ([{}] * 3 if provider == "rocksdb" else [{"count": 0}, {"count": 2}, {"count": 3}])
+    on_disk = sum(path.stat().st_size for path in (driver.folder / "state" / "count").rglob("*.changelog"))
+    assert told[-1]["stateBytes"] == {"count": on_disk}
+    assert driver.start(word_count()).send(lines("a")).progress.stored_bytes["count"] > on_disk
 
 
 def test_the_time_of_the_driver_by_phase(place):

@@ -34,20 +34,19 @@ def test_a_transaction_is_sent_and_looked_at(place, provider):
         assert (counts.txid, counts["be"]) == (2, 3)
 
 
-def test_a_crash_ends_the_tester_and_a_restart_goes_on(place):
-    with Driver(place) as driver:
-        work = [lines("a"), lines("b")]
-        tester = driver.start(crash_at=12)
-        with pytest.raises(Crash) as crash:
-            tester.run(work)
-        assert tester.crashed == str(crash.value) == tester.steps[-1]
-        with pytest.raises(TransactionError, match="this driver has ended"):
-            tester.send(lines("c"))
-        restarted = tester.restart()
-        assert (restarted.generation, restarted.crashed) == (2, None)
-        restarted.run(work)
-        assert restarted.state("count") == words(work)
-        restarted.close()
+def test_a_crash_ends_the_tester_and_a_restart_goes_on(driver):
+    work = [lines("a"), lines("b")]
+    tester = driver.start(crash_at=12)
+    with pytest.raises(Crash) as crash:
+        tester.run(work)
+    assert tester.crashed == str(crash.value) == tester.steps[-1]
+    with pytest.raises(TransactionError, match="this driver has ended"):
+        tester.send(lines("c"))
+    restarted = tester.restart()
+    assert (restarted.generation, restarted.crashed) == (2, None)
+    restarted.run(work)
+    assert restarted.state("count") == words(work)
+    restarted.close()
 
 
 def test_a_crash_in_the_constructor_is_one_as_well(place):
@@ -76,35 +75,32 @@ def test_steps_are_what_crash_at_counts(place):
             driver.start(totals(), crash_at=n).send(lines("a"))
 
 
-def test_faults_strike_once(place):
-    with Driver(place) as driver:
-        tester = driver.start()
-        assert tester.send(lines("a"), JobFails(), JobFails()).progress.attempt == 2
-        assert tester.send(lines("a")).progress.attempt == 0
-        tester.inject(HooksFail("rollback"))
-        assert tester.send(lines("a")).progress.attempt == 0, "nothing was rolled back, so nothing was struck"
+def test_faults_strike_once(driver):
+    tester = driver.start()
+    assert tester.send(lines("a"), JobFails(), JobFails()).progress.attempt == 2
+    assert tester.send(lines("a")).progress.attempt == 0
+    tester.inject(HooksFail("rollback"))
+    assert tester.send(lines("a")).progress.attempt == 0, "nothing was rolled back, so nothing was struck"
 
 
-def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(place):
-    with Driver(place) as driver:
-        tester = driver.start()
-        for n in (1, 2):
-            tester.send(lines("a b c"), JobFails())
-            before = len(tester.steps)
-            tester.wake()
-            assert not [step for step in tester.steps[before:] if "COMMITT" in step]
-            assert tester.state("count") == {"a": n, "b": n, "c": n}
+def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(driver):
+    tester = driver.start()
+    for n in (1, 2):
+        tester.send(lines("a b c"), JobFails())
+        before = len(tester.steps)
+        tester.wake()
+        assert not [step for step in tester.steps[before:] if "COMMITT" in step]
+        assert tester.state("count") == {"a": n, "b": n, "c": n}
 
 
-def test_time_passes_when_it_is_told_to(place):
-    with Driver(place) as driver:
-        tester = driver.start(totals())
-        tester.when("before COMMITTING(1, 0)", lambda: tester.advance(2.5))
-        sent = tester.send(lines("a"))
-        assert sent.progress.duration_ms == {"run": 0.0, "hooks": 0.0, "log": 2500.0}
-        assert tester.pauses == []
-        tester.send(lines("a"), JobFails())
-        assert tester.pauses == [0.1]
+def test_time_passes_when_it_is_told_to(driver):
+    tester = driver.start(totals())
+    tester.when("before COMMITTING(1, 0)", lambda: tester.advance(2.5))
+    sent = tester.send(lines("a"))
+    assert sent.progress.duration_ms == {"run": 0.0, "hooks": 0.0, "log": 2500.0}
+    assert tester.pauses == []
+    tester.send(lines("a"), JobFails())
+    assert tester.pauses == [0.1]
 
 
 @pytest.mark.slow
@@ -119,14 +115,13 @@ def test_the_same_seed_is_the_same_run(place):
     assert len({str(run(f"seed-{seed}", seed)) for seed in range(5)}) > 1, "outputs arrive in several orders"
 
 
-def test_a_task_of_another_run_has_a_bolt_of_its_own(place):
-    with Driver(place) as driver:
-        tester = driver.start(witnessed(), freshObjects=False)
-        for faults in ((), (), (JobFails(),), ()):
-            tester.send(lines("a"), *faults)
-        in_hooks = 5
-        assert hooks(driver.journal).count("open") == 2 + in_hooks
-        assert tester.state("witness") == {"seen": 4}
+def test_a_task_of_another_run_has_a_bolt_of_its_own(driver):
+    tester = driver.start(witnessed(), freshObjects=False)
+    for faults in ((), (), (JobFails(),), ()):
+        tester.send(lines("a"), *faults)
+    in_hooks = 5
+    assert hooks(driver.journal).count("open") == 2 + in_hooks
+    assert tester.state("witness") == {"seen": 4}
 
 
 def test_batch_streams_are_numbered_by_the_caller(place):
@@ -162,13 +157,12 @@ def test_rows_that_are_not_the_streams_are_refused(place, row, says):
         driver.start().send({"lines": [row]})
 
 
-def test_a_key_that_several_tasks_hold_is_ambiguous(place):
-    with Driver(place) as driver:
-        tester = driver.start(witnessed(2, "allGrouping"))
-        tester.send(lines("a"))
-        with pytest.raises(AmbiguousKeyError, match="'seen'"):
-            tester.state("witness")
-        assert tester.state("witness", task=1) == {"seen": 1}
+def test_a_key_that_several_tasks_hold_is_ambiguous(driver):
+    tester = driver.start(witnessed(2, "allGrouping"))
+    tester.send(lines("a"))
+    with pytest.raises(AmbiguousKeyError, match="'seen'"):
+        tester.state("witness")
+    assert tester.state("witness", task=1) == {"seen": 1}
 
 
 class Divides(BasicBolt):
