@@ -42,17 +42,6 @@ def test_a1_a_fresh_start_initialises_at_the_last_committed_txid_before_any_tupl
     assert driver.journal[:3] == [("open", 2, 0), ("initState", 2, 0, 2), ("execute", 2, 0, "c")]
 
 
-def test_a2_then_the_next_txid_is_prepared(driver):
-    tester = driver.start(witnessed())
-    tester.send(lines("a"))
-    assert records(tester.steps) == [
-        "LINEAGE", "GENERATION(1)", "PREPARING(1, 0)", "COMMITTING(1, 0)", "COMMITTED(1)"
-    ]  # fmt: skip
-    restarted = driver.start(witnessed())
-    restarted.send(lines("a"))
-    assert records(restarted.steps)[:2] == ["GENERATION(2)", "PREPARING(2, 0)"]
-
-
 def test_a3_a_failed_prepare_is_rolled_back_until_that_is_acked_then_the_txid_is_tried_again(driver):
     driver.config["failing"] = {"preRollback": [RuntimeError("not yet"), FailedException("not yet either")]}
     tester = driver.start(witnessed())

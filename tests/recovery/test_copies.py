@@ -281,8 +281,8 @@ def test_a_fork_that_dies_at_any_step_at_its_targets_loses_and_doubles_nothing(p
 
 
 @pytest.mark.parametrize("adopt", ["copy", 3, ["fork", "copy"], ["move", "fork"]])
-def test_what_adopt_can_not_be_is_refused(place, adopt):
-    with Driver(place) as driver, pytest.raises(ConfigError, match="adopt"):
+def test_what_adopt_can_not_be_is_refused(driver, adopt):
+    with pytest.raises(ConfigError, match="adopt"):
         driver.start(adopt=adopt)
 
 

@@ -292,9 +292,9 @@ def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(dr
     assert tester.state("count") == words(WORK[:1])
 
 
-def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(place):
+def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(driver):
     says = r"bolt 'count', task \d, hook open.*Failing can't be made: OSError"
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(**coded(codec=CODECS + "Failing")).send(WORK[0])
 
 

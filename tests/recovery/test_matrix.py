@@ -175,21 +175,20 @@ def names(folder: Path) -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_leaves_what_a_list_tells(place):
+def test_a_crash_at_any_step_leaves_what_a_list_tells(driver, place):
     seen, topology = set(), archived(place / "out")
     (place / "out").mkdir()
-    with Driver(place) as driver:
 
-        def life(steps: DurableSteps | None = None, cache: Path = place / "cache") -> None:
-            with driver.start(topology, steps=steps, limits=SMALL, cache=cache) as tester:
-                tester.run(WORK)
+    def life(steps: DurableSteps | None = None, cache: Path = place / "cache") -> None:
+        with driver.start(topology, steps=steps, limits=SMALL, cache=cache) as tester:
+            tester.run(WORK)
 
-        for point in crashes(place, life):
-            left = []
-            with suppress(CheckpointError):
-                left = transactions(driver.folder)
-            life(cache=point.cache)
-            check_listed(left, transactions(driver.folder), seen)
+    for point in crashes(place, life):
+        left = []
+        with suppress(CheckpointError):
+            left = transactions(driver.folder)
+        life(cache=point.cache)
+        check_listed(left, transactions(driver.folder), seen)
     assert seen == {"PREPARING", "COMMITTING", "COMMITTED"}
 
 
@@ -205,13 +204,12 @@ def check_listed(left: list[Any], found: list[Any], seen: set[str]) -> None:
         assert (after.reason == "found under way at start") == (before.state == "PREPARING")
 
 
-def test_rows_bytes_times_and_reasons(place):
+def test_rows_bytes_times_and_reasons(driver, place):
     (place / "out").mkdir()
-    with Driver(place) as driver:
-        tester = driver.start(archived(place / "out"))
-        tester.send(WORK[0], JobFails(reason="the executor is lost"))
-        tester.send(lines())
-        failed, first, empty = transactions(driver.folder)
+    tester = driver.start(archived(place / "out"))
+    tester.send(WORK[0], JobFails(reason="the executor is lost"))
+    tester.send(lines())
+    failed, first, empty = transactions(driver.folder)
     assert (failed.state, failed.attempt, failed.committing_ms, failed.input_rows) == ("ROLLED_BACK", 0, None, 0)
     assert "the executor is lost" in failed.reason
     assert (first.state, first.attempt, first.input_rows, first.output_rows, first.reason) == ("COMMITTED", 1, 2, 6, "")
@@ -225,25 +223,23 @@ def test_rows_bytes_times_and_reasons(place):
         first.state = "lost"
 
 
-def test_one_line_says_what_a_transaction_is(place):
+def test_one_line_says_what_a_transaction_is(driver, place):
     (place / "out").mkdir()
-    with Driver(place) as driver:
-        driver.start(archived(place / "out")).send(WORK[0], JobFails(reason="the executor is lost"))
-        shown = list(map(repr, transactions(driver.folder)))
+    driver.start(archived(place / "out")).send(WORK[0], JobFails(reason="the executor is lost"))
+    shown = list(map(repr, transactions(driver.folder)))
     assert shown[0].startswith("<Transaction 1, attempt 0, generation 1: ROLLED_BACK 20")
     assert "the executor is lost" in shown[0]
     assert shown[1].endswith("Z, 2 rows in, 6 out, 6 to out>")
 
 
-def test_beside_a_driver_at_work_it_shows_each_state_and_changes_nothing(place):
+def test_beside_a_driver_at_work_it_shows_each_state_and_changes_nothing(driver):
     found: list[Any] = []
-    with Driver(place) as driver:
-        tester = driver.start(totals())
-        for moment in ("after PREPARING(1, 0)", "after COMMITTING(1, 0)"):
-            tester.when(moment, lambda: found.append((files(driver.folder), names(driver.folder))))
-            tester.when(moment, lambda: found.append((files(driver.folder), names(driver.folder))))
-        tester.run(WORK)
-        assert names(driver.folder)[-1] == (2, 0, "COMMITTED")
+    tester = driver.start(totals())
+    for moment in ("after PREPARING(1, 0)", "after COMMITTING(1, 0)"):
+        tester.when(moment, lambda: found.append((files(driver.folder), names(driver.folder))))
+        tester.when(moment, lambda: found.append((files(driver.folder), names(driver.folder))))
+    tester.run(WORK)
+    assert names(driver.folder)[-1] == (2, 0, "COMMITTED")
     assert [listed for _, listed in found[::2]] == [[(1, 0, "PREPARING")], [(1, 0, "COMMITTING")]]
     assert found[::2] == found[1::2]
 

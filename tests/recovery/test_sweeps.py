@@ -234,14 +234,15 @@ def jump(monkeypatch, place):
 @pytest.mark.parametrize(
     ("text", "name"), [("/state/count/", "StateError: "), ("/out/part-", "FileNotFoundError: ")], ids=["state", "sink"]
 )
-def test_a_task_s_file_that_is_swept_while_it_is_written_is_written_again_by_the_next_attempt(place, jump, text, name):
+def test_a_task_s_file_that_is_swept_while_it_is_written_is_written_again_by_the_next_attempt(
+    driver, place, jump, text, name
+):
     (place / "out").mkdir()
-    with Driver(place) as driver:
-        tester = driver.start(archived(place / "out"))
-        swept = jump("rename", text)
-        for work in WORK:
-            tester.send(work)
-        failed, *others = transactions(driver.folder)
+    tester = driver.start(archived(place / "out"))
+    swept = jump("rename", text)
+    for work in WORK:
+        tester.send(work)
+    failed, *others = transactions(driver.folder)
     assert swept[0] >= 1
     assert (failed.state, failed.attempt, [each.state for each in others]) == ("ROLLED_BACK", 0, ["COMMITTED"] * 2)
     assert name in failed.reason
@@ -249,41 +250,40 @@ def test_a_task_s_file_that_is_swept_while_it_is_written_is_written_again_by_the
     assert published(place / "out") == COUNTS
 
 
-def test_a_manifest_that_is_swept_while_it_is_written_is_written_again(place, jump):
+def test_a_manifest_that_is_swept_while_it_is_written_is_written_again(driver, place, jump):
     (place / "out").mkdir()
-    with Driver(place) as driver:
-        tester = driver.start(archived(place / "out"))
-        swept = jump("link", "/_spark_metadata/1")
-        for work in WORK:
-            tester.send(work)
+    tester = driver.start(archived(place / "out"))
+    swept = jump("link", "/_spark_metadata/1")
+    for work in WORK:
+        tester.send(work)
     assert swept == [1]
     assert published(place / "out") == COUNTS
 
 
 @pytest.mark.parametrize("record", range(3, 9))
-def test_a_record_that_is_swept_while_it_is_written_ends_the_driver_and_the_next_one_goes_on(place, jump, record):
+def test_a_record_that_is_swept_while_it_is_written_ends_the_driver_and_the_next_one_goes_on(
+    driver, place, jump, record
+):
     (place / "out").mkdir()
-    with Driver(place) as driver:
-        swept = jump("link", f"/transactions/{record:020}")
-        with pytest.raises(LogOutcomeUnknownError, match="may or may not have been appended"):
-            driver.start(archived(place / "out")).run(WORK)
+    swept = jump("link", f"/transactions/{record:020}")
+    with pytest.raises(LogOutcomeUnknownError, match="may or may not have been appended"):
         driver.start(archived(place / "out")).run(WORK)
+    driver.start(archived(place / "out")).run(WORK)
     assert swept == [1]
     assert published(place / "out") == COUNTS
 
 
-def test_a_clock_that_is_set_back_gives_a_transaction_less_than_no_time(place):
+def test_a_clock_that_is_set_back_gives_a_transaction_less_than_no_time(driver, place):
     (place / "out").mkdir()
 
     def set_back():
         tester._began -= 3600
 
-    with Driver(place) as driver:
-        tester = driver.start(archived(place / "out"), now=datetime(2000, 1, 1, tzinfo=UTC))
-        tester.when("after PREPARING(1, 0)", set_back)
-        for work in WORK:
-            tester.send(work)
-        back, after = transactions(driver.folder)
+    tester = driver.start(archived(place / "out"), now=datetime(2000, 1, 1, tzinfo=UTC))
+    tester.when("after PREPARING(1, 0)", set_back)
+    for work in WORK:
+        tester.send(work)
+    back, after = transactions(driver.folder)
     assert (back.state, back.secs) == ("COMMITTED", -3600)
     assert (after.state, after.secs) == ("COMMITTED", 0)
     assert "COMMITTED 1999-12-31 23:00" in repr(back)

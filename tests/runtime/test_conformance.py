@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, TopologyBuilder
-from statefx.errors import BoltError, FailedException, TopologyError
+from statefx.errors import BoltError, FailedException
 from statefx.plan import wire
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
@@ -18,7 +18,7 @@ from statefx.testing import rows
 from statefx.testing.faults import HooksFail, JobFails
 from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, run, slot
 from tests.testing import eager
-from tests.testing.topologies import Split, Witness, hooks, lines, witnessed, word_count
+from tests.testing.topologies import Split, hooks, lines, witnessed, word_count
 
 
 def test_b1_no_tuple_before_the_state(driver):
@@ -169,17 +169,6 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
     assert set(ack.seen.values()) == {"2" * 32}
 
 
-def test_b6_after_a_rollback_the_bolt_is_initialised_again(driver):
-    """The bolt keeps its count in an attribute: if that outlived the rollback, the count would be wrong."""
-    tester = driver.start(witnessed())
-    for _ in range(3):
-        tester.send(lines("a", "b"), JobFails(), JobFails())
-    assert tester.state("witness") == {"seen": 6}
-    inits = [entry for entry in driver.journal if entry[0] == "initState" and entry[1] == 2]
-    assert next(entry for entry in inits if entry[2] == 1) == ("initState", 2, 1, 2)
-    assert hooks(driver.journal).count("open") > 1
-
-
 def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches(driver):
     """The task of a failed attempt succeeded: its object is kept and must still begin anew."""
     tester = driver.start(witnessed())
@@ -200,48 +189,11 @@ def test_b9_a_topology_without_state_runs_without_prepares_and_hooks(driver):
     assert not list((driver.folder / "state").glob("[!.]*"))
 
 
-def test_b9_stateless_bolts_forward_barriers_without_code_of_their_own(driver):
-    builder = TopologyBuilder("mixed")
-    builder.setStream("lines", rows("value string"))
-    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
-    builder.setBolt("upper", Upper(), parallelism=3).fieldsGrouping("split", "word")
-    builder.setBolt("witness", Witness()).globalGrouping("upper")
-    tester = driver.start(builder.createTopology())
-    tester.send(lines("a b", "c"))
-    assert tester.state("witness") == {"seen": 3}
-
-
 class Upper(BasicBolt):
     outputFields = "value string"
 
     def execute(self, tup, collector):
         collector.emit((tup.word.upper(),))
-
-
-@pytest.mark.parametrize(
-    ("declare", "names"),
-    [
-        (lambda b: b.setBolt("w", Split(), parallelism=0).shuffleGrouping("lines"), "parallelism"),
-        (lambda b: b.setBolt("w", Split()).shuffleGrouping("linse"), "'linse'"),
-        (lambda b: b.setBolt("w", Split()).shuffleGrouping("lines", stream="late"), "'late'"),
-        (lambda b: b.setBolt("lines", Split()).shuffleGrouping("lines"), "already used"),
-        (lambda b: b.setBolt("w", Split()).fieldsGrouping("lines", "word"), "'word'"),
-        (
-            lambda b: (b.setBolt("v", Split()).shuffleGrouping("w"), b.setBolt("w", Split()).shuffleGrouping("v")),
-            "cycle",
-        ),
-    ],
-)
-def test_b10_a_topology_that_is_wired_wrong_is_refused_before_anything_runs(declare, names):
-    builder = TopologyBuilder("wrong")
-    builder.setStream("lines", rows("value string"))
-
-    def build() -> None:
-        declare(builder)
-        builder.createTopology()
-
-    with pytest.raises(TopologyError, match=names):
-        build()
 
 
 def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(driver):

@@ -314,7 +314,7 @@ def test_a_row_emitted_late_by_a_thread_ends_the_query(driver, moment):
     assert (tester.txid == 0) is (moment == "the end")
 
 
-def test_nothing_can_be_emitted_once_the_barriers_have_left(place):
+def test_nothing_can_be_emitted_once_the_barriers_have_left(driver):
     refused: list[str] = []
 
     class Late(StatefulBolt):
@@ -336,9 +336,8 @@ def test_nothing_can_be_emitted_once_the_barriers_have_left(place):
     builder.setStream("lines", rows("value string"))
     builder.setBolt("late", Late()).shuffleGrouping("lines")
     builder.setBolt("reads", Reads()).shuffleGrouping("late")
-    with Driver(place) as driver:
-        assert driver.start(builder.createTopology()).send({"lines": [("a",)]}).emitted("late") == []
-        driver.start(builder.createTopology()).send({"lines": []})
+    assert driver.start(builder.createTopology()).send({"lines": [("a",)]}).emitted("late") == []
+    driver.start(builder.createTopology()).send({"lines": []})
     assert refused
     assert "transaction 1" in refused[0]
 
@@ -360,11 +359,11 @@ class Raises(BasicBolt):
         (ValueError("2 errors:\n  amount\n  name"), r"ValueError: 2 errors: \|   amount \|   name \(.*in execute\)$"),
     ],
 )
-def test_an_error_names_the_line_of_the_bolt_and_is_told_whole(place, error, says):
+def test_an_error_names_the_line_of_the_bolt_and_is_told_whole(driver, error, says):
     builder = TopologyBuilder("raises")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("raises", Raises(error)).shuffleGrouping("lines")
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(builder.createTopology()).send({"lines": [("a",)]})
 
 
@@ -678,8 +677,8 @@ def chain(ddl: str, value: Any) -> Any:
         ("string", "x" * 10_000 + "\ud800", r"emitted 'x{199}\.\.\."),
     ],
 )
-def test_the_error_names_bolt_stream_and_value(place, ddl, value, says):
-    with Driver(place) as driver, pytest.raises(BoltError, match=says) as caught:
+def test_the_error_names_bolt_stream_and_value(driver, ddl, value, says):
+    with pytest.raises(BoltError, match=says) as caught:
         driver.start(chain(ddl, value)).send({"ticks": [(1,)]})
     assert caught.value.component == "emits"
 

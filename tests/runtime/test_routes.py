@@ -299,15 +299,15 @@ class Misdirected(BasicBolt):
     ("task", "says"),
     [(3, r"emitted to task 3 of 'seen', which has tasks 0\.\.2"), (-1, "task -1"), (None, "name the task")],
 )
-def test_a_direct_row_needs_a_task_that_there_is(place, task, says):
+def test_a_direct_row_needs_a_task_that_there_is(driver, task, says):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Misdirected(task), 1).shuffleGrouping("numbers")
         b.setBolt("seen", Seen(), 3).directGrouping("first")
 
-    with Driver(place) as driver, pytest.raises(BoltError, match=f"hook execute, .*{says}"):
+    with pytest.raises(BoltError, match=f"hook execute, .*{says}"):
         driver.start(built(declare)).send({"numbers": ROWS})
 
 
-def test_a_stream_that_is_not_the_topologys_is_refused(place):
-    with Driver(place) as driver, pytest.raises(ConfigError, match="no stream 'letters'; its streams are numbers"):
+def test_a_stream_that_is_not_the_topologys_is_refused(driver):
+    with pytest.raises(ConfigError, match="no stream 'letters'; its streams are numbers"):
         driver.start(built(lambda b: b.setBolt("seen", Seen()).globalGrouping("numbers"))).send({"letters": ROWS})

@@ -260,28 +260,6 @@ def test_d3_the_metadata_of_a_partition_is_created_in_order_read_again_and_kept_
     assert not written_files(storage)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Planned, Emitted])
-def test_d5_a_batch_that_was_saved_is_replayed_as_it_was_and_nothing_is_read_twice(kind, tmp_path):
-    spout = kind(tmp_path)
-    crash(spout, tmp_path, "before COMMITTING(2, 0)")
-    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
-        tester.drain()
-        assert tester.state("count") == ALL
-    batches = [{str(note[2:4]) for note in spout.notes() if note[:2] == [2, attempt]} for attempt in (0, 1)]
-    assert batches[0] == batches[1] != set()
-
-
-def crash(spout, place, moment):
-    """Have a driver crash at this moment."""
-    with TopologyTester(topology(spout), place / "rehearsal") as tester:
-        tester.drain()
-        at = tester.steps.index(moment) + 1
-    (place / "notes").unlink()
-    with pytest.raises(Crash, match=moment.split("(")[0]):
-        TopologyTester(topology(spout), place / "ck", crash_at=at).drain()
-
-
 class LateRows(Emitted):
     """There is nothing to read when transaction 1 looks first."""
 
@@ -338,24 +316,6 @@ def test_d6_a_batch_that_is_replayed_may_differ_and_those_behind_it_begin_behind
     assert (a, b) == ([(1, 50), (1, 40)], [(51, 100), (41, 90)])
 
 
-class RefusesTwice(Count):
-    def prePrepare(self, txid):
-        if self.context.attempt < 2:
-            raise FailedException("not yet")
-
-    def open(self, context):
-        self.context = context
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Planned, Emitted, Opaque])
-def test_d8_a_batch_that_is_failed_does_not_end_the_query(kind, tmp_path):
-    with TopologyTester(topology_of(kind(tmp_path), RefusesTwice), tmp_path / "ck") as tester:
-        tester.drain()
-        assert tester.state("count") == ALL
-        assert f"after COMMITTING({tester.txid}, 2)" in tester.steps
-
-
 class Recovers(Opaque):
     """Its source is away at the first attempt, which finds nothing."""
 
@@ -365,7 +325,10 @@ class Recovers(Opaque):
         return (yield from super().emitPartitionBatch(attempt, collector, partition, lastMetadata))
 
 
-class RefusesOnce(RefusesTwice):
+class RefusesOnce(Count):
+    def open(self, context):
+        self.context = context
+
     def prePrepare(self, txid):
         if (txid, self.context.attempt) == (1, 0):
             raise FailedException("no rows")

@@ -107,16 +107,13 @@ class Sessions:
         raise PySparkRuntimeError("CONTEXT_ONLY_VALID_ON_DRIVER")
 
 
-def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(place):
+def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(driver):
     bolt = Ends()
     bolt.session = Sessions()
     builder = TopologyBuilder("idioms")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("ends", bolt).globalGrouping("lines")
-    with (
-        Driver(place) as driver,
-        pytest.raises(TopologyError, match=r"attribute 'session' .* as a stream \(setStream\)"),
-    ):
+    with pytest.raises(TopologyError, match=r"attribute 'session' .* as a stream \(setStream\)"):
         driver.start(builder.createTopology())
 
 
@@ -146,22 +143,20 @@ def puts_again(state: Any, collector: Any) -> None:
 
 
 @pytest.mark.parametrize("does", [keeps, keeps_a_default, keeps_what_it_put, puts_again])
-def test_a_value_that_was_changed_and_not_put_is_told(place, does, caplog):
-    with Driver(place) as driver:
-        started(driver, does).send({"lines": [("a",)]})
+def test_a_value_that_was_changed_and_not_put_is_told(driver, does, caplog):
+    started(driver, does).send({"lines": [("a",)]})
     told = [record.message for record in caplog.records if "in place" in record.message]
     assert len(told) == (does is not puts_again)
     assert all("'does' changed the value of key 'a'" in line for line in told)
 
 
-def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place):
+def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(driver):
     def divides(state: Any, collector: Any) -> None:
         state["a"] = 1 / 0
 
-    with Driver(place) as driver:
-        tester = started(driver, divides)
-        with pytest.raises(BoltError) as caught:
-            tester.send({"lines": [("a",)]})
+    tester = started(driver, divides)
+    with pytest.raises(BoltError) as caught:
+        tester.send({"lines": [("a",)]})
     assert [entry.name for entry in caught.traceback][1:] == ["send", "_transact", "_driving"]
     shown = re.findall(r'File ".*/(.+)", line \d+, in (.+)', str(caught.value.__cause__))
     assert shown == [("test_idioms.py", "execute"), ("test_idioms.py", "divides")]

@@ -126,7 +126,7 @@ def test_a_bolt_that_holds_what_can_not_travel(place, thing):
     assert list(place.iterdir()) == []
 
 
-def test_state_by_key_behind_shuffle_is_told_when_it_starts(place, caplog):
+def test_state_by_key_behind_shuffle_is_told_when_it_starts(driver, caplog):
     class Seen(StatefulBolt):
         def initState(self, state):
             pass
@@ -134,13 +134,13 @@ def test_state_by_key_behind_shuffle_is_told_when_it_starts(place, caplog):
         def execute(self, tup, collector):
             pass
 
-    with caplog.at_level(logging.WARNING, "statefx"), Driver(place) as driver:
+    with caplog.at_level(logging.WARNING, "statefx"):
         driver.start(one_bolt(Seen(), 2))
     assert "bolt 'bolt' keeps state in 2 tasks, but its input 'lines' comes by shuffle grouping" in caplog.text
 
 
-def test_what_is_usual_is_told_nothing(place, caplog):
-    with caplog.at_level(logging.WARNING, "statefx"), Driver(place) as driver:
+def test_what_is_usual_is_told_nothing(driver, caplog):
+    with caplog.at_level(logging.WARNING, "statefx"):
         driver.start()
     assert caplog.records == []
 
@@ -190,8 +190,8 @@ def unspeakable(collector: object) -> None:
     ],
     ids=["deep", "in the collector", "with a cause", "surrogate", "unspeakable"],
 )
-def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx(place, do, places, last):
-    with Driver(place) as driver, pytest.raises(BoltError) as caught:
+def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx(driver, do, places, last):
+    with pytest.raises(BoltError) as caught:
         driver.start(one_bolt(Emits(do))).send(lines("a"))
     told = caught.value.traceback.splitlines()
     frames = [line.rpartition(" in ")[2] for line in told if line.startswith("  File ")]
@@ -246,24 +246,21 @@ RETURNED = [
 
 @pytest.mark.parametrize("hook", ["execute", "finishBatch"])
 @pytest.mark.parametrize(("value", "says"), RETURNED, ids=["list", "tuple", "generator", "coroutine", "bool"])
-def test_rows_that_are_returned_instead_of_emitted(place, hook, value, says):
+def test_rows_that_are_returned_instead_of_emitted(driver, hook, value, says):
     bolt = Does(hook, lambda state, collector: value() if callable(value) else value)
-    with (
-        Driver(place) as driver,
-        pytest.raises(BoltError, match=rf"{hook} {says}, which nobody would see: emit") as told,
-    ):
+    with pytest.raises(BoltError, match=rf"{hook} {says}, which nobody would see: emit") as told:
         driver.start(one_bolt(bolt)).send(lines("a"))
     assert told.value.hook == hook
 
 
-def test_a_batch_that_is_returned_instead_of_emitted(place):
+def test_a_batch_that_is_returned_instead_of_emitted(driver):
     class Returns(BasicBolt):
         outputFields = "value string"
 
         def executeBatch(self, batch, collector):
             return batch
 
-    with Driver(place) as driver, pytest.raises(BoltError, match=r"executeBatch returned .*\(RecordBatch\), which"):
+    with pytest.raises(BoltError, match=r"executeBatch returned .*\(RecordBatch\), which"):
         driver.start(one_bolt(Returns())).send(lines("a"))
 
 
@@ -289,9 +286,9 @@ def test_a_bolt_can_not_end_its_transaction(place, hook, call, arguments, remedy
         assert done.state("bolt") == {"seen": committed}
 
 
-def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(place, caplog):
+def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(driver, caplog):
     """It can never succeed, however often it is tried; what is decided is committed by the mended bolt."""
-    with Driver(place) as driver, caplog.at_level(logging.WARNING, "statefx"):
+    with caplog.at_level(logging.WARNING, "statefx"):
         tester = driver.start(one_bolt(Does("preCommit", lambda state: state.put("more", 1))))
         says = r"hook preCommit, transaction 1: StatePhaseError: put on a read-only .*mend what fails and start again"
         with pytest.raises(BoltError, match=says):
@@ -304,11 +301,11 @@ def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(place, caplog):
 
 
 @pytest.mark.slow
-def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(place, caplog):
+def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(driver, caplog):
     def fail(state: Any) -> None:
         raise ValueError("no such mailbox")
 
-    with Driver(place) as driver, caplog.at_level(logging.WARNING, "statefx"):
+    with caplog.at_level(logging.WARNING, "statefx"):
         tester = driver.start(one_bolt(Does("preCommit", fail)))
         with pytest.raises(StoppedError, match=r"hook preCommit, transaction 1: ValueError: no such mailbox .*in fail"):
             tester.send(lines("a"))
@@ -317,12 +314,12 @@ def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(place,
         assert "It is decided and can't be rolled back: mend what fails" in caplog.text
 
 
-def test_a_failed_exception_without_a_reason_names_the_line(place):
+def test_a_failed_exception_without_a_reason_names_the_line(driver):
     def fail(state: Any, collector: Any) -> None:
         raise FailedException
 
     says = r"failed 8 times .*FailedException, without a reason \(.*test_mistakes\.py:\d+, in fail\)"
-    with Driver(place) as driver, pytest.raises(AttemptsExhaustedError, match=says):
+    with pytest.raises(AttemptsExhaustedError, match=says):
         driver.start(one_bolt(Does("execute", fail))).send(lines("a"))
 
 
@@ -386,7 +383,7 @@ def test_what_nobody_can_have_emitted_is_not_an_empty_list(driver):
             asked.emitted("split", "late")
 
 
-def test_settings_can_not_be_written_by_a_bolt(place):
+def test_settings_can_not_be_written_by_a_bolt(driver):
     class Writes(BasicBolt):
         def open(self, context):
             context.config["last"] = 1
@@ -394,24 +391,24 @@ def test_settings_can_not_be_written_by_a_bolt(place):
         def execute(self, tup, collector):
             pass
 
-    with Driver(place) as driver, pytest.raises(BoltError, match=r"hook open, .*does not support item assignment"):
+    with pytest.raises(BoltError, match=r"hook open, .*does not support item assignment"):
         driver.start(one_bolt(Writes())).send(lines("a"))
 
 
-def test_a_task_that_nobody_heeds(place):
+def test_a_task_that_nobody_heeds(driver):
     builder = TopologyBuilder("two")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("emits", Emits(lambda c: c.emit((1,), task=1))).shuffleGrouping("lines")
     builder.setBolt("reads", Holds(1), 2).shuffleGrouping("emits")
     says = "task=1 would change nothing: nobody reads the stream by directGrouping .it is read by 'reads' by shuffle"
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(builder.createTopology()).send(lines("a"))
 
 
-def test_a_bolt_that_emits_without_output_fields(place):
+def test_a_bolt_that_emits_without_output_fields(driver):
     class Forgets(Emits):
         outputFields = None
 
     says = r"on stream 'default', .*declared are none\. Say what it emits: outputFields = \"word string"
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(one_bolt(Forgets(lambda c: c.emit((1,))))).send(lines("a"))

@@ -17,7 +17,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.testing import TopologyTester, rows
 from statefx.testing.faults import JobFails
 from statefx_memory import MemoryStateProvider
-from tests.testing.topologies import Driver, lines, totals, word_count
+from tests.testing.topologies import lines, totals, word_count
 
 STEPS = {"restore": 30, "open": 10, "execute": 40, "finish": 20}
 """Milliseconds that `Slow` and the store below it spend, at least."""
@@ -113,29 +113,28 @@ def test_the_size_of_each_state(driver, provider):
     assert driver.start(word_count()).send(lines("a")).progress.stored_bytes["count"] > on_disk
 
 
-def test_the_time_of_the_driver_by_phase(place):
+def test_the_time_of_the_driver_by_phase(driver):
     """Attempts that were rolled back are not in it."""
-    with Driver(place) as driver:
-        tester = driver.start(totals())
+    tester = driver.start(totals())
 
-        def passes(step, secs, then=None):
-            tester.when(step, lambda: (tester.advance(secs), then and then()))
+    def passes(step, secs, then=None):
+        tester.when(step, lambda: (tester.advance(secs), then and then()))
 
-        def of_the_second_attempt():  # both prepare
-            passes("before prepare total/0 for 1", 2.0)
-            passes("before COMMITTING(1, 1)", 4.0)
-            passes("before commit hooks total/0 for 1", 8.0)
-            passes("before COMMITTED(1)", 16.0)
+    def of_the_second_attempt():  # both prepare
+        passes("before prepare total/0 for 1", 2.0)
+        passes("before COMMITTING(1, 1)", 4.0)
+        passes("before commit hooks total/0 for 1", 8.0)
+        passes("before COMMITTED(1)", 16.0)
 
-        passes("before ROLLED_BACK(1, 0)", 100.0)
-        passes("before PREPARING(1, 1)", 1.0, of_the_second_attempt)
-        told = tester.send(lines("a b"), JobFails()).progress
+    passes("before ROLLED_BACK(1, 0)", 100.0)
+    passes("before PREPARING(1, 1)", 1.0, of_the_second_attempt)
+    told = tester.send(lines("a b"), JobFails()).progress
     assert told.duration_ms == {"run": 2000.0, "hooks": 8000.0, "log": 21000.0}
     assert told.rows_per_second == 1 / 31
 
 
-def test_at_debug_each_committed_transaction_is_a_line(place, caplog):
-    with caplog.at_level(logging.DEBUG, "statefx"), Driver(place) as driver:
+def test_at_debug_each_committed_transaction_is_a_line(driver, caplog):
+    with caplog.at_level(logging.DEBUG, "statefx"):
         tester = driver.start(word_count())
         tester.when("before COMMITTING(2, 0)", lambda: tester.advance(1.5))
         for line in ("a b", "a c"):

@@ -152,8 +152,8 @@ def test_batch_streams_are_numbered_by_the_caller(place):
         ((1,), "do not fit its schema"),
     ],
 )
-def test_rows_that_are_not_the_streams_are_refused(place, row, says):
-    with Driver(place) as driver, pytest.raises(ConfigError, match=says):
+def test_rows_that_are_not_the_streams_are_refused(driver, row, says):
+    with pytest.raises(ConfigError, match=says):
         driver.start().send({"lines": [row]})
 
 
@@ -172,11 +172,11 @@ class Divides(BasicBolt):
         collector.emit((1 / tup.n,))
 
 
-def test_a_bolts_error_keeps_its_cause(place):
+def test_a_bolts_error_keeps_its_cause(driver):
     builder = TopologyBuilder("divides")
     builder.setStream("numbers", rows("n long"))
     builder.setBolt("divides", Divides()).shuffleGrouping("numbers")
-    with Driver(place) as driver, pytest.raises(BoltError, match="ZeroDivisionError") as caught:
+    with pytest.raises(BoltError, match="ZeroDivisionError") as caught:
         driver.start(builder.createTopology()).send({"numbers": [(1,), (0,)]})
     assert "in execute\n    collector.emit((1 / tup.n,))" in str(caught.value.__cause__)
 
