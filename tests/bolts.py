@@ -3,6 +3,14 @@
 from statefx import BasicBolt, StatefulBolt
 
 
+class WithState(StatefulBolt):
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.state = state
+
+
 class Split(BasicBolt):
     outputFields = "word string"
 
@@ -11,28 +19,22 @@ class Split(BasicBolt):
             collector.emit((word,))
 
 
-class Count(StatefulBolt):
+class Count(WithState):
     """Counts words, and emits each new count."""
 
     outputFields = "word string, count long"
 
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
-        count = self.counts.get(tup.word, 0) + 1
-        self.counts.put(tup.word, count)
+        count = self.state.get(tup.word, 0) + 1
+        self.state.put(tup.word, count)
         collector.emit((tup.word, count))
 
 
-class Tally(StatefulBolt):
+class Tally(WithState):
     """Counts in its state how often the values of some fields came; those of all fields if none is named."""
 
     def __init__(self, *fields):
         self.fields = fields
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         values = tuple(tup[field] for field in self.fields) if self.fields else tuple(tup)

@@ -72,5 +72,3 @@ def expected(transfers=TRANSFERS):
             balances[target] += amount
             done += [(n, source, -amount), (n, target, amount)]
     return sorted(done), not_done, balances
-
-

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statefx import StatefulBolt, Topology, TopologyBuilder, openState
+from statefx import Topology, TopologyBuilder, openState
 from statefx.coordinator.generation import take_generation
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
@@ -19,7 +19,7 @@ from statefx.state import registry
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.topology.identity import identify, routing
-from tests.bolts import Ignores
+from tests.bolts import Ignores, WithState
 from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
 from tests.testing.topologies import Driver, lines, word_count, words
 
@@ -30,10 +30,7 @@ WORK = [lines("to be or not to be"), lines("that is the question")]
 Wire = Callable[[Any], Any]
 
 
-class Seen(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Seen(WithState):
     def execute(self, tup, collector):
         self.state.put("rows", self.state.get("rows", 0) + 1)
 

@@ -5,35 +5,30 @@ from typing import Any
 
 import pytest
 
-from statefx import StatefulBolt, Topology, TopologyBuilder, openState
+from statefx import Topology, TopologyBuilder, openState
 from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
+from tests.bolts import WithState
 from tests.testing.topologies import SMALL, Driver, Lines, Split, lines, words
 
 FIRST, SECOND, THIRD = lines("to be or not to be"), lines("that is to be"), lines("the question is that")
 STEPS_MAX = 100
 
 
-class One(StatefulBolt):
+class One(WithState):
     """Version 1: a word's count is a number."""
 
     outputFields = "word string, count long"
 
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
-        count = self.number(self.counts.get(tup.word)) + 1
-        self.counts.put(tup.word, self.form(count))
+        count = self.number(self.state.get(tup.word)) + 1
+        self.state.put(tup.word, self.form(count))
         collector.emit((tup.word, count))
 
     def preCommit(self, txid):
-        self.context.config["journal"].append((txid, sorted(map(self.number, dict(self.counts.items()).values()))))
+        self.context.config["journal"].append((txid, sorted(map(self.number, dict(self.state.items()).values()))))
 
     def preRollback(self):
         self.preCommit(-self.context.txid)
@@ -67,9 +62,9 @@ class Four(One):
     stateVersion = 4
 
     def execute(self, tup, collector):
-        word, count = self.counts.get(tup.word, (tup.word, "0"))
+        word, count = self.state.get(tup.word, (tup.word, "0"))
         assert word == tup.word
-        self.counts.put(word, (word, str(int(count) + 1)))
+        self.state.put(word, (word, str(int(count) + 1)))
         collector.emit((word, int(count) + 1))
 
     def number(self, value):
@@ -248,8 +243,8 @@ def test_what_migrate_state_raises_names_it(driver, provider, keyed):
 class TwoCareless(TwoRaising):
     def execute(self, tup, collector):
         with contextlib.suppress(ValueError, BoltError):
-            self.counts.get(tup.word)
-        self.counts.put(tup.word, [1])
+            self.state.get(tup.word)
+        self.state.put(tup.word, [1])
 
 
 def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(driver, provider):

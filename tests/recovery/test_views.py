@@ -6,24 +6,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import StatefulBolt, Topology, TopologyBuilder, migrate, openState, restore, savepoint, writeState
+from statefx import Topology, TopologyBuilder, migrate, openState, restore, savepoint, writeState
 from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, ProviderError, StateClosedError
 from statefx.testing import rows
 from statefx_memory import MemoryStateProvider
 from statefx_redis import RedisStateProvider
 from statefx_rocksdb import RocksDbStateProvider
+from tests.bolts import WithState
 from tests.testing.topologies import Driver, lines, words
 
 WORK = [lines("to be or not to be", "that is"), lines("the question"), lines("to be")]
 
 
-class CountWords(StatefulBolt):
-    def initState(self, state: Any) -> None:
-        self.counts = state
-
+class CountWords(WithState):
     def execute(self, tup: Any, collector: Any) -> None:
         for word in tup.value.split():
-            self.counts[word] = self.counts.get(word, 0) + 1
+            self.state[word] = self.state.get(word, 0) + 1
 
 
 def word_count_by_line() -> Topology:

@@ -26,6 +26,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, StateError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
+from tests.bolts import WithState
 from tests.runtime.scripts import NOON, Script, run, scripts_of, topology
 
 MODES = ["skip", "deadLetter"]
@@ -126,11 +127,8 @@ def test_of_a_batch_the_bad_rows_are_found_by_halves(tmp_path, seed):
 FAIL = []
 
 
-class Picky(StatefulBolt):
+class Picky(WithState):
     outputFields = "what string"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put("rows", self.state.get("rows", 0) + 1)
@@ -511,10 +509,7 @@ def test_an_attempt_that_is_run_again_has_the_same_letters_once(tmp_path):
     assert {letter["txid"] for letter in letters} == {1, 2, 3, 4}
 
 
-class Odd(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Odd(WithState):
     def execute(self, tup, collector):
         self.state.put(tup.what, 1)
         if tup.what in FAIL:

@@ -10,28 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, CollectSink, FailedException, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, CollectSink, FailedException, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError
 from statefx.runtime import outlets
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.faults import JobFails
-from tests.bolts import Pass
+from tests.bolts import Pass, WithState
 
 WORD, COUNTED = "word string", "word string, count long"
 
 
-class Count(StatefulBolt):
+class Count(WithState):
     """Counts words of which each comes once."""
 
-    def initState(self, state):
-        self.counts = state
-
-    def open(self, context):
-        self.context = context
-
     def execute(self, tup, collector):
-        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
 
     def prePrepare(self, txid):
         if txid == 2 and not self.context.attempt and self.context.config.get("fails"):
@@ -42,7 +36,7 @@ class Sum(Count):
     combinedFields = COUNTED
 
     def execute(self, tup, collector):
-        self.counts.put(tup.word, self.counts.get(tup.word, 0) + tup["count"])
+        self.state.put(tup.word, self.state.get(tup.word, 0) + tup["count"])
 
 
 class ByTuple(Sum):
@@ -61,7 +55,7 @@ class ByBatch(Sum):
 class Vectorised(ByBatch):
     def executeBatch(self, batch, collector):
         for word, count in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            self.counts.put(word, self.counts.get(word, 0) + count)
+            self.state.put(word, self.state.get(word, 0) + count)
 
 
 class Split(BasicBolt):

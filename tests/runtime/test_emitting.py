@@ -25,6 +25,7 @@ from statefx.operators import parse_schema
 from statefx.operators.fitting import MISFITS, fitted_table, fitter, to_array
 from statefx.runtime.gathering import weight
 from statefx.testing import rows
+from tests.bolts import WithState
 from tests.testing.topologies import Driver
 
 Emit = Callable[[Any], object]
@@ -403,14 +404,11 @@ def test_what_has_an_order_is_a_row(place, values):
     assert run(place, lambda c: c.emit(values)).progress.rows["reads"] == 1
 
 
-class Does(StatefulBolt):
+class Does(WithState):
     outputFields = {"default": "n int, word string", "side": "n int"}
 
     def __init__(self, thing):
         self.thing = thing
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put("seen", True)

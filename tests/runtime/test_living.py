@@ -33,6 +33,7 @@ from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import JobFails
 from statefx.testing.site import Site, prepare, writes
 from statefx_memory import MemoryStateProvider
+from tests.bolts import WithState
 from tests.runtime.one_slot import deployment, order_of, slot
 from tests.runtime.runs_model import planned
 from tests.runtime.slots_model import ModelTask, Player
@@ -167,11 +168,8 @@ ROWS = 80
 FAIL = []
 
 
-class Large(StatefulBolt):
+class Large(WithState):
     outputFields = {}
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         if tup.number in FAIL:  # the next attempt opens the state again, in a process that remembers what was changed
@@ -226,11 +224,8 @@ def test_how_many_keys_there_are_costs_what_has_changed(tmp_path, monkeypatch):
     site.close()
 
 
-class Counts(StatefulBolt):
+class Counts(WithState):
     outputFields = {}
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put("n", self.state.get("n", 0) + 1)
@@ -294,11 +289,8 @@ def test_what_is_kept_under_names_over_transactions_and_failures(tmp_path, provi
         assert view.names() == {"map": ["sums"], "list": ["last"], "value": ["seen"], "broadcast": []}
 
 
-class Daily(StatefulBolt):
+class Daily(WithState):
     outputFields = {}
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.map(f"day {tup.number}").put("rows", 1)

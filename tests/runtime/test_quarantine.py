@@ -13,21 +13,18 @@ from statefx.errors import CheckpointError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
 from statefx.testing.crashes import crashes
-from tests.bolts import Ignores
+from tests.bolts import Ignores, WithState
 
 FIELDS = "key string, n long"
 MENDED = set()
 """Rows of which the bolt raises no error any more."""
 
 
-class Orders(StatefulBolt):
+class Orders(WithState):
     outputFields = FIELDS
 
-    def initState(self, state):
-        self.orders = state
-
     def execute(self, tup, collector):
-        self.orders.put(tup.key, [*self.orders.get(tup.key, []), tup.n])
+        self.state.put(tup.key, [*self.state.get(tup.key, []), tup.n])
         collector.emit((tup.key, tup.n))
         if tup.n < 0 and tup.n not in MENDED:
             raise ValueError(f"no order {tup.n}")
@@ -194,13 +191,10 @@ REPLAYED = [
 ]
 
 
-class Keep(StatefulBolt):
-    def initState(self, state):
-        self.letters = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         key = (tup.number, tup.row)
-        self.letters.put(key, self.letters.get(key, 0) + 1)
+        self.state.put(key, self.state.get(key, 0) + 1)
 
 
 def spouted():

@@ -6,29 +6,26 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from statefx import ReplayDeadLetters, StatefulBolt, TopologyBuilder, quarantined
+from statefx import ReplayDeadLetters, TopologyBuilder, quarantined
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
 from statefx.plan.hashing import row_hasher
 from statefx.runtime.quarantine import GroupKeys
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
-from tests.bolts import Ignores
+from tests.bolts import Ignores, WithState
 
 FIELDS = "key string, size long, n long"
 KEYS = [f"key {number}" for number in range(40)]
 MENDED = set()
 
 
-class Orders(StatefulBolt):
-    def initState(self, state):
-        self.orders = state
-
+class Orders(WithState):
     def key(self, tup):
         return tup.key
 
     def execute(self, tup, collector):
-        self.orders.put(self.key(tup), [*self.orders.get(self.key(tup), []), tup.n])
+        self.state.put(self.key(tup), [*self.state.get(self.key(tup), []), tup.n])
         if tup.n < 0 and tup.n not in MENDED:
             raise ValueError(f"no order {tup.n}")
 

@@ -3,14 +3,11 @@
 import os
 from collections import Counter
 
-from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder
-from tests.bolts import Count, Split
+from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder
+from tests.bolts import Count, Split, WithState
 
 
-class Keep(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         number = self.state.get("n", 0)
         self.state.putAll({"n": number + 1, number: list(tup)})

@@ -11,6 +11,7 @@ from statefx.coordinator import runs
 from statefx.errors import StatefxError
 from statefx.operators import PartitionedTransactionalSpout
 from statefx.spark.pipelined.engine import PipelinedEngine
+from tests.bolts import WithState
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import reasons, state, wait_for
@@ -97,12 +98,9 @@ class Rows(PartitionedTransactionalSpout):
         collector.emit((b"end",))
 
 
-class Sizes(StatefulBolt):
-    def initState(self, state):
-        self.sizes = state
-
+class Sizes(WithState):
     def execute(self, tup, collector):
-        self.sizes.put(len(self.sizes), len(tup.row))
+        self.state.put(len(self.state), len(tup.row))
 
 
 def large_row(spark, work):
@@ -200,10 +198,7 @@ class One(Spout):
         pass
 
 
-class Ticks(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Ticks(WithState):
     def execute(self, tup, collector):
         what = "ticks" if isTick(tup) else "rows"
         self.state.put(what, self.state.get(what, 0) + 1)

@@ -8,7 +8,7 @@ import pytest
 from statefx import StatefulBolt, TopologyBuilder, abort, migrate, restore, savepoint, savepoints, submit, transactions
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError
-from tests.bolts import Count
+from tests.bolts import Count, WithState
 from tests.spark.bolts import recount, word_count
 from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
 
@@ -55,12 +55,9 @@ def test_rename_and_rescale_in_one_start(spark, place):
     assert state(place / "ck", "tally") == recount(texts("abcd"))
 
 
-class AbortedFrom(StatefulBolt):
+class AbortedFrom(WithState):
     def __init__(self, place):
         self.place = place
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put(tup.value, self.state.get(tup.value, 0) + 1)

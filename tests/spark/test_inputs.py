@@ -17,6 +17,7 @@ from statefx.errors import BoltError, ConfigError, InputError, StatefxError
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.internals import keeps_shuffles
 from statefx.spark.staging import unite
+from tests.bolts import WithState
 from tests.spark.bolts import Keep, recount, word_count
 from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES
@@ -153,13 +154,7 @@ def test_a_frame_whose_shuffles_stay(spark, make):
     assert keeps_shuffles(unite({"rows": make(spark)}))
 
 
-class Fails(StatefulBolt):
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.state = state
-
+class Fails(WithState):
     def execute(self, tup, collector):
         if self.context.attempt == 0:
             raise FailedException("not yet")
@@ -276,13 +271,7 @@ def test_submitted_by_several_at_once(spark, place):
 # ---- Ticks and timers of DataFrames; those of spouts are in `test_pipelined`.
 
 
-class Timed(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
-    def open(self, context):
-        self.context = context
-
+class Timed(WithState):
     def execute(self, tup, collector):
         if isTick(tup):
             self.state.put("ticks", self.state.get("ticks", 0) + 1)

@@ -10,12 +10,12 @@ import pytest
 from statefx import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
-    StatefulBolt,
     TopologyBuilder,
     openState,
     submit,
 )
 from statefx.errors import ConfigError
+from tests.bolts import WithState
 from tests.spark import living
 from tests.spark.running import wait_for
 from tests.spark.spouting import PHASES, Places, expected, outcome
@@ -129,17 +129,14 @@ class Numbers(PartitionedTransactionalSpout):
             collector.emit((number % 7,))
 
 
-class HeldCount(StatefulBolt):
+class HeldCount(WithState):
     def __init__(self, work):
         self.work = str(work)
 
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
-        if self.counts.get(0) is None:
+        if self.state.get(0) is None:
             wait_for(Path(self.work, "go").exists, "the test")
-        self.counts.put(tup.key, self.counts.get(tup.key, 0) + 1)
+        self.state.put(tup.key, self.state.get(tup.key, 0) + 1)
 
 
 def netty_mb(spark):

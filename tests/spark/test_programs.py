@@ -13,10 +13,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, submit
+from statefx import TopologyBuilder, submit
 from statefx.errors import BoltError, ConfigError
 from statefx.spark import worker
-from tests.bolts import Pass
+from tests.bolts import Pass, WithState
 from tests.conftest import ROOT
 from tests.docs.test_code_blocks import program
 from tests.spark.bolts import word_count
@@ -199,12 +199,9 @@ def test_logging_that_a_worker_has_set_up_itself_stays(loggers, monkeypatch):
 # ---- A bolt that fails in a worker: what the driver is told, and that the next start goes on exactly.
 
 
-class Faulty(StatefulBolt):
+class Faulty(WithState):
     def __init__(self, switch):
         self.switch = Path(switch)
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put("total", self.state.get("total", 0) + tup.n)

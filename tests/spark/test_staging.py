@@ -12,13 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import udf
 from pyspark.util import InheritableThread
 
-from statefx import StatefulBolt, TopologyBuilder, isTick, submit
+from statefx import TopologyBuilder, isTick, submit
 from statefx.coordinator.log import read_state
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
 from statefx.plan.deployment import cache_folder
 from statefx.spark import internals, staging
 from statefx.spark.pipelined.engine import held_slots
 from statefx.storage import FolderStorage
+from tests.bolts import WithState
 from tests.spark.bolts import Once
 from tests.spark.drivers import log_of
 from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
@@ -26,15 +27,12 @@ from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
 pytestmark = pytest.mark.slow
 
 
-class CountRows(StatefulBolt):
+class CountRows(WithState):
     """Counts how often a row comes."""
-
-    def initState(self, state):
-        self.counts = state
 
     def execute(self, tup, collector):
         if not isTick(tup):
-            self.counts.put(tup[0], self.counts.get(tup[0], 0) + 1)
+            self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
 
 
 def counting(frame, ticks_secs=None):
@@ -183,18 +181,12 @@ FILES = {name: [f"{name} {number}" for number in range(20)] for name in "ab"}
 NOW = {"trigger": {"availableNow": True}}
 
 
-class Fails(StatefulBolt):
+class Fails(WithState):
     def __init__(self, once):
         self.once = once
 
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
-        self.counts.put(tup[0], self.counts.get(tup[0], 0) + 1)
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
         if self.context.txid == 2 and self.once:
             raise FailedException("the feed is stale")
 
@@ -254,10 +246,7 @@ def test_staging_that_fails_each_time_ends_the_query(spark, place, shuffled, say
     assert kinds(place / "ck")[-1] == ("COMMITTING", 1, 0)  # nothing has begun that could not be read
 
 
-class There(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class There(WithState):
     def execute(self, tup, collector):
         path, end = tup.path.removeprefix("file://"), time.monotonic() + 2
         while os.path.exists(path) and time.monotonic() < end:

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 from pyspark.sql.types import Row
 
-from statefx import StatefulBolt, TopologyBuilder
-from tests.bolts import Pass
+from statefx import TopologyBuilder
+from tests.bolts import Pass, WithState
 from tests.spark.bolts import PassBatch
 from tests.spark.running import run, state
 from tests.spouts.timed import Watch, secs
@@ -32,10 +32,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-class Look(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Look(WithState):
     def execute(self, tup, collector):
         self.state.put(tup.id, [repr(plain(value)) for value in tup])
 

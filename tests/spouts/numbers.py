@@ -6,8 +6,9 @@
 import json
 from pathlib import Path
 
-from statefx import StatefulBolt, TopologyBuilder
+from statefx import TopologyBuilder
 from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
+from tests.bolts import WithState
 
 PARTITIONS, EACH, TAKEN = 3, 10, 4
 ALL = {partition * 1000 + number: 1 for partition in range(PARTITIONS) for number in range(EACH)}
@@ -95,12 +96,9 @@ class Opaque(Partitions, OpaquePartitionedTransactionalSpout):
         return batch
 
 
-class Count(StatefulBolt):
-    def initState(self, state):
-        self.counts = state
-
+class Count(WithState):
     def execute(self, tup, collector):
-        self.counts.put(tup.number, self.counts.get(tup.number, 0) + 1)
+        self.state.put(tup.number, self.state.get(tup.number, 0) + 1)
 
 
 def topology(spout, bolt=None):

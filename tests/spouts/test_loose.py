@@ -23,7 +23,7 @@ from statefx import (
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AttemptsExhaustedError, BoltError
 from statefx.testing import TopologyTester
-from tests.bolts import Tally
+from tests.bolts import Tally, WithState
 
 FIELDS = "number long, first string, second string"
 PASS, RAISE, FAIL, ERROR = "pass", "raise", "fail", "error"
@@ -299,11 +299,8 @@ def test_without_an_acker_a_held_tuple_needs_nobody(place):
 
 
 def test_a_loose_tuple_that_fails_becomes_a_dead_letter(place):
-    class Refuses(StatefulBolt):
+    class Refuses(WithState):
         outputFields = "word string"
-
-        def initState(self, state):
-            self.state = state
 
         def execute(self, tup, collector):
             self.state.put(tup.word, 1)

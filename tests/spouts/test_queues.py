@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder, resolve, transactions
+from statefx import BasicBolt, FailedException, TopologyBuilder, resolve, transactions
 from statefx.admin.command import main
 from statefx.client import TransactionalClient
 from statefx.connectors import Message, QueueSpout
@@ -40,6 +40,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
+from tests.bolts import WithState
 from tests.providers.redis_server import RedisServer
 from tests.sinks.database import PostgresDatabase, SqliteDatabase
 from tests.sinks.postgres_server import PostgresServer
@@ -57,11 +58,8 @@ class Upper(BasicBolt):
         collector.emit((tup.text.upper(),))
 
 
-class Count(StatefulBolt):
+class Count(WithState):
     outputFields = "text string"
-
-    def initState(self, state: Any) -> None:
-        self.state = state
 
     def execute(self, tup: Any, collector: Any) -> None:
         self.state.put(tup.text, self.state.get(tup.text, 0) + 1)
@@ -539,10 +537,7 @@ class Refuses(Upper):
         super().execute(tup, collector)
 
 
-class Dead(StatefulBolt):
-    def initState(self, state: Any) -> None:
-        self.state = state
-
+class Dead(WithState):
     def execute(self, tup: Any, collector: Any) -> None:
         self.state.put(tup.text, tup["_tries"])
 

@@ -13,6 +13,7 @@ import pytest
 
 from statefx import StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.testing import Crash, Limits
+from tests.bolts import WithState
 from tests.runtime.recount import KINDS, Recount, windowed
 from tests.spouts import timed
 from tests.spouts.test_event_time_model import ROUNDS, Source
@@ -24,13 +25,7 @@ TTL = 15.5
 WINDOWS = [kind for kind in KINDS if not kind.startswith("counted")]
 
 
-class Keep(StatefulBolt):
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.state = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         place = self.context.txid, tup._source, tup._stream, tup.what
         self.state.put(place, self.state.get(place, 0) + 1)

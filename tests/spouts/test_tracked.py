@@ -12,7 +12,7 @@ from statefx.connectors import MemoryTransactionalSpout, Message, QueueSpout
 from statefx.errors import BoltError, CodecError, SchemaError
 from statefx.protocol.trees import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import Limits, TopologyTester
-from tests.bolts import Tally
+from tests.bolts import Tally, WithState
 from tests.testing.living import LivingTester
 
 HEARD = []
@@ -264,7 +264,7 @@ def test_what_the_end_of_a_batch_emits_belongs_to_no_message(place):
 
 
 def test_what_is_added_up_before_it_is_sent_belongs_to_no_message(place):
-    class Adds(StatefulBolt):
+    class Adds(WithState):
         combinedFields = "word string, count long"
 
         def initCombine(self, tup):
@@ -272,9 +272,6 @@ def test_what_is_added_up_before_it_is_sent_belongs_to_no_message(place):
 
         def combine(self, a, b):
             return (a[0], a[1] + b[1])
-
-        def initState(self, state):
-            self.state = state
 
         def execute(self, tup, collector):
             self.state.put(tup.word, self.state.get(tup.word, 0) + tup.count)
@@ -787,11 +784,8 @@ class Jobs(QueueSpout):
             del QUEUE[id]
 
 
-class Dead(StatefulBolt):
+class Dead(WithState):
     seen = set()
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         if tup.word not in self.seen:

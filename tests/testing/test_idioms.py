@@ -14,6 +14,7 @@ from pyspark.sql import Row
 from statefx import StatefulBolt, TopologyBuilder, openState
 from statefx.errors import BoltError, TopologyError
 from statefx.testing import rows
+from tests.bolts import WithState
 from tests.testing.topologies import Driver
 
 Turned = namedtuple("Turned", "n w")
@@ -21,14 +22,11 @@ Turned = namedtuple("Turned", "n w")
 KEPT: list[Any] = []
 
 
-class Does(StatefulBolt):
+class Does(WithState):
     outputFields = "w string, n string"
 
     def __init__(self, does: Callable[[Any, Any], object]) -> None:
         self.does = does
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.does(self.state, collector)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Stateful, StatefulBolt, TopologyBuilder
+from statefx import Stateful, TopologyBuilder
 from statefx.coordinator.progress import SUMMARY_SECS, Summary
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators import BatchBolt
@@ -17,6 +17,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.testing import TopologyTester, rows
 from statefx.testing.faults import JobFails
 from statefx_memory import MemoryStateProvider
+from tests.bolts import WithState
 from tests.testing.topologies import lines, totals, word_count
 
 STEPS = {"restore": 30, "open": 10, "execute": 40, "finish": 20}
@@ -56,11 +57,8 @@ class Slow(Stateful, BatchBolt):
         spend("finish")
 
 
-class Twice(StatefulBolt):
+class Twice(WithState):
     outputFields = "value string"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.putAll({tup.value: 1, "n": self.state.get("n", 0) + 1})
