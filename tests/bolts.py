@@ -1,6 +1,6 @@
 """Bolts that tests of several folders share; a test has a class of its own where the class is what it tests."""
 
-from statefx import BasicBolt, StatefulBolt
+from statefx import BasicBolt, FailedException, StatefulBolt
 
 
 class WithState(StatefulBolt):
@@ -50,6 +50,19 @@ class Pass(BasicBolt):
 
     def execute(self, tup, collector):
         collector.emit(tuple(tup))
+
+
+class FailsOnce(Pass):
+    """Fails the first attempt, of one transaction or of each; passes rows on in the others."""
+
+    def __init__(self, fields, txid=None):
+        super().__init__(fields)
+        self.txid = txid
+
+    def execute(self, tup, collector):
+        if collector.attempt.attempt == 0 and self.txid in (None, collector.attempt.txid):
+            raise FailedException("not at the first attempt")
+        super().execute(tup, collector)
 
 
 class Ignores(BasicBolt):

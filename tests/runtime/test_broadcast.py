@@ -16,7 +16,7 @@ from statefx.runtime.slot import HeldRows
 from statefx.testing import TopologyTester, rows
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Grouping
-from tests.bolts import Pass
+from tests.bolts import FailsOnce
 
 PAYMENTS, RULES = "account string, cents long", "name string, cents long"
 
@@ -302,16 +302,6 @@ def test_what_is_rolled_back_leaves_no_rule(place):
 class Needs(Check):
     def execute(self, payment, collector):
         collector.emit((payment.account, payment.cents, self.rules["limit"]))
-
-
-class FailsOnce(Pass):
-    def open(self, context):
-        self.context = context
-
-    def execute(self, tup, collector):
-        if self.context.attempt == 0:
-            raise FailedException("not at the first attempt")
-        super().execute(tup, collector)
 
 
 @pytest.mark.parametrize("seed", range(4))

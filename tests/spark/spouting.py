@@ -103,9 +103,6 @@ class HeldCount(Count):
     def __init__(self, work):
         self.places = Places(work)
 
-    def open(self, context):
-        self.context = context
-
     def execute(self, tup, collector):
         self.pass_by("execute")
         super().execute(tup, collector)

@@ -23,7 +23,7 @@ from statefx import (
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AttemptsExhaustedError, BoltError
 from statefx.testing import TopologyTester
-from tests.bolts import Tally, WithState
+from tests.bolts import FailsOnce, Tally, WithState
 
 FIELDS = "number long, first string, second string"
 PASS, RAISE, FAIL, ERROR = "pass", "raise", "fail", "error"
@@ -447,21 +447,13 @@ def test_rows_of_state_are_not_lost_with_loose_tuples(kind, place):
             self.left = fed.pop() if fed else []
             super().nextTuple(collector)
 
-    class Away(BasicBolt):
-        outputFields = "word string"
-
-        def execute(self, tup, collector):
-            if not collector.attempt.attempt:
-                raise FailedException("away")
-            collector.emit((tup.word,))
-
     later = kind().withTumblingWindow(statefx.Count(2)) if kind is LaterInWindow else kind()
     builder = TopologyBuilder("later")
     builder.setSpout("words", Fed())
     bolt = builder.setBolt("later", later).globalGrouping("words")
     if kind is LaterAtTick:
         bolt.setTicks(60)
-    builder.setBolt("away", Away()).globalGrouping("later")
+    builder.setBolt("away", FailsOnce("word string")).globalGrouping("later")
     builder.setBolt("tally", Tally("word")).globalGrouping("away")
     with TopologyTester(builder.createTopology(), place) as tester:
         transactions(tester)

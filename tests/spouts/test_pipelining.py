@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from statefx import BasicBolt, FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
+from statefx import FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.engine import Answer
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.metadata import committed_metadata, read_metadata, written_files
@@ -19,20 +19,11 @@ from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata
 from statefx.protocol.records import Committing, Preparing, SpoutInput
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester
-from tests.bolts import Pass
+from tests.bolts import FailsOnce, Pass
 from tests.coordinator.histories import BEGINNING
 from tests.spouts.numbers import ALL, PARTITIONS, TAKEN, Count, Emitted, Notes, Opaque, Planned, topology
 
 BATCHES = 5
-
-
-class FailsOnce(BasicBolt):
-    outputFields = "number long"
-
-    def execute(self, tup, collector):
-        if (collector.attempt.txid, collector.attempt.attempt) == (2, 0):
-            raise FailedException("not at the first attempt")
-        collector.emit(tup)
 
 
 class Told(Count):
@@ -168,7 +159,7 @@ def test_d1_the_schedule_of_storms_test_with_four_batches_at_once(tmp_path):
     spout = Planned(tmp_path, each=TAKEN * BATCHES)
     builder = TopologyBuilder("storm")
     builder.setSpout("numbers", spout)
-    builder.setBolt("a", FailsOnce()).globalGrouping("numbers")
+    builder.setBolt("a", FailsOnce("number long", txid=2)).globalGrouping("numbers")
     builder.setBolt("count", Told()).globalGrouping("a")
     config = {"topology.max.spout.pending": 4, "topology.transaction.retry.delay.ms": 0}
     with TopologyTester(builder.createTopology(), tmp_path / "ck", config) as tester:
@@ -326,9 +317,6 @@ class Recovers(Opaque):
 
 
 class RefusesOnce(Count):
-    def open(self, context):
-        self.context = context
-
     def prePrepare(self, txid):
         if (txid, self.context.attempt) == (1, 0):
             raise FailedException("no rows")

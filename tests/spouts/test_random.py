@@ -32,19 +32,11 @@ def play(seed, folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_random_lives_lose_and_double_nothing(place, monkeypatch):
+@pytest.mark.parametrize("secs", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def test_random_lives_lose_and_double_nothing(place, monkeypatch, secs):
     """Their slots and connections are lost at any step."""
     logging.disable(logging.CRITICAL)
-    for seed in seeds(8):
-        play(seed, place / str(seed), monkeypatch)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_many_random_lives(place, monkeypatch):
-    """As many as there are in five minutes of work."""
-    logging.disable(logging.CRITICAL)
-    for seed in seeds(300):
+    for seed in seeds(secs):
         play(seed, place / str(seed), monkeypatch)
 
 

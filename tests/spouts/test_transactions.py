@@ -118,9 +118,6 @@ class FailsOnce(Count):
         if txid == 2 and not self.context.attempt:
             raise FailedException("once")
 
-    def open(self, context):
-        self.context = context
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
