@@ -18,6 +18,10 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests.testing.places import place, provider
+
+__all__ = ["place", "provider"]
+
 ROOT = Path(__file__).parent.parent
 
 # By default an example that takes 200 ms fails: on a machine that does other things too, any does. A test that hangs is
@@ -282,6 +286,16 @@ def postgres() -> Iterator["object"]:
 
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def driver(request: pytest.FixtureRequest, place: Path) -> Iterator["object"]:
+    """Drivers on one checkpoint in `place`, closed at the end; a test with a `provider` has its state there."""
+    from tests.testing.topologies import Driver
+
+    provider = request.getfixturevalue("provider") if "provider" in request.fixturenames else "memory"
+    with Driver(place, provider) as made:
+        yield made
 
 
 @pytest.fixture

@@ -31,22 +31,22 @@ def _long_functions(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
 
 
-def test_a_module_is_at_most_1200_lines() -> None:
+def test_a_module_is_at_most_1200_lines():
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in _modules()}
     assert [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lines.items() if n > MODULE_LINES] == []
 
 
 @pytest.mark.slow
-def test_a_function_with_its_docstring_is_at_most_70_lines() -> None:
+def test_a_function_with_its_docstring_is_at_most_70_lines():
     assert [found for path in _modules() for found in _long_functions(path)] == []
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_name_that_says_nothing():
     assert [str(path.relative_to(ROOT)) for path in _modules() if path.stem.strip("_") in EMPTY_NAMES] == []
 
 
 @pytest.mark.slow
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     """Also not for types alone: who reads one of them has to read all."""
     graph = grimp.build_graph("statefx")
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -58,7 +58,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.slow
-def test_statefx_testing_is_imported_without_the_test_libraries() -> None:
+def test_statefx_testing_is_imported_without_the_test_libraries():
     """A user's job that imports TopologyTester must not need the extra ``testing``."""
     hidden = "import sys; sys.modules.update(pytest=None, hypothesis=None); import statefx.testing"
     run = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60, check=False)
@@ -88,7 +88,7 @@ def _private_of_spark(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_one_module_alone_knows_what_spark_keeps_private() -> None:
+def test_one_module_alone_knows_what_spark_keeps_private():
     """So a next version of Spark tells in one place what has changed: `tests/spark/test_internals.py`."""
     found = [each for path in _modules() for each in _private_of_spark(path)]
     internals = [each for each in found if each.startswith("statefx/spark/internals.py:")]
@@ -151,7 +151,7 @@ def _opens_files(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_only_storage_opens_files_of_a_checkpoint() -> None:
+def test_only_storage_opens_files_of_a_checkpoint():
     """Where it is not a folder, nothing else can."""
     found = [each for path in _modules() for each in _opens_files(path)]
     assert [each for each in found if not each.startswith(tuple(MAY_OPEN_FILES))] == []

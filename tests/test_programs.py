@@ -1,9 +1,5 @@
 """The process that runs pages and examples tells of what fails, and each program finds nothing of the one before."""
 
-from pathlib import Path
-
-from tests.programs import Programs
-
 FIRST = """
 import sys
 from pathlib import Path
@@ -24,7 +20,7 @@ print(left)
 """
 
 
-def test_a_program_is_told_apart_from_the_one_before_it(programs: Programs, tmp_path: Path) -> None:
+def test_a_program_is_told_apart_from_the_one_before_it(programs, tmp_path):
     def told(name: str, text: str) -> dict[str, object]:
         (tmp_path / name).write_text(text)
         return programs.run(tmp_path / name)

@@ -3,16 +3,10 @@
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import pyarrow.parquet as pq
 
 from statefx import FileSink, SqlSink, TransactionalClient, committedFiles
-from statefx.admin.starting import start
-from statefx.client.engine import ClientEngine
-from statefx.client.session import Session
-from statefx.runtime.worker import Worker
-from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 
 SCHEMA = "n long, account string, amount long"
 TRANSFERS = [("ann", "bob", 5), ("bob", "cid", 7), ("ann", "cid", 90), ("cid", "ann", 3), ("ann", "bob", 8)]
@@ -44,7 +38,6 @@ def transfer(t, n, source, target, amount):
 
 
 def work(found, transfers=TRANSFERS, abort_at=None):
-    """Do what is left, as a program does that is started again."""
     while True:
         with found.transaction() as t:
             n = t.get("progress", "done", 0)
@@ -79,24 +72,3 @@ def expected(transfers=TRANSFERS):
             balances[target] += amount
             done += [(n, source, -amount), (n, target, amount)]
     return sorted(done), not_done, balances
-
-
-class SteppedClient(TransactionalClient):
-    """A client that crashes at a durable step."""
-
-    steps = DurableSteps()
-    fold_after = 6
-
-    def _opened(self, launch):
-        steps, fold_after = self.steps, self.fold_after
-
-        class SteppedSession(Session):
-            def _take_generation(self, launch):
-                return start(launch, lambda storage: SteppedLog(storage, steps, fold_after))
-
-            def _engine_of(self, deployment):
-                return ClientEngine(deployment, Worker(lambda own: SteppedProvider(own.build_provider(), steps)))
-
-        launch.provider = SteppedProvider(launch.provider, steps)
-        launch.folders = replace(launch.folders, wrap=lambda storage: SteppedStorage(storage, steps))
-        return SteppedSession(launch)

@@ -17,9 +17,6 @@ from statefx.connectors import Target
 from statefx.errors import FencedError, SinkError, TransactionError
 from statefx.storage import FolderStorage
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work
-from tests.testing.places import place
-
-__all__ = ["place"]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 BOUND_SECS = 60

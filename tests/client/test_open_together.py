@@ -17,13 +17,9 @@ from tests.client.ledgers import OPENING, client, entries
 from tests.client.test_crashes import At
 from tests.providers.redis_server import RedisServer
 from tests.sinks.durable_steps import folder_and_database_steps
-from tests.testing.places import place
-
-__all__ = ["place"]
 
 
 def seen(where, config=None, **options):
-    """A client with one sink and one component of state."""
     sink = CollectSink()
     found = TransactionalClient(
         where / "ck",

@@ -16,9 +16,6 @@ from statefx.testing.steps import Crash
 from tests.sinks.database import SqliteDatabase
 from tests.spouts.queues import SqlQueue, connections
 from tests.testing.lives import seeds
-from tests.testing.places import place
-
-__all__ = ["place"]
 
 TEXTS = ["to", "be", "or", "not", "to", "be"]
 

@@ -29,9 +29,6 @@ from statefx.errors import (
 )
 from statefx.operators.tuples import tuple_class
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, transfer, work
-from tests.testing.places import place
-
-__all__ = ["place"]
 
 
 def balances(place):
@@ -44,8 +41,6 @@ def log_of(place):
 
 
 class Collected(CollectSink):
-    """Shows rows as tuples."""
-
     @property
     def tuples(self):
         return [tuple(row.values()) for row in self.rows]

@@ -27,10 +27,7 @@ _WORDS = KeyFields("lines", "default", "fields", ("word",), ("n", "word"))
 _COUNT = StatefulIdentity(2, "old:Old", "statefx-1", 1, (("fields", "string"),), (_WORDS,), options={"size": 0})
 IDENTITY = TopologyIdentity("word-count", "stream", {"count": _COUNT})
 
-BEGINNING: list[Record] = [
-    Lineage("lineage-1"),
-    Generation(1, "/data/check", IDENTITY),
-]
+BEGINNING: list[Record] = [Lineage("lineage-1"), Generation(1, "/data/check", IDENTITY)]
 
 
 def offsets(txid: int) -> StreamInput:
@@ -45,7 +42,7 @@ def committing(txid: int, attempt: int = 0, generation: int = 1, **fields: objec
     tokens = {f"count/{task}": f"token-{txid}-{attempt}-{task}" for task in (0, 1)}
     sizes = dict.fromkeys(tokens, 10 * txid)
     given = {"hooks": ("count/0",), **fields}  # something is left to do: it does not commit by itself
-    return Committing(txid, attempt, generation, tokens, prepared_bytes=sizes, **given)  # type: ignore[arg-type]
+    return Committing(txid, attempt, generation, tokens, prepared_bytes=sizes, **given)
 
 
 def transaction(txid: int, generation: int = 1) -> list[Record]:

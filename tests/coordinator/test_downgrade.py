@@ -18,10 +18,7 @@ from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, Ste
 from tests.coordinator import changing
 from tests.coordinator.changing import log_of
 from tests.coordinator.migrating import REFERENCES
-from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, Split
-
-__all__ = ["place", "provider"]
 
 
 class One(Stateful, BatchBolt):

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
+from statefx.coordinator.retrying import JobFailedError, RenewInputError, backoff_secs
+from statefx.coordinator.state import SnapshotPolicy
+from statefx.errors import AttemptsExhaustedError, FailedException, TransactionTimeoutError
+from statefx.protocol.identity import SnapshotRef, Version
+from statefx.testing import TopologyTester
 from statefx.testing.crashes import crashes
+from statefx.testing.faults import Fault, JobFails
 from statefx.testing.living import LocalRunEngine
 from statefx.testing.steps import DurableSteps
 from tests.coordinator.in_flight import InFlight
-from tests.testing.topologies import REFERENCES, lines, totals, words
+from tests.testing.living import LivingTester
+from tests.testing.topologies import REFERENCES, Driver, lines, totals, witnessed, words
 
 WORKS = [lines("to be or not to be"), lines("that is"), lines(), lines("the question"), lines("to be", "to do")]
 TOPOLOGY = totals(works=WORKS)
@@ -20,8 +27,6 @@ PROVIDERS = ["memory", "tests.testing.eager:EagerProvider"]
 
 
 class Place:
-    """Drivers on one checkpoint."""
-
     def __init__(self, folder: Path, provider: str = "memory") -> None:
         self.folder = folder
         self.journal: list[tuple[Any, ...]] = []
@@ -66,7 +71,7 @@ def records(tester: InFlight) -> list[str]:
 
 
 @pytest.mark.slow
-def test_transactions_begin_before_those_before_them_are_decided(here: Place) -> None:
+def test_transactions_begin_before_those_before_them_are_decided(here):
     tester = here.start()
     tester.drain()
     here.check(tester)
@@ -75,7 +80,7 @@ def test_transactions_begin_before_those_before_them_are_decided(here: Place) ->
     assert began < records(tester).index("COMMITTING(1, 0)")
 
 
-def test_what_they_came_to_is_told_once_each_and_in_order(here: Place) -> None:
+def test_what_they_came_to_is_told_once_each_and_in_order(here):
     tester = here.start()
     tester.drain()
     told = tester._progress.recent()
@@ -85,7 +90,7 @@ def test_what_they_came_to_is_told_once_each_and_in_order(here: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_jobs_end_in_any_order(here: Place, seed: int) -> None:
+def test_jobs_end_in_any_order(here, seed):
     tester = here.start(seed=seed)
     tester.drain()
     here.check(tester)
@@ -96,13 +101,12 @@ def test_jobs_end_in_any_order(here: Place, seed: int) -> None:
 @pytest.mark.parametrize(
     "moment", ["PREPARING(2, 0)", "PREPARING(3, 0)", "COMMITTING(1, 0)", "COMMITTING(3, 0)", "prepare count/0 for 2"]
 )
-def test_what_fails_is_tried_again_with_what_is_behind_it(here: Place, moment: str, level: int) -> None:
+def test_what_fails_is_tried_again_with_what_is_behind_it(here, moment, level):
     tester = here.start()
     assert isinstance(tester._engine, LocalRunEngine)
     runs = tester._engine.runs
 
     def lose() -> None:
-        """Lose a slot, of spouts or of the last level."""
         assert runs
         runs[-1].lose(sorted(runs[-1].slots)[level])
 
@@ -113,7 +117,7 @@ def test_what_fails_is_tried_again_with_what_is_behind_it(here: Place, moment: s
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_stop_rolls_back_what_is_not_the_lowest(here: Place, now: bool) -> None:
+def test_stop_rolls_back_what_is_not_the_lowest(here, now):
     tester = here.start()
     tester.when("after PREPARING(3, 0)", lambda: tester.stop(now=now))
     tester.drain()
@@ -130,7 +134,7 @@ def test_stop_rolls_back_what_is_not_the_lowest(here: Place, now: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: str, stride: int) -> None:
+def test_a_crash_at_any_step_loses_and_doubles_nothing(place, provider, stride):
     here, passed = Place(place, provider), set[str]()
 
     def life(steps: DurableSteps) -> None:
@@ -147,3 +151,108 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: st
                 here.check(tester)
     for step in ("PREPARING(3, 0)", "COMMITTING(2, 0)", "prepare count/1 for 5"):
         assert {f"before {step}", f"after {step}"} <= passed
+
+
+# ---- Inputs that no second attempt can read: after a failure another one is called for, within bounds.
+
+
+@pytest.fixture
+def driver(place: Path) -> Iterator[Driver]:
+    with Driver(place) as driver:
+        driver.config["topology.transaction.attempts.max"] = 3
+        yield driver
+
+
+def feed(tester: TopologyTester, *faults: Fault) -> int:
+    """Bring an input, as the feed of a stream does; return the attempt that was committed."""
+    tester.inject(*faults)
+    batch = tester._batch(lines("a"))._replace(renews=lambda failure: True)
+    return tester._coordinator.transact(batch).attempt
+
+
+def test_tries_are_counted_over_all_inputs_of_a_transaction(driver):
+    tester = driver.start(witnessed())
+    for n in range(2):
+        with pytest.raises(RenewInputError, match="the executor was lost"):
+            feed(tester, JobFails())
+        assert tester.steps[-1] == f"after ROLLED_BACK(1, {n})"
+    with pytest.raises(AttemptsExhaustedError, match=r"failed 3 times.*last: no heartbeat") as caught:
+        feed(tester, JobFails(reason="no heartbeat"))
+    assert caught.value.attempts == 3
+    assert isinstance(caught.value.__cause__, JobFailedError)
+    assert tester.pauses == [], "the feed waits, once its query has ended"
+
+
+def test_the_next_transaction_begins_to_count_anew(driver):
+    tester = driver.start(witnessed())
+    for _ in range(3):
+        for _ in range(2):
+            with pytest.raises(RenewInputError):
+                feed(tester, JobFails())
+        assert feed(tester) == 2
+    assert tester.state("witness") == {"seen": 3}
+
+
+def test_a_verdict_too_calls_for_another_input(driver):
+    driver.config["failing"] = {"execute": [FailedException("the feed is stale")]}
+    tester = driver.start(witnessed())
+    with pytest.raises(RenewInputError, match="the feed is stale") as caught:
+        feed(tester)
+    assert (caught.value.component, caught.value.task) == ("witness", 0)
+    assert feed(tester) == 1
+    assert tester.state("witness") == {"seen": 1}
+
+
+def test_a_timeout_stays_one(driver):
+    with LivingTester(witnessed(), driver.folder, driver.config, seed=0) as tester:
+        for n in range(3):
+            tester.when("before prepare witness/0 for 1", tester.time_out)
+            expected = RenewInputError if n < 2 else TransactionTimeoutError
+            with pytest.raises(expected, match="it took longer than") as caught:
+                feed(tester)
+            assert caught.value.timeout
+
+
+def test_the_pause_has_a_bound_however_often_a_commit_fails():
+    assert [backoff_secs(tries) for tries in (1, 2, 3, 8, 5000)] == [0.1, 0.2, 0.4, 10.0, 10.0]
+    assert [backoff_secs(tries, 60.0) for tries in (1, 5000)] == [60.0, 60.0], "a longer first one is kept"
+    assert backoff_secs(5000, 0.0) == 0.0
+
+
+# ---- Which tasks are told to write a snapshot.
+
+
+def snapshot(size_bytes):
+    return SnapshotRef(Version(1, "a"), "sum", size_bytes)
+
+
+def test_one_is_due_when_the_changelogs_have_outgrown_the_last():
+    policy = SnapshotPolicy(min_bytes=100)
+    assert policy.due({"count/0": 100}, {}) == frozenset()
+    assert policy.due({"count/0": 101}, {}) == {"count/0"}
+    assert policy.due({"count/0": 101}, {"count/0": snapshot(200)}) == frozenset()
+    assert policy.due({"count/0": 201}, {"count/0": snapshot(200)}) == {"count/0"}
+    assert policy.due({}, {}) == frozenset()
+
+
+def test_the_most_overdue_are_told_first():
+    policy = SnapshotPolicy(min_bytes=100, share=0.5)
+    growth = {"count/0": 150, "count/1": 300, "count/2": 200, "count/3": 99}
+    assert policy.due(growth, {}) == {"count/1", "count/2"}
+    assert policy.due(growth, {"count/1": snapshot(1000)}) == {"count/0", "count/2"}
+
+
+def test_tasks_that_grow_alike_are_told_a_few_in_each_transaction():
+    policy = SnapshotPolicy()
+    growth = {f"count/{task}": 0 for task in range(64)}
+    newest, told = {}, []
+    for txid in range(1, 200):
+        due = policy.due(growth, newest)
+        told.append(len(due))
+        for name in growth:
+            growth[name] += 5 << 20
+        for name in due:
+            growth[name], newest[name] = 5 << 20, snapshot(txid << 20)
+    assert max(told) == 8
+    assert len(newest) == 64
+    assert max(growth.values()) < 5 * max(each.size_bytes for each in newest.values()), "none is left out"

@@ -16,10 +16,7 @@ from statefx.state import Codec
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
 from tests.coordinator.changing import START, WORK, held, log_of, send
-from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver
-
-__all__ = ["place", "provider"]
 
 
 class Lower(BasicBolt):

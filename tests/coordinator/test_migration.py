@@ -29,7 +29,6 @@ from statefx.errors import (
     ProviderError,
     StateCorruptedError,
     StateError,
-    StatefxError,
 )
 from statefx.state import EMPTY, Namespace, StateContext, load_provider
 from statefx.state.changelog import artefacts
@@ -46,10 +45,7 @@ from tests.coordinator.migrating import BEFORE, PAIRS, REFERENCES, TRANSACTIONS,
 from tests.providers.local_crashes import crashing
 from tests.providers.redis_faults import Trips, crashes
 from tests.providers.redis_server import RedisServer
-from tests.testing.places import place
 from tests.testing.topologies import words
-
-__all__ = ["place"]
 
 ODD = "tests.coordinator.migrating"
 SAMPLE = [("memory", "rocksdb"), ("rocksdb", "redis"), ("redis", "memory")]
@@ -79,9 +75,7 @@ def moved(mover: Mover, source: str, target: str) -> Migration:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("limits", [None, SMALL], ids=["plain", "with snapshots and sweeps"])
-def test_a_run_that_was_moved_ends_as_one_that_was_not(
-    place: Path, server: RedisServer, source: str, target: str, limits: Limits | None
-) -> None:
+def test_a_run_that_was_moved_ends_as_one_that_was_not(place, server, source, target, limits):
     with Mover(place, server) as mover:
         mover.begin(source, limits=limits)
         done = moved(mover, source, target)
@@ -93,7 +87,7 @@ def test_a_run_that_was_moved_ends_as_one_that_was_not(
         mover.finish(target, limits=limits)
 
 
-def test_state_is_moved_from_one_to_the_next_and_back_again(place: Path, server: RedisServer) -> None:
+def test_state_is_moved_from_one_to_the_next_and_back_again(place, server):
     way = ["redis", "memory", "redis", "rocksdb", "memory", "rocksdb", "redis"]
     with Mover(place, server) as mover:
         mover.begin(way[0])
@@ -111,7 +105,7 @@ def test_state_is_moved_from_one_to_the_next_and_back_again(place: Path, server:
             tester.close()
 
 
-def test_a_checkpoint_without_a_transaction_is_moved_too(place: Path, server: RedisServer) -> None:
+def test_a_checkpoint_without_a_transaction_is_moved_too(place, server):
     with Mover(place, server) as mover:
         mover.on("memory").close()
         done = moved(mover, "memory", "redis")
@@ -119,7 +113,7 @@ def test_a_checkpoint_without_a_transaction_is_moved_too(place: Path, server: Re
         mover.finish("redis")
 
 
-def test_openstate_reads_what_was_moved(place: Path, server: RedisServer) -> None:
+def test_openstate_reads_what_was_moved(place, server):
     with Mover(place, server) as mover:
         mover.begin("memory")
         moved(mover, "memory", "redis")
@@ -130,7 +124,7 @@ def test_openstate_reads_what_was_moved(place: Path, server: RedisServer) -> Non
 
 
 @pytest.mark.slow
-def test_after_the_switch_only_the_new_provider_is_accepted(place: Path) -> None:
+def test_after_the_switch_only_the_new_provider_is_accepted(place):
     with Mover(place) as mover:
         mover.begin("memory")
         moved(mover, "memory", "rocksdb")
@@ -141,7 +135,7 @@ def test_after_the_switch_only_the_new_provider_is_accepted(place: Path) -> None
         mover.finish("rocksdb")
 
 
-def test_names_and_json_options_are_as_those_of_submit(place: Path, server: RedisServer) -> None:
+def test_names_and_json_options_are_as_those_of_submit(place, server):
     with Mover(place, server) as mover:
         mover.begin("memory")
         assert migrate(str(mover.folder), to="redis", config=f'{{"url": "{server.url}"}}').target == REFERENCES["redis"]
@@ -150,7 +144,7 @@ def test_names_and_json_options_are_as_those_of_submit(place: Path, server: Redi
         mover.finish("memory")
 
 
-def test_a_reader_of_the_old_state_keeps_it(place: Path) -> None:
+def test_a_reader_of_the_old_state_keeps_it(place):
     with Mover(place) as mover:
         mover.begin("memory")
         with openState(mover.folder, "count") as before:
@@ -160,7 +154,7 @@ def test_a_reader_of_the_old_state_keeps_it(place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("rocksdb", "memory")])
-def test_files_of_the_old_provider_are_swept_once_the_new_one_runs(place: Path, source: str, target: str) -> None:
+def test_files_of_the_old_provider_are_swept_once_the_new_one_runs(place, source, target):
     with Mover(place) as mover:
         mover.begin(source)
         old = set(Path(mover.folder, "state").rglob("*.changelog"))
@@ -173,7 +167,7 @@ def test_files_of_the_old_provider_are_swept_once_the_new_one_runs(place: Path, 
         mover.finish(target)
 
 
-def test_files_that_nobody_reads_any_more_may_be_deleted(place: Path, server: RedisServer) -> None:
+def test_files_that_nobody_reads_any_more_may_be_deleted(place, server):
     with Mover(place, server) as mover:
         mover.begin("memory")
         moved(mover, "memory", "redis")
@@ -184,7 +178,7 @@ def test_files_that_nobody_reads_any_more_may_be_deleted(place: Path, server: Re
         mover.finish("memory")
 
 
-def test_what_is_left_in_a_server_is_found_by_its_lineage(place: Path, server: RedisServer) -> None:
+def test_what_is_left_in_a_server_is_found_by_its_lineage(place, server):
     with Mover(place, server) as mover:
         mover.begin("redis")
         done = moved(mover, "redis", "memory")
@@ -194,7 +188,7 @@ def test_what_is_left_in_a_server_is_found_by_its_lineage(place: Path, server: R
         mover.finish("memory")
 
 
-def test_a_migration_says_how_far_it_is(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_migration_says_how_far_it_is(place, caplog):
     with Mover(place) as mover, caplog.at_level(logging.INFO, "statefx"):
         mover.begin("memory")
         caplog.clear()
@@ -208,7 +202,7 @@ def test_a_migration_says_how_far_it_is(place: Path, caplog: pytest.LogCaptureFi
         assert REFERENCES["rocksdb"] in said[-1]
 
 
-def test_no_password_is_written_into_the_checkpoint_or_said(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_password_is_written_into_the_checkpoint_or_said(place, caplog):
     with (
         RedisServer(appendonly="no", requirepass="right-horse") as server,
         Mover(place, server, password="right-horse") as mover,
@@ -224,7 +218,7 @@ def test_no_password_is_written_into_the_checkpoint_or_said(place: Path, caplog:
 # ---- bounded memory
 
 
-def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path):
     site = Site(MemoryStateProvider({}), tmp_path)
     site.start(1)
     held = {b"%04d" % n: b"v%d" % n for n in range(1000)}
@@ -239,7 +233,7 @@ def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path: Path) -> 
                 reads[-1] += 1
                 yield row
 
-    entries: Any = Entries(Counting(), len(rows))  # type: ignore[arg-type]  # only scan is used
+    entries: Any = Entries(Counting(), len(rows))  # only scan is used
     assert (len(entries), list(entries), list(entries)) == (1000, rows, rows)
     reads.clear()
     parts = [entries[n : n + 300] for n in range(0, 1200, 300)]
@@ -256,9 +250,7 @@ def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("target", ["rocksdb", "redis"])
-def test_a_big_task_is_never_in_memory_as_a_whole(
-    place: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
+def test_a_big_task_is_never_in_memory_as_a_whole(place, server, monkeypatch, target):
     """Only a part of what was read from the source has not been written yet, at any time."""
     origin = Site(MemoryStateProvider({}), place)
     origin.start(1)
@@ -303,7 +295,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint(tmp_path):
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(CheckpointError, match="there is no checkpoint in"):
             migrate(folder, "rocksdb")
@@ -325,7 +317,7 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
         ({"to": f"{ODD}:Fleeting"}, ConfigError, "does not keep what was prepared"),
     ],
 )
-def test_wrong_arguments(place: Path, arguments: dict[str, Any], error: type[StatefxError], says: str) -> None:
+def test_wrong_arguments(place, arguments, error, says):
     with Mover(place) as mover:
         mover.begin("memory")
         before = everything(mover.folder)
@@ -342,7 +334,7 @@ def test_wrong_arguments(place: Path, arguments: dict[str, Any], error: type[Sta
         ("after COMMITTING(3, 0)", "transaction 3 .* is COMMITTING.* rolled forward"),
     ],
 )
-def test_a_transaction_under_way_has_to_be_recovered_first(place: Path, moment: str, says: str) -> None:
+def test_a_transaction_under_way_has_to_be_recovered_first(place, moment, says):
     with Mover(place) as mover:
         mover.begin("memory")
         tester = mover.on("memory")
@@ -363,7 +355,7 @@ def test_a_transaction_under_way_has_to_be_recovered_first(place: Path, moment: 
 
 
 @pytest.mark.slow
-def test_a_transaction_that_begins_after_the_first_look(place: Path) -> None:
+def test_a_transaction_that_begins_after_the_first_look(place):
     with Mover(place) as mover:
         mover.begin("memory")
         running = mover.on("memory")
@@ -387,7 +379,7 @@ def test_a_transaction_that_begins_after_the_first_look(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_was_moved_or_copied_has_to_be_run_first(place: Path) -> None:
+def test_a_checkpoint_that_was_moved_or_copied_has_to_be_run_first(place):
     with Mover(place) as mover:
         mover.begin("memory")
         mover.folder.rename(place / "elsewhere")
@@ -399,7 +391,7 @@ def test_a_checkpoint_that_was_moved_or_copied_has_to_be_run_first(place: Path) 
         mover.finish("rocksdb")
 
 
-def test_a_server_that_is_down_is_found_out_before_anyone_is_fenced(place: Path, own_server: RedisServer) -> None:
+def test_a_server_that_is_down_is_found_out_before_anyone_is_fenced(place, own_server):
     with Mover(place, own_server) as mover:
         mover.begin("memory")
         running = mover.on("memory")
@@ -421,9 +413,7 @@ def test_a_server_that_is_down_is_found_out_before_anyone_is_fenced(place: Path,
         mover.finish("memory")
 
 
-def test_a_source_that_is_not_the_right_one_is_found_out_before_anyone_is_fenced(
-    place: Path, server: RedisServer
-) -> None:
+def test_a_source_that_is_not_the_right_one_is_found_out_before_anyone_is_fenced(place, server):
     with RedisServer(appendonly="no") as other, Mover(place, server) as mover:
         mover.begin("redis")
         running = mover.on("redis")
@@ -435,7 +425,7 @@ def test_a_source_that_is_not_the_right_one_is_found_out_before_anyone_is_fenced
         mover.finish("memory")
 
 
-def test_a_driver_that_has_gone_on_since_the_first_look_loses_nothing(place: Path, server: RedisServer) -> None:
+def test_a_driver_that_has_gone_on_since_the_first_look_loses_nothing(place, server):
     with Mover(place, server) as mover:
         mover.begin("redis")
         running = mover.on("redis")
@@ -450,7 +440,7 @@ def test_a_driver_that_has_gone_on_since_the_first_look_loses_nothing(place: Pat
 
 
 @pytest.mark.parametrize("kind", ["Forgetful", "Garbling", "Swapping"])
-def test_a_copy_that_is_not_equal_is_never_switched_to(place: Path, kind: str) -> None:
+def test_a_copy_that_is_not_equal_is_never_switched_to(place, kind):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         with pytest.raises(StateCorruptedError, match="gives back other state of") as caught:
@@ -461,7 +451,7 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(place: Path, kind: str) -
         mover.finish("rocksdb")
 
 
-def test_a_target_that_holds_state_of_others_is_refused(place: Path) -> None:
+def test_a_target_that_holds_state_of_others_is_refused(place):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         with pytest.raises(StateError, match=r"holds state of .* before anything was copied"):
@@ -470,7 +460,7 @@ def test_a_target_that_holds_state_of_others_is_refused(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_target_that_can_not_write_leaves_the_state_where_it_was(place: Path) -> None:
+def test_a_target_that_can_not_write_leaves_the_state_where_it_was(place):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         with pytest.raises(StateError, match="the disk is full"):
@@ -480,7 +470,7 @@ def test_a_target_that_can_not_write_leaves_the_state_where_it_was(place: Path) 
 
 
 @pytest.mark.slow
-def test_what_a_migration_left_that_did_not_switch_is_swept(place: Path) -> None:
+def test_what_a_migration_left_that_did_not_switch_is_swept(place):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         files = set(mover.folder.rglob("*.changelog"))
@@ -502,7 +492,7 @@ def test_what_a_migration_left_that_did_not_switch_is_swept(place: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-def test_a_source_that_is_damaged_is_not_switched_from(place: Path, damage: str) -> None:
+def test_a_source_that_is_damaged_is_not_switched_from(place, damage):
     with Mover(place) as mover:
         mover.begin("memory")
         path = next(Path(mover.folder, "state", "total", "0").glob("*.changelog"))
@@ -519,7 +509,7 @@ def test_a_source_that_is_damaged_is_not_switched_from(place: Path, damage: str)
 
 
 @pytest.mark.parametrize("step", ["prepare count/1 for 2", "commit count/1 for 2", "MIGRATED"])
-def test_a_server_that_goes_away_half_way(place: Path, own_server: RedisServer, step: str) -> None:
+def test_a_server_that_goes_away_half_way(place, own_server, step):
     with Mover(place, own_server) as mover:
         mover.begin("memory")
         steps = DurableSteps()
@@ -541,9 +531,7 @@ def test_a_server_that_goes_away_half_way(place: Path, own_server: RedisServer, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), SAMPLE)
-def test_a_crash_at_any_step_and_a_migration_anew(
-    place: Path, server: RedisServer, source: str, target: str, stride: int
-) -> None:
+def test_a_crash_at_any_step_and_a_migration_anew(place, server, source, target, stride):
     first, seen = SAMPLE.index((source, target)) % stride, list[str]()
     for at in islice(crashes(), first, None, stride):
         with Mover(place, server, f"at-{at}") as mover:
@@ -582,9 +570,7 @@ def go_on(mover: Mover, source: str, target: str, anew: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("redis", "memory")])
-def test_a_crash_at_any_call_of_the_operating_system(
-    place: Path, server: RedisServer, source: str, target: str, stride: int
-) -> None:
+def test_a_crash_at_any_call_of_the_operating_system(place, server, source, target, stride):
     for at in islice(every_crash(), (source == "redis") % stride, None, stride):
         with Mover(place, server, f"at-{at}") as mover:
             mover.begin(source)
@@ -597,9 +583,7 @@ def test_a_crash_at_any_call_of_the_operating_system(
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_round_trip(
-    place: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
+def test_a_crash_at_any_round_trip(place, server, monkeypatch, stride):
     monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 1)
     for at in islice(crashes(), 0, None, stride):
         with Mover(place, server, f"at-{at}") as mover:
@@ -613,7 +597,7 @@ def test_a_crash_at_any_round_trip(
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_and_run_again(place: Path) -> None:
+def test_a_process_that_is_killed_and_run_again(place):
     code = f"import sys; from statefx import migrate; migrate(sys.argv[1], '{ODD}:Killed')"
     with Mover(place) as mover:
         mover.begin("rocksdb")
@@ -632,7 +616,7 @@ def test_a_process_that_is_killed_and_run_again(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("redis", "memory"), ("memory", "redis")])
-def test_a_driver_that_runs_is_fenced(place: Path, server: RedisServer, source: str, target: str) -> None:
+def test_a_driver_that_runs_is_fenced(place, server, source, target):
     with Mover(place, server) as mover:
         mover.begin(source)
         running = mover.on(source)
@@ -643,9 +627,7 @@ def test_a_driver_that_runs_is_fenced(place: Path, server: RedisServer, source: 
 
 
 @pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("redis", "memory"), ("memory", "redis")])
-def test_a_driver_that_takes_over_at_any_moment_wins(
-    place: Path, server: RedisServer, source: str, target: str, stride: int
-) -> None:
+def test_a_driver_that_takes_over_at_any_moment_wins(place, server, source, target, stride):
     with Mover(place, server, "rehearsal") as mover:
         mover.begin(source)
         steps = DurableSteps()
@@ -666,9 +648,7 @@ def test_a_driver_that_takes_over_at_any_moment_wins(
 
 @pytest.mark.parametrize("moment", ["after GENERATION(2)", "after prepare count/1 for 2", "before MIGRATED"])
 @pytest.mark.parametrize("target", ["rocksdb", "redis"])
-def test_of_two_migrations_at_once_the_later_one_counts(
-    place: Path, server: RedisServer, moment: str, target: str
-) -> None:
+def test_of_two_migrations_at_once_the_later_one_counts(place, server, moment, target):
     with Mover(place, server) as mover:
         mover.begin("memory")
         steps = DurableSteps()
@@ -680,7 +660,7 @@ def test_of_two_migrations_at_once_the_later_one_counts(
         mover.finish(other)
 
 
-def test_a_zombie_of_the_source_changes_nothing(place: Path, server: RedisServer) -> None:
+def test_a_zombie_of_the_source_changes_nothing(place, server):
     """A task of the old driver that was not dead prepares and commits in the source after the switch."""
     with Mover(place, server) as mover:
         mover.begin("redis")
@@ -696,7 +676,7 @@ def test_a_zombie_of_the_source_changes_nothing(place: Path, server: RedisServer
 
 
 @pytest.mark.slow
-def test_attempts_and_folds_go_on_where_they_were(place: Path) -> None:
+def test_attempts_and_folds_go_on_where_they_were(place):
     with Mover(place) as mover:
         limits = replace(SMALL, fold_after=1)
         with mover.on("memory", limits=limits) as tester:
@@ -709,6 +689,6 @@ def test_attempts_and_folds_go_on_where_they_were(place: Path) -> None:
         assert tester.state("count") == words(TRANSACTIONS[:3])
 
 
-def test_the_sum_tells_apart_what_only_looks_alike() -> None:
+def test_the_sum_tells_apart_what_only_looks_alike():
     alike = [[(b"a", b"bc")], [(b"ab", b"c")], [(b"a", b"b"), (b"c", b"")], [(b"c", b""), (b"a", b"b")]]
     assert len({sum_of(each) for each in alike}) == len(alike)

@@ -49,8 +49,6 @@ class Target:
 
 
 class Sink(Participant):
-    """Counts rows into a `Target`."""
-
     name = "sink"
 
     def __init__(self, target: Target, around: Callable[[str], AbstractContextManager[None]]) -> None:
@@ -73,8 +71,6 @@ class Sink(Participant):
 
 
 class WithSink(InFlight):
-    """A tester whose topology has a sink."""
-
     target: Target
 
     def _start(self, *given: Any) -> None:
@@ -96,7 +92,7 @@ def check(tester: TopologyTester, target: Target, works: Sequence[Rows] = WORKS)
 
 
 @pytest.mark.parametrize("pending", [1, 3])
-def test_each_transaction_is_committed_to_it_once_and_in_order(place: Path, pending: int) -> None:
+def test_each_transaction_is_committed_to_it_once_and_in_order(place, pending):
     target = Target()
     with start(place, target, pending) as tester:
         tester.drain()
@@ -106,7 +102,7 @@ def test_each_transaction_is_committed_to_it_once_and_in_order(place: Path, pend
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
-def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, pending: int) -> None:
+def test_a_crash_at_any_step_loses_and_doubles_nothing(place, pending):
     target, passed = Target(), set[str]()
 
     def life(steps: DurableSteps) -> None:
@@ -126,7 +122,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, pending: int
 
 
 @pytest.mark.parametrize("pending", [1, 3])
-def test_a_commit_that_fails_is_repeated_and_shown(place: Path, pending: int) -> None:
+def test_a_commit_that_fails_is_repeated_and_shown(place, pending):
     target = Target()
     with start(place, target, pending) as tester:
         target.fails = 3
@@ -141,7 +137,7 @@ def test_a_commit_that_fails_is_repeated_and_shown(place: Path, pending: int) ->
         assert "stuck" not in tester.status
 
 
-def test_a_driver_that_was_replaced_does_not_commit_to_it(place: Path) -> None:
+def test_a_driver_that_was_replaced_does_not_commit_to_it(place):
     target = Target()
     zombie = start(place, target, 1)
     target.meanwhile = lambda: successor(place, target)
@@ -158,7 +154,7 @@ def successor(place: Path, target: Target) -> None:
 
 
 @pytest.mark.slow
-def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: Path) -> None:
+def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place):
     target = Target()
     crash_at = next(
         moment for moment in count(1) if crashed(place / f"try-{moment}", target, moment) == "after COMMITTING(1, 0)"
@@ -176,7 +172,7 @@ def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: 
 
 
 @pytest.mark.slow
-def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place: Path) -> None:
+def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place):
     """A driver has looked at the checkpoint and not taken it yet when the one at work decides for its sink."""
     target, moments = Target(), count(1)
     while True:

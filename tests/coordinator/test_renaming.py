@@ -12,17 +12,12 @@ from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
 from tests.spouts.numbers import ALL, Opaque, Planned, Whole
 from tests.spouts.numbers import Count as CountNumbers
-from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Count, Driver, Split, lines, words
-
-__all__ = ["place", "provider"]
 
 WORK = [lines(f"to be {number}", "or not", f"w{number % 3} w{number % 5}") for number in range(12)]
 
 
 class Remember(StatefulBolt):
-    """Counts as `Count` does, and keeps the last words in a map, a list and a value of its own."""
-
     def initState(self, state):
         self.counts = state
         self.last, self.log, self.value = state.map("last"), state.list("log"), state.value("newest")
@@ -35,7 +30,6 @@ class Remember(StatefulBolt):
 
 
 def counted(*bolts, bolt=Remember):
-    """The words of lines, counted by each of these bolts."""
     builder = TopologyBuilder("words")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split()).shuffleGrouping("lines")

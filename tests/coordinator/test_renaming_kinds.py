@@ -20,8 +20,6 @@ def at(minute):
 
 
 class Count(StatefulBolt):
-    """Counts rows by their first field, and keeps the newest in a map and as a value."""
-
     def initState(self, state):
         self.counts, self.last, self.newest = state, state.map("last"), state.value("newest")
 

@@ -19,10 +19,7 @@ from statefx.testing import Crash, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
 from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
-from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, Split, lines
-
-__all__ = ["place", "provider"]
 
 
 class Everything(Stateful, BatchBolt):

@@ -25,10 +25,7 @@ from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
 from tests.coordinator.test_rescaling import topology
 from tests.testing.disks import Disk
-from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver
-
-__all__ = ["place"]
 
 HEADS = (head_of(Kind.MAP, "last"), Space.USER.value)
 

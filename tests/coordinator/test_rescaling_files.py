@@ -10,10 +10,7 @@ import pytest
 from statefx import rescale
 from tests.coordinator.changing import held
 from tests.coordinator.test_rescaling import Plain, topology
-from tests.testing.places import place
 from tests.testing.topologies import Driver, lines
-
-__all__ = ["place"]
 
 FILES_MAX = 256
 """What macOS lets a process have open; Linux mostly 1024, and a bolt may have 32768 tasks."""

@@ -17,10 +17,9 @@ from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
 from tests.coordinator.on_redis import crashes, names_on, on_redis, server, stepped
 from tests.coordinator.test_rescaling import Plain, topology
-from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver, Split
 
-__all__ = ["place", "server"]
+__all__ = ["server"]
 
 pytestmark = pytest.mark.server
 

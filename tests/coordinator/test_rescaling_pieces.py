@@ -8,10 +8,7 @@ from statefx.admin.rescaling import pieces_of, rescale_checkpoint
 from statefx.errors import CheckpointError
 from tests.coordinator.changing import held, rescaled_here, send
 from tests.coordinator.test_rescaling import Plain, topology
-from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver
-
-__all__ = ["place", "provider"]
 
 
 class Twice:

@@ -33,10 +33,9 @@ from tests.coordinator.on_redis import crashes, names_on, on_redis, server, step
 from tests.coordinator.test_downgrade import One, Tuples, Two, word_of
 from tests.coordinator.test_migrated_keys import First, Second, Sized, topology
 from tests.coordinator.test_rescaling import Plain
-from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver
 
-__all__ = ["place", "server"]
+__all__ = ["server"]
 
 pytestmark = pytest.mark.server
 

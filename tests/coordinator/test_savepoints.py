@@ -27,10 +27,7 @@ from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.spouts.numbers import ALL, Whole
 from tests.spouts.numbers import Count as CountNumbers
-from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, archived, lines, totals, word_count, words
-
-__all__ = ["place", "provider"]
 
 WORK = [lines(f"to be {number}", "or not", f"w{number % 3} w{number % 5}") for number in range(30)]
 GIVEN_UP = [lines(f"never {number}", "to be") for number in range(12)]

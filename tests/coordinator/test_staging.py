@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,6 @@ TOTALS = totals()
 
 @pytest.fixture(autouse=True)
 def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all parts be files."""
     monkeypatch.setattr(staging, "INLINE_BYTES_MAX", 0)
 
 
@@ -153,9 +152,8 @@ class Spark(threading.Thread):
 
 
 def read(tester: TopologyTester, make: Callable[[TopologyTester], Spark]) -> None:
-    """Run all that there is to read, as the feed of a stream does."""
     while True:
-        spark = tester.spark = make(tester)  # type: ignore[attr-defined]
+        spark = tester.spark = make(tester)
         source = spark.source
         tester._coordinator.rest = spark.rest
         spark.start()
@@ -204,7 +202,7 @@ def slot_freezes(tester: TopologyTester) -> None:
 
 def part_is_lost(tester: TopologyTester) -> None:
     def lose() -> None:
-        (part,) = tester.spark.source._begun[2].parts  # type: ignore[attr-defined]
+        (part,) = tester.spark.source._begun[2].parts
         tester._staged.delete([part.name])
 
     tester.when("after PREPARING(2, 0)", lose)
@@ -212,7 +210,7 @@ def part_is_lost(tester: TopologyTester) -> None:
 
 def is_stopped(tester: TopologyTester) -> None:
     def stop() -> None:
-        tester.spark.source.stop()  # type: ignore[attr-defined]
+        tester.spark.source.stop()
         tester._coordinator.stop()
 
     tester.when("after PREPARING(2, 0)", stop)
@@ -251,7 +249,7 @@ def left(cache: Path) -> set[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_crash_at_any_step_while_batches_are_staged_ahead(place: Path, schedule: str, stride: int) -> None:
+def test_a_crash_at_any_step_while_batches_are_staged_ahead(place, schedule, stride):
     goes_wrong, is_ahead, renews_after, rolled_back = SCHEDULES[schedule]
     passed: set[str] = set()
     committed: set[int] = set()
@@ -291,14 +289,11 @@ def test_a_crash_at_any_step_while_batches_are_staged_ahead(place: Path, schedul
 
 
 @pytest.fixture
-def tester(place: Path) -> Iterator[TopologyTester]:
-    with Driver(place) as driver:
-        yield driver.start(TOTALS)
+def tester(driver):
+    return driver.start(TOTALS)
 
 
 class Handing:
-    """A source that nobody runs, and what is handed over to it."""
-
     def __init__(self, tester: TopologyTester) -> None:
         self.tester = tester
         self.deleted: list[str] = []
@@ -326,9 +321,7 @@ def names(*batches: StagedBatch) -> list[str]:
     return [part.name for batch in batches for part in batch.parts]
 
 
-def test_a_batch_is_taken_when_a_transaction_begins_and_its_parts_stay_until_it_is_committed(
-    tester: TopologyTester,
-) -> None:
+def test_a_batch_is_taken_when_a_transaction_begins_and_its_parts_stay_until_it_is_committed(tester):
     handing = Handing(tester)
     source, first, second = handing.source, handing.batch(0), handing.batch(1)
     assert not source.ready(1)
@@ -361,7 +354,7 @@ def test_a_batch_is_taken_when_a_transaction_begins_and_its_parts_stay_until_it_
     assert tester.state("count") == {"text-0": 1, "text-1": 1}
 
 
-def test_what_waits_when_it_is_stopped_is_deleted_and_what_has_begun_is_read(tester: TopologyTester) -> None:
+def test_what_waits_when_it_is_stopped_is_deleted_and_what_has_begun_is_read(tester):
     handing = Handing(tester)
     source, first, second, third = handing.source, *map(handing.batch, range(3))
     handing.hand_over(first)
@@ -383,7 +376,7 @@ def test_what_waits_when_it_is_stopped_is_deleted_and_what_has_begun_is_read(tes
     assert handing.deleted == names(second, third, first)
 
 
-def test_the_first_reason_counts_and_what_was_handed_over_is_read(tester: TopologyTester) -> None:
+def test_the_first_reason_counts_and_what_was_handed_over_is_read(tester):
     handing = Handing(tester)
     source, first = handing.source, handing.batch(0)
     thread, said = handing.hand_over(first)
@@ -399,7 +392,7 @@ def test_the_first_reason_counts_and_what_was_handed_over_is_read(tester: Topolo
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_over_parts_that_are_lost_nothing_is_tried_again(tester: TopologyTester, harm: str) -> None:
+def test_over_parts_that_are_lost_nothing_is_tried_again(tester, harm):
     handing = Handing(tester)
     source, first = handing.source, handing.batch(0)
     handing.hand_over(first)
@@ -420,7 +413,7 @@ def test_over_parts_that_are_lost_nothing_is_tried_again(tester: TopologyTester,
     assert tester.state("count") == {"text-0": 1}
 
 
-def test_a_lost_batch_is_not_read_until_another_query_reads_it(tester: TopologyTester) -> None:
+def test_a_lost_batch_is_not_read_until_another_query_reads_it(tester):
     handing = Handing(tester)
     source, first = handing.source, handing.batch(0)
     handing.hand_over(first)
@@ -434,9 +427,7 @@ def test_a_lost_batch_is_not_read_until_another_query_reads_it(tester: TopologyT
     assert not source.is_read
 
 
-def test_an_input_that_ends_between_two_looks_ends_the_loop(
-    tester: TopologyTester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_ends_between_two_looks_ends_the_loop(tester, monkeypatch):
     source = Handing(tester).source
     ended, looks = source.ended, []
 
@@ -450,7 +441,7 @@ def test_an_input_that_ends_between_two_looks_ends_the_loop(
     assert looks == [False, True]
 
 
-def test_a_planned_batch_is_expected_with_its_offsets_alone(tester: TopologyTester) -> None:
+def test_a_planned_batch_is_expected_with_its_offsets_alone(tester):
     """Rule 3.7."""
     handing = Handing(tester)
     source, first, second = handing.source, handing.batch(0), handing.batch(1)
@@ -465,7 +456,7 @@ def test_a_planned_batch_is_expected_with_its_offsets_alone(tester: TopologyTest
     assert not source.expects(replace(first.input, query_id="another"))
 
 
-def test_a_tick_that_is_rolled_back_leaves_the_next_batch_to_spark(tester: TopologyTester) -> None:
+def test_a_tick_that_is_rolled_back_leaves_the_next_batch_to_spark(tester):
     """Until it is tried again, the log says that its number is planned, with the offsets of the batch before."""
     handing = Handing(tester)
     source, first, second = handing.source, handing.batch(0), handing.batch(1)
@@ -492,7 +483,7 @@ def stop_at_first_failure(tester: TopologyTester, source: StagedSource, txid: in
         tester._coordinator.transact(source.next(txid))
 
 
-def test_a_source_that_lets_go_is_held_until_its_batch_is_committed(tester: TopologyTester) -> None:
+def test_a_source_that_lets_go_is_held_until_its_batch_is_committed(tester):
     handing = Handing(tester)
     source, first = handing.source, handing.batch(0)
     source.ahead = False
@@ -507,9 +498,7 @@ def test_a_source_that_lets_go_is_held_until_its_batch_is_committed(tester: Topo
 
 
 @pytest.mark.parametrize("what", ["nothing", "planned", "busy"])
-def test_a_tick_takes_neither_the_number_of_a_planned_batch_nor_the_place_of_one_that_is_staged(
-    tester: TopologyTester, what: str
-) -> None:
+def test_a_tick_takes_neither_the_number_of_a_planned_batch_nor_the_place_of_one_that_is_staged(tester, what):
     """Rule 3.9: the rows of an attempt that another driver has begun come again under its number."""
     handing = Handing(tester)
     source, first, second = handing.source, handing.batch(0), handing.batch(1)

@@ -37,7 +37,7 @@ def installed_by(name: str, *extras: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_documentation_builds_without_a_warning(tmp_path):
     for name in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(name, reason="the extra docs is not installed")
     there = installed_by("statefx", "docs")

@@ -46,7 +46,6 @@ def prose(page: Path) -> str:
 
 
 def code(page: Path) -> list[str]:
-    """What stands in code font."""
     return [" ".join(text.split()) for text in CODE.findall(prose(page))]
 
 
@@ -59,7 +58,7 @@ MISSPELT = {"topology.state.providr"}
 
 
 @each_page
-def test_settings_exist(page: Path) -> None:
+def test_settings_exist(page):
     named = set(SETTING.findall(page.read_text(encoding="utf-8")))
     assert named - KNOWN.keys() - WITHOUT_EFFECT.keys() - MISSPELT == set()
 
@@ -68,7 +67,7 @@ DEFAULT = re.compile(r"`topology[a-z.]+` \((\d[^\s)]*)|(\d\S*|`[^`.]+`) by defau
 
 
 @each_page
-def test_defaults_of_settings_are_those_of_the_code(page: Path) -> None:
+def test_defaults_of_settings_are_those_of_the_code(page):
     written = re.sub(r"<!-- table.*?<!-- end -->", "", prose(page), flags=re.DOTALL)
     wrong, keys = [], set[str]()
     for sentence in re.split(r"(?<=[.;])\s|\n\n", written):
@@ -139,7 +138,7 @@ def own_names(page: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_names_in_code_font_are_names_of_the_source() -> None:
+def test_names_in_code_font_are_names_of_the_source():
     known = identifiers() | {name for names in OF_OTHERS.values() for name in names.split()}
     unknown = [
         f"{page.name}: {name} in `{text}`"
@@ -152,7 +151,7 @@ def test_names_in_code_font_are_names_of_the_source() -> None:
     assert unknown == []
 
 
-def test_no_name_is_taken_for_one_of_others_without_need() -> None:
+def test_no_name_is_taken_for_one_of_others_without_need():
     named = {name for page in PAGES for text in code(page) for name in NAME.findall(text)}
     listed = {name for names in OF_OTHERS.values() for name in names.split()}
     assert listed - named == set(), "no page has it any more: take it from the list"
@@ -160,7 +159,7 @@ def test_no_name_is_taken_for_one_of_others_without_need() -> None:
 
 
 @each_page
-def test_dotted_names_of_statefx_resolve(page: Path) -> None:
+def test_dotted_names_of_statefx_resolve(page):
     names = {name for text in code(page) for name in re.findall(r"(?<![\w/.-])statefx(?:\.[A-Za-z]\w*)+", text)}
     assert {name for name in names - NO_NAMES if not resolves(name)} == set()
 
@@ -185,7 +184,7 @@ def resolves(name: str) -> bool:
 
 
 @each_page
-def test_imports_from_statefx_resolve(page: Path) -> None:
+def test_imports_from_statefx_resolve(page):
     """Also those of programs that are not run."""
     blocks = [block for _, language, block in FENCED.findall(page.read_text(encoding="utf-8")) if language == "python"]
     wrong = [
@@ -203,7 +202,7 @@ PROGRAMS = [*PAGES, *sorted((ROOT / "examples").glob("*.py"))]
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_programs_that_submit_build_a_session_without_a_warning(path: Path) -> None:
+def test_programs_that_submit_build_a_session_without_a_warning(path):
     """`submit` hints at `statefx.session` where settings are missing."""
     text = path.read_text(encoding="utf-8")
     blocks = [text] if path.suffix == ".py" else [block for _, _, block in FENCED.findall(text)]
@@ -230,7 +229,7 @@ def takers(call: ast.Call) -> list[Any]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(calls(page))], ids=lambda page: page.stem)
-def test_arguments_that_a_page_names_are_taken(page: Path) -> None:
+def test_arguments_that_a_page_names_are_taken(page):
     wrong = []
     for text, call in calls(page):
         given = {keyword.arg for keyword in call.keywords if keyword.arg}
@@ -260,7 +259,7 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
 TEXTS = [*PAGES, *SOURCES]
 
 
-def test_commands_and_options_exist() -> None:
+def test_commands_and_options_exist():
     wrong, count = [], 0
     for path in TEXTS:
         for name, options in commands(path.read_text(encoding="utf-8")):
@@ -275,7 +274,7 @@ def test_commands_and_options_exist() -> None:
     assert count > 20
 
 
-def test_targets_of_make_exist() -> None:
+def test_targets_of_make_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {(page.name, name) for page in PAGES for name in re.findall(r"(?:`|\$ )make ([a-z-]+)", page.read_text())}
     assert {(page, name) for page, name in named if name not in targets} == set()
@@ -284,7 +283,7 @@ def test_targets_of_make_exist() -> None:
 FOLDERS = "statefx|providers|tests|tools|examples|docs"
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_that_pages_name_exist():
     rooms = "|".join(sorted(path.name for path in (ROOT / "statefx").iterdir() if path.is_dir()))
     missing = [
         f"{page.name}: {path}"
@@ -293,3 +292,36 @@ def test_files_that_pages_name_exist() -> None:
         if not any((ROOT / folder / path).exists() for folder in ("", "statefx", "providers"))
     ]
     assert missing == []
+
+
+# ---- Rooms and rules that pages and code name are there.
+
+
+ROOMS = {folder.name for folder in (ROOT / "statefx").iterdir() if folder.is_dir()}
+
+
+def test_every_room_stands_on_its_page():
+    rows = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs/internals/rooms.md").read_text(), re.MULTILINE))
+    assert rows == {room for room in ROOMS if (ROOT / "statefx" / room / "__init__.py").exists()}
+
+
+RULES = r"[Rr]ules? (\d+(?:\.\d+)?(?:(?:, | and | to |, and )\d+(?:\.\d+)?)*)"
+
+
+@pytest.mark.slow
+def test_rules_that_are_cited_exist_and_all_are_cited():
+    """A number is all that leads from a line to the reason why it is there."""
+    page = (ROOT / "docs/internals/protocol.md").read_text()
+    known = {*re.findall(r"^## (\d+)\.", page, re.MULTILINE), *re.findall(r"\*\*(\d+\.\d+)\*\*", page)}
+    assert {"1", "13", "1.1"} <= known
+    cited = [
+        (path.relative_to(ROOT), number)
+        for folder in ("statefx", "providers", "tests", "docs/internals")
+        for path in sorted((ROOT / folder).rglob("*.*"))
+        if path.suffix in (".py", ".md")
+        for numbers in re.findall(RULES, re.sub(r"\s*\n\s*(?:# )?", " ", path.read_text()))
+        for number in re.findall(r"\d+(?:\.\d+)?", numbers)
+    ]
+    assert [f"{path}: {number}" for path, number in cited if number not in known] == []
+    used = {number for path, number in cited if path.parts[0] != "docs"}
+    assert [rule for rule in known if "." in rule and rule not in used] == [], "cite it where its code is, or delete it"

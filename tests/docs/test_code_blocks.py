@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import Programs
-
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
@@ -50,7 +48,6 @@ def program(page: str) -> str:
 
 
 def _until(lines: "enumerate[str]", end: str, start: int) -> list[str]:
-    """The lines up to `end`, which itself is returned as a blank line."""
     block: list[str] = []
     for _, line in lines:
         if line.strip() == end:
@@ -65,7 +62,7 @@ def _runnable() -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _runnable(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(programs: Programs, page: Path, tmp_path: Path) -> None:
+def test_the_code_of_a_page_runs(programs, page, tmp_path):
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page.read_text(encoding="utf-8")), encoding="utf-8")
     done = programs.run(script)
@@ -74,12 +71,12 @@ def test_the_code_of_a_page_runs(programs: Programs, page: Path, tmp_path: Path)
     )
 
 
-def test_blocks_become_one_program_with_the_lines_of_the_page() -> None:
+def test_blocks_become_one_program_with_the_lines_of_the_page():
     page = "# T\n```python\na = 1\n```\ntext\n```console\n$ ls\n```\n<!-- run:\nb = 2\n-->\n```python\nc = a + b\n```\n"
     assert program(page).splitlines() == ["", "", "a = 1", "", "", "", "", "", "", "b = 2", "", "", "c = a + b"]
 
 
-def test_a_block_marked_not_run_is_left_out_and_only_that_one() -> None:
+def test_a_block_marked_not_run_is_left_out_and_only_that_one():
     page = "<!-- not run: needs a broker -->\n\n```python\na = 1\n```\n```python\nb = 2\n```\n"
     assert program(page).split() == ["b", "=", "2"]
 
@@ -95,6 +92,6 @@ def test_a_block_marked_not_run_is_left_out_and_only_that_one() -> None:
         ("```python\na\n", "no end"),
     ],
 )
-def test_a_block_that_would_silently_not_run_is_refused(page: str, message: str) -> None:
+def test_a_block_that_would_silently_not_run_is_refused(page, message):
     with pytest.raises(AssertionError, match=message):
         program(page)

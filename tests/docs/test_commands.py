@@ -10,10 +10,7 @@ from statefx.admin.command import _cli, main
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from tests.docs.tables import DOCS
-from tests.testing.places import place
 from tests.testing.topologies import archived, lines, word_count
-
-__all__ = ["place"]
 
 SECTION = (DOCS / "operations.md").read_text(encoding="utf-8").partition("## From a shell\n")[2].partition("\n## ")[0]
 SHOWN = [block.partition("\n")[::2] for block in re.findall(r"```console\n\$ (.*?)```", SECTION, re.DOTALL)]
@@ -28,7 +25,6 @@ NOT_THE_SAME = {
 
 
 def checkpoint(place: Path) -> None:
-    """Run two transactions, of which one needs two attempts."""
     (place / "out").mkdir()
     with TopologyTester(archived(place / "out"), place / "checkpoints" / "word-count") as tester:
         tester.send(lines("to be or not to be"))
@@ -42,7 +38,7 @@ def same(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("command", "output"), SHOWN, ids=[command for command, _ in SHOWN])
-def test_a_command_prints_what_the_page_shows(place, command, output, capsys, monkeypatch) -> None:
+def test_a_command_prints_what_the_page_shows(place, command, output, capsys, monkeypatch):
     checkpoint(place)
     monkeypatch.chdir(place)
     words = shlex.split(command)
@@ -53,14 +49,14 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
     assert code == (1 if printed.err else 0)
 
 
-def test_each_command_is_shown() -> None:
+def test_each_command_is_shown():
     assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[4] for block in CHANGING for line in block.splitlines()}
     assert changing == set(_cli.commands) - {"log", "transactions"}
 
 
 @pytest.mark.slow
-def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, capsys, monkeypatch) -> None:
+def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, capsys, monkeypatch):
     block, _ = CHANGING
     with TopologyTester(word_count(), place / "checkpoints" / "word-count") as tester:
         tester.send(lines("to be or not to be"))

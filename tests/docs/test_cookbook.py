@@ -17,9 +17,6 @@ import pytest
 from statefx import StatefulBolt, TopologyBuilder
 from statefx.testing import TopologyTester, rows
 from tests.docs.test_code_blocks import ROOT, program
-from tests.testing.places import place
-
-__all__ = ["place"]
 
 SEEDS = range(3)
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -32,8 +29,6 @@ def at(secs):
 
 
 class Keep(StatefulBolt):
-    """Keeps what other bolts emit."""
-
     def initState(self, state):
         self.state = state
 
@@ -82,12 +77,10 @@ def told(topology, input, bolt, transactions, folder, chance):
 
 
 def shuffled(events, late, chance):
-    """The events in an order in which none comes more than `late` after a newer one."""
     return sorted(events, key=lambda event: event[0] + chance.randint(0, late))
 
 
 def cut(events, chance, most=9):
-    """The events as transactions of at most so many."""
     events = list(events)
     while events:
         size = chance.randint(1, most)
@@ -106,7 +99,6 @@ def payments(chance):
 
 
 def by_minute(events):
-    """What each user spent in each minute, payment by payment."""
     found = defaultdict(list)
     for secs, user, cents in events:
         found[user, at(secs - secs % 60)].append(cents)

@@ -33,7 +33,6 @@ SHAPES = [
 
 
 def happenings(pipeline):
-    """All that the driver may report next."""
     yield from (Offered(), Idle(), Stop(now=False), Stop(now=True))
     if pipeline.appending is not None:
         yield Appended(pipeline.appending)

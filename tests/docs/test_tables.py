@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import json
 import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -22,6 +24,7 @@ from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators.hook_names import BOLTS
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import EMPTY, Namespace, TransactionAttempt, Version
+from statefx.protocol.jsonform import from_json, to_json
 from statefx.protocol.ledger import Complete
 from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.records import Record
@@ -42,7 +45,6 @@ def page(name: str) -> str:
 
 
 def first_cells(text: str, heading: str) -> list[str]:
-    """The first column of the first table below a heading, without its backticks."""
     below = text.partition(f"{heading}\n")[2]
     assert below, f"no heading {heading!r}"
     rows = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
@@ -94,7 +96,6 @@ def test_every_error_is_in_the_table():
 
 @pytest.fixture
 def told():
-    """What a query tells of a transaction."""
     acks = {("count", 0): Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics=dict.fromkeys(METRICS, 1.0))}
     progress = Progress()
     progress.begin(Attempt(TransactionAttempt(1, 0), complete=Complete({}, acks)))
@@ -249,3 +250,22 @@ def test_what_is_said_of_the_query_is_there():
     cells = re.search(r"^\| `StreamingQuery`: (.*?) \|", page("coming-from"), re.MULTILINE)
     assert cells
     assert all(hasattr(statefx.Query, name) for name in re.findall(r"`(\w+)(?:\(\))?`", cells[1]))
+
+
+# ---- The records that `docs/on-disk.md` shows are those that the log writes.
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "on-disk.md").read_text(encoding="utf-8")
+(BLOCK,) = re.findall(r"<!-- records -->\n```json\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = [json.loads(line) for line in BLOCK.splitlines()]
+
+
+@pytest.mark.parametrize("body", EXAMPLES, ids=lambda body: body["kind"])
+def test_a_record_that_is_shown_is_read_and_written_as_shown(body):
+    assert to_json(from_json(Record, body)) == body
+
+
+def test_there_is_one_of_each_kind_and_the_table_tells_of_it():
+    kinds = {record.kind for record in get_args(Record)}
+    assert {body["kind"] for body in EXAMPLES} == kinds
+    assert all(f"`{kind}`" in PAGE for kind in kinds)

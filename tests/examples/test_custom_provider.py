@@ -20,10 +20,7 @@ from statefx.state import EMPTY, StateProvider
 from statefx.testing import Crash
 from statefx.testing.provider_contract import StateProviderContract, keyvalue_machine, state_machine
 from statefx.testing.site import Site, image
-from tests.testing.places import place
 from tests.testing.topologies import Driver, lines, totals, words
-
-__all__ = ["place"]
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_provider.py"
 NAME = "custom_provider"
@@ -72,12 +69,12 @@ class TestSqlite(StateProviderContract):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine_of", [state_machine, keyvalue_machine])
-def test_any_order_of_events(place: Path, machine_of: Any) -> None:
+def test_any_order_of_events(place, machine_of):
     machine = machine_of(lambda: made(place))
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 
-def test_a_reader_that_stays_open_goes_on_and_one_that_comes_too_late_is_sent_back_to_the_log(place: Path) -> None:
+def test_a_reader_that_stays_open_goes_on_and_one_that_comes_too_late_is_sent_back_to_the_log(place):
     site = Site(made(place), place)
     version = site.commit(EMPTY, {b"a": b"1"})
     reader = site.open(version, read_only=True)
@@ -90,7 +87,7 @@ def test_a_reader_that_stays_open_goes_on_and_one_that_comes_too_late_is_sent_ba
     site.close()
 
 
-def test_a_file_that_was_lost_is_found_out(place: Path) -> None:
+def test_a_file_that_was_lost_is_found_out(place):
     site = Site(made(place), place)
     version = site.commit(site.commit(EMPTY, {b"a": b"1"}), {b"a": b"2"})
     site.close()
@@ -108,7 +105,7 @@ def drive(driver: Driver, place: Path, **arguments: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_topology_that_crashes_anywhere_goes_on(place: Path) -> None:
+def test_a_topology_that_crashes_anywhere_goes_on(place):
     loaded()
     for at in range(1, 400, 3):
         with Driver(place, name=f"at-{at}") as driver:
@@ -125,14 +122,11 @@ def test_a_topology_that_crashes_anywhere_goes_on(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_state_is_moved_into_it_and_out_of_it(place: Path) -> None:
+def test_state_is_moved_into_it_and_out_of_it(driver, place):
     loaded()
     path = {"path": str(place / "state.db")}
-    with Driver(place) as driver:
-        driver.start(totals()).run(TRANSACTIONS[:1])
-        migrate(driver.folder, f"{NAME}:SqliteStateProvider", path)
-        drive(driver, place).run(TRANSACTIONS)
-        migrate(driver.folder, "memory", source=path)
-        assert driver.start(totals(), config={"topology.state.provider": "memory"}).state("count") == words(
-            TRANSACTIONS
-        )
+    driver.start(totals()).run(TRANSACTIONS[:1])
+    migrate(driver.folder, f"{NAME}:SqliteStateProvider", path)
+    drive(driver, place).run(TRANSACTIONS)
+    migrate(driver.folder, "memory", source=path)
+    assert driver.start(totals(), config={"topology.state.provider": "memory"}).state("count") == words(TRANSACTIONS)

@@ -47,7 +47,7 @@ def told(programs: Programs, name: str, *arguments: object) -> list[str]:
     return str(done["stdout"]).splitlines()
 
 
-def test_hooks_come_in_their_order(programs: Programs) -> None:
+def test_hooks_come_in_their_order(programs):
     lines = told(programs, "hooks.py")
     assert [re.sub(r"transaction (\d), attempt (\d): (\w+).*", r"\1.\2 \3", line) for line in lines] == [
         "1.0 initState",
@@ -71,7 +71,7 @@ def test_hooks_come_in_their_order(programs: Programs) -> None:
 
 
 @pytest.mark.soak
-def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_a_sum_that_was_killed_goes_on(tmp_path):
     assert run("resume_after_crash.py", folder=tmp_path).splitlines() == [
         "interrupted before: []",
         "first run: exit code -9, transaction 1, sum 5050",
@@ -82,7 +82,7 @@ def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_an_interval_join_is_as_a_recount_says_though_it_is_killed(tmp_path: Path) -> None:
+def test_an_interval_join_is_as_a_recount_says_though_it_is_killed(tmp_path):
     assert run("orders_payments.py", folder=tmp_path).splitlines() == [
         "first run: exit code -9",
         "second run: exit code 0",
@@ -94,7 +94,7 @@ def test_an_interval_join_is_as_a_recount_says_though_it_is_killed(tmp_path: Pat
     ]
 
 
-def test_a_provider_of_ones_own_keeps_state(programs: Programs) -> None:
+def test_a_provider_of_ones_own_keeps_state(programs):
     assert told(programs, "custom_provider.py") == [
         "after transaction 1: {'be': 2, 'not': 1, 'or': 1, 'to': 2}",
         "after transaction 2: {'be': 3, 'not': 1, 'or': 1, 'to': 3}",
@@ -102,7 +102,7 @@ def test_a_provider_of_ones_own_keeps_state(programs: Programs) -> None:
 
 
 @pytest.mark.soak
-def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path: Path) -> None:
+def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path):
     with PostgresServer() as server:
         lines = run("top_k_to_postgres.py", server.url(), folder=tmp_path).splitlines()
         tables = server.run("postgres", "select tablename from pg_tables where schemaname = 'public' order by 1")
@@ -114,7 +114,7 @@ def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path: Path
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_three_stores_are_as_without_failure_whoever_is_killed(tmp_path: Path) -> None:
+def test_three_stores_are_as_without_failure_whoever_is_killed(tmp_path):
     kills = 20
     lines = run("top_domains.py", "--kills", str(kills), folder=tmp_path, timeout_secs=150 + 100 * kills).splitlines()
     starts = [line for line in lines if line.startswith("start ")]
@@ -122,7 +122,7 @@ def test_three_stores_are_as_without_failure_whoever_is_killed(tmp_path: Path) -
     assert lines[-1] == "exact: all three stores are as without failure", lines
 
 
-def test_three_stores_are_as_without_failure(programs: Programs, tmp_path: Path) -> None:
+def test_three_stores_are_as_without_failure(programs, tmp_path):
     """What the example starts; it runs the same logs without Spark, too."""
     example: Any = runpy.run_path(str(EXAMPLES / "top_domains.py"))
     logs, work, calm = (tmp_path / name for name in ("logs", "work", "calm"))
@@ -137,14 +137,14 @@ def test_three_stores_are_as_without_failure(programs: Programs, tmp_path: Path)
 
 
 @pytest.mark.soak
-def test_words_are_ranked_in_windows_whoever_is_killed(tmp_path: Path) -> None:
+def test_words_are_ranked_in_windows_whoever_is_killed(tmp_path):
     lines = run("top_words.py", folder=tmp_path).splitlines()
     assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
     assert "{'txid': 12, 'rolled': 'back'}" in next(line for line in lines if line.startswith("interrupted before: [{"))
     assert lines[-2:] == ["until 12:39: question 188, to 166, the 75", "exact: 40 windows"]
 
 
-def test_words_are_ranked_in_windows(programs: Programs, tmp_path: Path) -> None:
+def test_words_are_ranked_in_windows(programs, tmp_path):
     """By the second start: the first one would kill its driver."""
     example: Any = runpy.run_path(str(EXAMPLES / "top_words.py"))
     with TopologyTester(example["topology"](tmp_path), tmp_path / "checkpoint"):
@@ -154,14 +154,14 @@ def test_words_are_ranked_in_windows(programs: Programs, tmp_path: Path) -> None
 
 
 @pytest.mark.soak
-def test_sessions_end_when_nobody_clicks_whoever_is_killed(tmp_path: Path) -> None:
+def test_sessions_end_when_nobody_clicks_whoever_is_killed(tmp_path):
     lines = run("sessions.py", folder=tmp_path).splitlines()
     assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
     assert re.fullmatch(r"\d+ clicks in \d+ sessions of 5 users; 3 late clicks", lines[-2]), lines
     assert lines[-1] == "exact: each session as a recount has it, and each late click once", lines
 
 
-def test_the_global_count_has_each_tuple_once(programs: Programs) -> None:
+def test_the_global_count_has_each_tuple_once(programs):
     assert told(programs, "global_count.py") == [
         "transaction 1, attempt 0: 0 + 9 = 9",
         "transaction 2, attempt 0: 9 + 7 = 16",
@@ -171,7 +171,7 @@ def test_the_global_count_has_each_tuple_once(programs: Programs) -> None:
     ]
 
 
-def test_messages_are_processed_or_given_up(programs: Programs) -> None:
+def test_messages_are_processed_or_given_up(programs):
     words = "to be or not to be that is the question whether it is nobler to suffer"
     counts = dict(sorted(Counter(words.split()).items()))
     assert told(programs, "guaranteed_word_count.py") == [
@@ -184,14 +184,14 @@ def test_messages_are_processed_or_given_up(programs: Programs) -> None:
     ]
 
 
-def test_a_work_queue(programs: Programs) -> None:
+def test_a_work_queue(programs):
     assert told(programs, "work_queue.py") == [
         "billed: {'ann': 10, 'bob': 21, 'cid': 5}",
         "dead letter: ann, -1: bolt 'check': -1 is no amount",
     ]
 
 
-def test_a_join_acks_what_it_has_held_over_transactions(programs: Programs) -> None:
+def test_a_join_acks_what_it_has_held_over_transactions(programs):
     assert told(programs, "late_join.py") == [
         "before there are payments, 0 of 60 orders are acked",
         "57 orders are sold and acked; each once, as a recount says: True",
@@ -199,7 +199,7 @@ def test_a_join_acks_what_it_has_held_over_transactions(programs: Programs) -> N
     ]
 
 
-def test_state_of_a_former_version_is_read_in_the_new_form(programs: Programs) -> None:
+def test_state_of_a_former_version_is_read_in_the_new_form(programs):
     assert told(programs, "upgrade_state.py") == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",
         "InCents has stored {'ann': 1349, 'bob': 5.0}",
@@ -209,7 +209,7 @@ def test_state_of_a_former_version_is_read_in_the_new_form(programs: Programs) -
 
 
 @pytest.mark.soak
-def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
+def test_the_demo_is_killed_twice_and_exact(tmp_path):
     said = run("word_count.py", "--files", "72", "--batch", "6", folder=tmp_path)
     back = re.search(r"transaction (\d+) was killed in PREPARING and rolled back", said)
     forward = re.search(r"transaction (\d+) was killed in COMMITTING and rolled forward", said)
@@ -219,7 +219,7 @@ def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
     assert re.search(r"^exact: [\d,]+ keys, [\d,]+ occurrences$", said, re.MULTILINE), said
 
 
-def test_files_of_ones_own_are_counted_once(programs: Programs, tmp_path: Path) -> None:
+def test_files_of_ones_own_are_counted_once(programs, tmp_path):
     """What the demo starts and kills."""
     (tmp_path / "texts").mkdir()
     for start, counts in enumerate(({"or 2", "not 2", "to_be 4"}, {"or 3", "not 3", "to_be 6"})):
@@ -229,7 +229,7 @@ def test_files_of_ones_own_are_counted_once(programs: Programs, tmp_path: Path) 
         assert set(said[-1].removeprefix("  most frequent: ").split(", ")) == counts
 
 
-def test_the_demo_tells_why_the_count_failed(tmp_path: Path) -> None:
+def test_the_demo_tells_why_the_count_failed(tmp_path):
     """Here before it has a JVM, which would take ten seconds of a processor."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "word_count.py"), "--files", "10"],
@@ -245,5 +245,5 @@ def test_the_demo_tells_why_the_count_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hooks.py", "resume_after_crash.py"])
-def test_an_example_stays_short(name: str) -> None:
+def test_an_example_stays_short(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < SHORT_LINES

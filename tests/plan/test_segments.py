@@ -76,7 +76,7 @@ def downstream(topology: Topology, starts: Iterable[str]) -> set[str]:
 
 @pytest.mark.slow
 @given(topologies())
-def test_what_is_behind_the_cut_is_the_committers_and_what_reads_from_them(topology: Topology) -> None:
+def test_what_is_behind_the_cut_is_the_committers_and_what_reads_from_them(topology):
     plan = compile_plan(topology, segments=2)
     committers = [one.id for one in topology.components if one.committer]
     behind = {component for (component, _), (level, _) in plan.place.items() if level >= plan.cut}
@@ -87,7 +87,7 @@ def test_what_is_behind_the_cut_is_the_committers_and_what_reads_from_them(topol
 
 @pytest.mark.slow
 @given(topologies(), st.sampled_from([1, 2]))
-def test_every_task_stands_once_and_reads_from_earlier_levels_or_its_own_chain(topology: Topology, cut: int) -> None:
+def test_every_task_stands_once_and_reads_from_earlier_levels_or_its_own_chain(topology, cut):
     plan = compile_plan(topology, segments=cut)
     placed = Counter(task for chains in plan.levels for chain in chains for task in chain)
     given = {one.id: one.parallelism for one in topology.components if not one.is_stream}
@@ -102,7 +102,7 @@ def test_every_task_stands_once_and_reads_from_earlier_levels_or_its_own_chain(t
 
 @pytest.mark.slow
 @given(topologies())
-def test_the_segments_together_are_the_whole(topology: Topology) -> None:
+def test_the_segments_together_are_the_whole(topology):
     plan = compile_plan(topology, segments=2)
     first, second = segments_of(plan)[Segment.PROCESSING], segments_of(plan)[Segment.ORDERED]
     assert [*first.levels, *second.levels] == list(range(len(plan.levels)))
@@ -115,7 +115,7 @@ def test_the_segments_together_are_the_whole(topology: Topology) -> None:
 
 @pytest.mark.slow
 @given(topologies())
-def test_a_plan_of_one_segment_is_not_cut(topology: Topology) -> None:
+def test_a_plan_of_one_segment_is_not_cut(topology):
     plan = compile_plan(topology)
     assert (plan.cut, plan.levels) == (0, compile_plan(topology, segments=1).levels)
     assert segments_of(plan) == {
@@ -124,7 +124,6 @@ def test_a_plan_of_one_segment_is_not_cut(topology: Topology) -> None:
 
 
 def path(plan: Plan, place: tuple[int, int], target: tuple[int, int]) -> list[tuple[int, int]]:
-    """Levels and partitions through which a row comes from `place` to `target`."""
     found = [place]
     while found[-1][0] < target[0]:
         outbox = Outbox(*found[-1], plan.widths)
@@ -136,7 +135,7 @@ def path(plan: Plan, place: tuple[int, int], target: tuple[int, int]) -> list[tu
 
 @pytest.mark.slow
 @given(topologies(), st.sampled_from([1, 2]))
-def test_every_address_is_reached_through_tasks_that_there_are(topology: Topology, cut: int) -> None:
+def test_every_address_is_reached_through_tasks_that_there_are(topology, cut):
     plan = compile_plan(topology, segments=cut)
     for edge in plan.edges:
         if plan.fused(edge):
@@ -161,13 +160,13 @@ def counted() -> Plan:
     return compile_plan(builder.createTopology(), segments=2)
 
 
-def test_chains_end_at_the_cut(counted: Plan) -> None:
+def test_chains_end_at_the_cut(counted):
     chains = [{tuple(component for component, _ in chain) for chain in level} for level in counted.levels]
     assert chains == [{("numbers", "first", "second", "beside")}, {("keep", "after")}]
     assert counted.cut == 1
 
 
-def test_a_component_without_inputs_stands_at_the_first_level() -> None:
+def test_a_component_without_inputs_stands_at_the_first_level():
     """As one that makes its input itself does."""
     source = Component("source", ComponentKind.BOLT, 3, {"default": pa.schema([("n", pa.int64())])}, Pass())
     keep = Component("keep", ComponentKind.BOLT, 3, {}, Keep(), committer=True)
@@ -177,7 +176,7 @@ def test_a_component_without_inputs_stands_at_the_first_level() -> None:
     assert plan.channels("source", 0) == frozenset()
 
 
-def test_where_nothing_is_ordered_the_first_segment_runs_all_of_it() -> None:
+def test_where_nothing_is_ordered_the_first_segment_runs_all_of_it():
     builder = TopologyBuilder("plain")
     builder.setStream("numbers", rows("key string, n long"))
     builder.setBolt("first", Pass(), 2).fieldsGrouping("numbers", "key")
@@ -236,7 +235,7 @@ WIDTHS = {
 
 
 @pytest.mark.parametrize("readers", WIDTHS)
-def test_a_stream_has_as_many_tasks_as_its_readers_have_work_for(readers: str) -> None:
+def test_a_stream_has_as_many_tasks_as_its_readers_have_work_for(readers):
     declare, width = WIDTHS[readers]
     builder = TopologyBuilder("streams")
     builder.setStream("s", rows("key string, n long"))

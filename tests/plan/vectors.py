@@ -1,4 +1,4 @@
-"""Rows and what Spark's xxhash64 makes of them; the JVM confirms the numbers in test_hashing_spark.py."""
+"""Rows and what Spark's xxhash64 makes of them; the JVM confirms the numbers in test_groupings.py."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -45,11 +45,7 @@ VECTORS = [
         [(b"",), (b"\0",), (b"x" * 100,), (None,)],
         [-7444071767201028348, -8959994473701255385, 365730103971579591, 42],
     ),
-    (
-        "a boolean",
-        [(True,), (False,), (None,)],
-        [-6698625589789238999, 3614696996920510707, 42],
-    ),
+    ("a boolean", [(True,), (False,), (None,)], [-6698625589789238999, 3614696996920510707, 42]),
     (
         "a tinyint",
         [(0,), (1,), (-1,), (127,), (-128,), (None,)],
@@ -155,11 +151,7 @@ VECTORS = [
         ],
         [-5252525462095825812, 3343305502240758573, -7036193023314737888],
     ),
-    (
-        "a array<int>",
-        [([],), ([1],), ([1, None, 2],), (None,)],
-        [42, -6698625589789238999, -8133857028838179022, 42],
-    ),
+    ("a array<int>", [([],), ([1],), ([1, None, 2],), (None,)], [42, -6698625589789238999, -8133857028838179022, 42]),
     (
         "a array<array<string>>",
         [([],), ([[]],), ([["a"], None, ["b", None]],), (None,)],

@@ -108,7 +108,7 @@ class Driver:
 
     def pending(self, *words: str) -> None:
         """The topology: shape pending=4 segments=2 settles=1."""
-        self.shape = Shape(**{name: int(value) for name, value in pairs(words).items()})  # type: ignore[arg-type]
+        self.shape = Shape(**{name: int(value) for name, value in pairs(words).items()})
 
     def stored(self, *words: str) -> None:
         """The log as another driver left it: committed=99 preparing=100/0 committing=100/0."""

@@ -6,9 +6,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
+import msgpack
 import pytest
 
+from statefx.errors import StatefxError
+from statefx.protocol.barrier import Ack, Barrier, LeftOut
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import NewerError, from_json, to_json
+from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
+from tests.coordinator.histories import IDENTITY
 
 
 class Colour(StrEnum):
@@ -165,3 +172,109 @@ def test_what_json_does_not_have_is_refused(value):
         to_json(Everything("t", True, anything=value))
     with pytest.raises(TypeError, match="can't be a key"):
         to_json({1.5: 1})
+
+
+# ----
+
+
+@pytest.mark.parametrize("task", [TaskId("count", 0), TaskId("a/b", 12)])
+def test_the_text_of_a_task_is_read_back(task):
+    assert TaskId.parse(str(task)) == task
+    assert task == tuple(task)
+
+
+@pytest.mark.parametrize("text", ["", "count", "count/", "/3", "count/x", "count/-1", "count/²"])
+def test_what_names_no_task_is_refused(text):
+    with pytest.raises(ValueError, match="component/task was expected"):
+        TaskId.parse(text)
+
+
+def test_a_snapshot_has_one_form():
+    snapshot = SnapshotRef(Version(7, "token"), "checksum", 3)
+    assert from_json(SnapshotRef | None, to_json(snapshot)) == snapshot
+
+
+# ---- What a checkpoint knows of its topology, as the log holds it.
+
+
+@pytest.mark.parametrize("identity", [IDENTITY, NO_TOPOLOGY, TopologyIdentity("words", "batch")])
+def test_it_is_read_as_it_was_written(identity):
+    assert from_json(TopologyIdentity, json.loads(json.dumps(to_json(identity)))) == identity
+
+
+@pytest.mark.parametrize("where", [(), ("stateful", "count"), ("stateful", "count", "key_fields", 0)])
+def test_what_a_newer_release_knows_of_it_is_not_passed_over(where):
+    body = json.loads(json.dumps(to_json(IDENTITY)))
+    inner = body
+    for step in where:
+        inner = inner[step]
+    inner["sinks"] = {}
+    with pytest.raises(NewerError, match="'sinks' that is not known to this release"):
+        from_json(TopologyIdentity, body)
+
+
+def test_another_provider_keeps_all_of_its_state():
+    moved = IDENTITY.kept_by("new:New", None)
+    assert (moved.name, moved.input, moved.stateful.keys()) == ("word-count", "stream", {"count"})
+    count = moved.stateful["count"]
+    assert (count.provider, count.options) == ("new:New", None)
+    assert count.routing == IDENTITY.stateful["count"].routing
+
+
+# ----
+
+
+BARRIER = Barrier(TransactionAttempt(2**40, 3), "splitß", 7, "token", {0: 5, 3: 2**33}, "the feed is stale")
+ACK = Ack(
+    TransactionAttempt(3, 1),
+    "count",
+    0,
+    "token",
+    {TaskId("split", 0): "a", TaskId("split", 1): "b"},
+    {0: 5},
+    {1: 2, 2: 0},
+    Failure(FailureKind.BOLT, "count", 0, "no good", {"hook": "execute", "txid": 3, "traceback": "Traceback:\n  line"}),
+    1000,
+    SnapshotRef(Version(2, "head"), "checksum", 12),
+    9,
+    {"file": "part-0"},
+    [1, None],
+)
+LEFT_OUT = LeftOut(3, 1, "the record at 7")
+
+
+@pytest.mark.parametrize("value", [BARRIER, ACK, Barrier(BARRIER.attempt, "a", 0, "t"), Ack(ACK.attempt, "a", 0, "t")])
+def test_what_is_packed_comes_out_equal(value):
+    assert type(value).unpack(value.pack()) == value
+
+
+def test_what_a_spout_has_left_out_reaches_the_driver():
+    assert Ack.unpack(Ack(ACK.attempt, "a", 0, "t", left_out=LEFT_OUT).pack()).left_out == LEFT_OUT
+    assert LEFT_OUT + LeftOut(2, 1, "another") == LeftOut(5, 2, "the record at 7")
+
+
+def test_half_a_surrogate_pair_in_a_text_of_a_bolt_is_shown_and_no_error_of_its_own():
+    failed = Ack(ACK.attempt, "a", 0, "t", failed=Failure(FailureKind.BOLT, "a", 0, "\ud83d", {"traceback": "\ud83d"}))
+    found = Ack.unpack(failed.pack()).failed
+    assert (found.reason, found.facts) == ("\\ud83d", {"traceback": "\\ud83d"})
+
+
+@pytest.mark.parametrize("value", [{"\ud83d": ["a\udce9", -0.0, None]}, 1 << 80, float("inf"), "", [], {}])
+@pytest.mark.parametrize("failed", [None, Failure(FailureKind.BOLT, "a", 0, "\ud83d")])
+def test_a_value_comes_out_as_it_went_in_whatever_the_texts_are(value, failed):
+    ack = Ack(ACK.attempt, "a", 0, "t", committable=value, metadata=[value], failed=failed)
+    found = Ack.unpack(ack.pack())
+    assert repr((found.committable, found.metadata)) == repr((value, [value]))
+
+
+def test_a_plain_barrier_is_small():
+    assert len(Barrier(TransactionAttempt(3, 0), "split", 1, "f" * 32, {0: 100}).pack()) < 64
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00", b"xx", ACK.pack(), BARRIER.pack()[:-3], msgpack.packb(("B", 2, [])), msgpack.packb(("B", 1, []))],
+)
+def test_what_is_not_a_barrier_of_this_version_names_the_remedy(data):
+    with pytest.raises(StatefxError, match="same statefx release"):
+        Barrier.unpack(data)

@@ -106,10 +106,7 @@ def test_a_batch_is_the_same_by_query_number_and_offsets(other):
 def test_what_a_migration_changes_and_what_it_leaves():
     before, state = fold(MIGRATED[:-5]), fold(MIGRATED[:-4])
     assert before.snapshots
-    assert (state.lineage, state.topology) == (
-        "lineage-2",
-        before.topology.kept_by("new:New", {"size": 1}),
-    )
+    assert (state.lineage, state.topology) == ("lineage-2", before.topology.kept_by("new:New", {"size": 1}))
     assert state.heads == {"count/0": Version(2, "a"), "count/1": Version(2, "b")}
     assert state.growth == {"count/0": 7, "count/1": 8}
     assert state.snapshots == {}
@@ -259,11 +256,7 @@ ILLEGAL = {
     "committing twice": [*C1, committing(1)],
     "committing out of order": [*P1, preparing(2), committing(2)],
     "committing beside another": [*C1, preparing(2), committing(2)],
-    "committing what an older generation prepared": [
-        *P1,
-        Generation(2, "/", IDENTITY),
-        committing(1, 0, 2),
-    ],
+    "committing what an older generation prepared": [*P1, Generation(2, "/", IDENTITY), committing(1, 0, 2)],
     "committed without committing": [*P1, Committed(1)],
     "committed twice": [*C1, Committed(1), Committed(1)],
     "committed of another": [*C1, Committed(2)],
@@ -280,11 +273,7 @@ ILLEGAL = {
     "migrated without a lineage": [*MIGRATED[:-5], Migrated(2, "", "new:New", COPY, {})],
     "migrated without a task": [*MIGRATED[:-5], Migrated(2, "l", "new:New", {"count/0": "a"}, {})],
     "migrated with a task that has no state": [*MIGRATED[:-5], Migrated(2, "l", "new:New", {**COPY, "x/0": "c"}, {})],
-    "migrated in a transaction": [
-        *MIGRATED[:-5],
-        preparing(3, 0, 2),
-        Migrated(2, "l", "new:New", COPY, {}),
-    ],
+    "migrated in a transaction": [*MIGRATED[:-5], preparing(3, 0, 2), Migrated(2, "l", "new:New", COPY, {})],
     "pinned twice": [*PINNED, Pinned("a", 2), Pinned("a", 2)],
     "pinned without a name": [*PINNED, Pinned("", 2)],
     "pinned an older one": [*PINNED, Pinned("a", 1)],

@@ -90,9 +90,7 @@ def survives(shape: str, way: str) -> bool:
 
 
 @pytest.mark.parametrize(("module", "line", "other", "shape", "way"), MUTANTS)
-def test_the_model_finds_what_breaks_without_a_line(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, line: str, other: str, shape: str, way: str
-) -> None:
+def test_the_model_finds_what_breaks_without_a_line(monkeypatch, module, line, other, shape, way):
     made = mutated(module, line, other)
     names = {pipeline: ["Pipeline"], log_rules: ["apply"], metadata: ["read_now"], batches: []}[module]
     for name in names:
@@ -105,12 +103,10 @@ def test_the_model_finds_what_breaks_without_a_line(
 
 
 @pytest.mark.parametrize(("phase", "event", "step"), PHASES)
-def test_the_model_finds_what_breaks_with_another_table(
-    monkeypatch: pytest.MonkeyPatch, phase: Phase, event: Event, step: Step
-) -> None:
+def test_the_model_finds_what_breaks_with_another_table(monkeypatch, phase, event, step):
     monkeypatch.setitem(transaction.TABLE[phase], event, step)
     assert not survives(P2, "crash")
 
 
-def test_the_model_finds_nothing_in_what_there_is() -> None:
+def test_the_model_finds_nothing_in_what_there_is():
     assert survives(P2, "stop")

@@ -284,22 +284,22 @@ def sampled(*some: str) -> list[object]:
 
 
 @pytest.mark.parametrize("name", sampled("two pending, planned and opaque", "three pending, opaque"))
-def test_every_interleaving_with_a_crash(name: str) -> None:
+def test_every_interleaving_with_a_crash(name):
     shape, kinds = SHAPES[name]
     assert explore(shape, failures=1, crashes=1, stops=0, kinds=kinds) > 100
 
 
 @pytest.mark.parametrize("name", sampled("two pending, planned, settles"))
-def test_every_interleaving_with_a_stop(name: str) -> None:
+def test_every_interleaving_with_a_stop(name):
     shape, kinds = SHAPES[name]
     assert explore(shape, failures=1, crashes=0, stops=1, kinds=kinds) > 100
 
 
-def test_a_recovery_that_crashes() -> None:
+def test_a_recovery_that_crashes():
     assert explore(Shape(pending=2, segments=2), failures=1, crashes=2, stops=0, transactions=2) > 1000
 
 
-def test_only_the_transaction_that_failed_uses_up_a_try() -> None:
+def test_only_the_transaction_that_failed_uses_up_a_try():
     world = started(World(Pipeline(Shape(pending=3, segments=2, attempts_max=2)), LogState(lineage="l")))
     for _ in range(3):
         world = on(world, Offered())

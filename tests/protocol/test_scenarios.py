@@ -16,7 +16,7 @@ SCRIPTS = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_scenario(path):
     script = path.read_text()
     happened = run(script)
     if os.environ.get("STATEFX_REWRITE_SCENARIOS") == "1":
@@ -24,5 +24,5 @@ def test_scenario(path: Path) -> None:
     assert happened == path.read_text()
 
 
-def test_there_are_scripts() -> None:
+def test_there_are_scripts():
     assert len(SCRIPTS) >= 15

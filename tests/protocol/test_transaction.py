@@ -3,15 +3,7 @@ import itertools
 import pytest
 
 from statefx.errors import TransactionError
-from statefx.protocol.transaction import (
-    INITIAL,
-    TABLE,
-    ActionKind,
-    Event,
-    Phase,
-    TransactionState,
-    mermaid,
-)
+from statefx.protocol.transaction import INITIAL, TABLE, ActionKind, Event, Phase, TransactionState, mermaid
 
 
 def test_the_table_is_total():
@@ -59,10 +51,7 @@ def test_committed_is_reached_only_through_committing():
 
 @pytest.mark.parametrize(
     ("phase", "again", "other"),
-    [
-        (Phase.COMMITTED, Event.COMMITTED, Event.ROLLED_BACK),
-        (Phase.ROLLED_BACK, Event.ROLLED_BACK, Event.COMMITTED),
-    ],
+    [(Phase.COMMITTED, Event.COMMITTED, Event.ROLLED_BACK), (Phase.ROLLED_BACK, Event.ROLLED_BACK, Event.COMMITTED)],
 )
 def test_ending_again_the_same_way_is_a_no_op_and_the_other_way_an_error(phase, again, other):
     state = TransactionState(phase, 3, 1)

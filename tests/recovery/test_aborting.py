@@ -20,10 +20,7 @@ from statefx.testing.crashes import crashes
 from statefx.testing.steps import DurableSteps
 from tests.coordinator.histories import preparing
 from tests.recovery.test_matrix import TRANSACTIONS, check_hooks
-from tests.testing.places import place
 from tests.testing.topologies import Driver, totals, word_count, words
-
-__all__ = ["place"]
 
 WORK = TRANSACTIONS
 
@@ -47,7 +44,7 @@ def state_of(driver: Driver):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", [word_count(), totals()], ids=lambda topology: topology.name)
-def test_after_a_crash_at_any_step(place: Path, topology) -> None:
+def test_after_a_crash_at_any_step(place, topology):
     told = topology.name == "totals"  # a bolt of it has preRollback
     came = Counter()
     for driver in crashed(place, topology):
@@ -81,7 +78,7 @@ def test_after_a_crash_at_any_step(place: Path, topology) -> None:
     assert bool(came["COMMITTING"]) == told
 
 
-def test_bolts_with_pre_rollback_are_told_by_the_next_start(place: Path) -> None:
+def test_bolts_with_pre_rollback_are_told_by_the_next_start(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         tester.when("before COMMITTING(1, 0)", die)
@@ -103,34 +100,32 @@ def die() -> None:
     raise Crash("here")
 
 
-def test_a_driver_that_lives_is_fenced_and_commits_nothing(place: Path) -> None:
+def test_a_driver_that_lives_is_fenced_and_commits_nothing(driver):
     done = []
-    with Driver(place) as driver:
-        tester = driver.start()
+    tester = driver.start()
+    tester.send(WORK[0])
+    tester.when("before COMMITTING(2, 0)", lambda: done.append(abort(driver.folder)))
+    with pytest.raises(FencedError):
+        tester.send(WORK[1])
+    assert str(done[0]) == (
+        "generation 2 is taken, and older drivers are fenced; attempt 0 of transaction 2 is rolled back"
+    )
+    successor = driver.start()
+    assert (successor.txid, successor.generation) == (1, 3)
+    assert successor.state("count") == words(WORK[:1])
+    successor.run(WORK[:2])
+    assert [(each.txid, each.attempt) for each in transactions(driver.folder)] == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_the_same_planned_input_comes_again_and_no_other(driver):
+    tester = driver.start()
+    tester.when("after PREPARING(1, 0)", die)
+    with pytest.raises(Crash):
         tester.send(WORK[0])
-        tester.when("before COMMITTING(2, 0)", lambda: done.append(abort(driver.folder)))
-        with pytest.raises(FencedError):
-            tester.send(WORK[1])
-        assert str(done[0]) == (
-            "generation 2 is taken, and older drivers are fenced; attempt 0 of transaction 2 is rolled back"
-        )
-        successor = driver.start()
-        assert (successor.txid, successor.generation) == (1, 3)
-        assert successor.state("count") == words(WORK[:1])
-        successor.run(WORK[:2])
-        assert [(each.txid, each.attempt) for each in transactions(driver.folder)] == [(1, 0), (2, 0), (2, 1)]
-
-
-def test_the_same_planned_input_comes_again_and_no_other(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        tester.when("after PREPARING(1, 0)", die)
-        with pytest.raises(Crash):
-            tester.send(WORK[0])
-        planned = state_of(driver).in_flight[0].input
-        abort(driver.folder)
-        assert state_of(driver).planned == planned
-        assert state_of(driver).next_attempt(1) == 1
+    planned = state_of(driver).in_flight[0].input
+    abort(driver.folder)
+    assert state_of(driver).planned == planned
+    assert state_of(driver).next_attempt(1) == 1
 
 
 @pytest.fixture
@@ -152,7 +147,7 @@ def in_flight(storage: FolderStorage, *, rolls_back: bool, count: int = 3) -> Tr
 
 
 @pytest.mark.parametrize("rolls_back", [False, True])
-def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its_hook(storage, rolls_back) -> None:
+def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its_hook(storage, rolls_back):
     in_flight(storage, rolls_back=rolls_back)
     done = abort(storage.url)
     assert [each.txid for each in done.rolled_back] == ([3, 2] if rolls_back else [3, 2, 1])
@@ -160,7 +155,7 @@ def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its
     assert [entry.txid for entry in read_state(storage).in_flight] == ([1] if rolls_back else [])
 
 
-def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage) -> None:
+def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage):
     log = in_flight(storage, rolls_back=False)
     log.append(Committing(1, 0, 1, {"count/0": "t"}, hooks=("count/0",)))
     before = read_state(storage)
@@ -170,7 +165,7 @@ def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage) ->
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(storage, monkeypatch, decided) -> None:
+def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(storage, monkeypatch, decided):
     driver = in_flight(storage, rolls_back=False, count=1)
     overtaking = [Committing(1, 0, 1, {"count/0": "t"}, hooks=("count/0",)) if decided else RolledBack(1, 0, "late")]
 
@@ -187,7 +182,7 @@ def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(stor
     driver.check()
 
 
-def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch) -> None:
+def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch):
     in_flight(storage, rolls_back=False, count=1)
 
     class Overtaken(TransactionLog):
@@ -202,13 +197,13 @@ def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch)
         abort(storage.url)
 
 
-def test_it_keeps_the_identity_of_the_newest_topology(storage) -> None:
+def test_it_keeps_the_identity_of_the_newest_topology(storage):
     log = in_flight(storage, rolls_back=False, count=1)
     abort(storage.url)
     assert read_state(storage).topology == log.state.topology
 
 
-def test_mistakes(place: Path) -> None:
+def test_mistakes(driver, place):
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*: has a topology been submitted there\?"):
         abort(place / "nowhere")
     assert not (place / "nowhere").exists()
@@ -216,13 +211,12 @@ def test_mistakes(place: Path) -> None:
     (place / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
         abort(place / "mine")
-    with Driver(place) as driver:
-        driver.start().run(WORK)
-        with pytest.raises(CheckpointError, match=r"the last one that was committed is 3: there is nothing to abort"):
-            abort(driver.folder)
+    driver.start().run(WORK)
+    with pytest.raises(CheckpointError, match=r"the last one that was committed is 3: there is nothing to abort"):
+        abort(driver.folder)
 
 
-def test_a_copy_is_refused(storage, place: Path) -> None:
+def test_a_copy_is_refused(storage, place):
     in_flight(storage, rolls_back=False)
     (place / "checkpoint").rename(place / "moved")
     with pytest.raises(CheckpointMismatchError, match="was last run in"):

@@ -74,17 +74,16 @@ class Stateless(BasicBolt):
     ],
 )
 def test_what_is_not_the_topology_of_the_checkpoint_is_refused_before_anything_is_written(
-    place: Path, topology: Topology, config: dict[str, Any], says: str
-) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(word_count())
-        tester.send(WORK[0])
-        before = content(driver.folder)
-        with pytest.raises(CheckpointMismatchError, match=says):
-            driver.start(topology, config=config)
-        assert content(driver.folder) == before
-        tester.send(WORK[1])
-        assert tester.state("count") == words(WORK), "and the one that runs was not fenced"
+    driver, topology, config, says
+):
+    tester = driver.start(word_count())
+    tester.send(WORK[0])
+    before = content(driver.folder)
+    with pytest.raises(CheckpointMismatchError, match=says):
+        driver.start(topology, config=config)
+    assert content(driver.folder) == before
+    tester.send(WORK[1])
+    assert tester.state("count") == words(WORK), "and the one that runs was not fenced"
 
 
 @pytest.mark.parametrize(
@@ -95,44 +94,39 @@ def test_what_is_not_the_topology_of_the_checkpoint_is_refused_before_anything_i
         ({}, "copy", ConfigError),
     ],
 )
-def test_a_mistake_is_found_before_anything_is_written(
-    place: Path, config: dict[str, Any], adopt: str | None, error: type[Exception]
-) -> None:
-    with Driver(place) as driver:
-        with pytest.raises(error):
-            driver.start(config=config, adopt=adopt)
-        assert not driver.folder.exists()
+def test_a_mistake_is_found_before_anything_is_written(driver, config, adopt, error):
+    with pytest.raises(error):
+        driver.start(config=config, adopt=adopt)
+    assert not driver.folder.exists()
 
 
-def test_stateless_bolts_may_come_and_go(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        more = built(count(), lambda b: b.setBolt("echo", Stateless(), 3).shuffleGrouping("count"))
-        tester = driver.start(more)
-        tester.send(WORK[1])
-        assert sorted(word for (word,) in tester.emitted("echo")) == sorted(["that", "is", "the", "question"])
-        tester = driver.start()
-        tester.send(lines("be"))
-        assert tester.state("count") == words([*WORK, lines("be")])
+def test_stateless_bolts_may_come_and_go(driver):
+    driver.start().send(WORK[0])
+    more = built(count(), lambda b: b.setBolt("echo", Stateless(), 3).shuffleGrouping("count"))
+    tester = driver.start(more)
+    tester.send(WORK[1])
+    assert sorted(word for (word,) in tester.emitted("echo")) == sorted(["that", "is", "the", "question"])
+    tester = driver.start()
+    tester.send(lines("be"))
+    assert tester.state("count") == words([*WORK, lines("be")])
 
 
 @pytest.mark.slow
-def test_a_new_stateful_bolt_starts_empty(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        driver.start().send(WORK[0])
-        more = built(count(), count(id="recount"), lambda b: b.setBolt("total", Total()).globalGrouping("recount"))
-        tester = driver.start(more)
-        assert tester.state("recount") == {}
-        tester.send(WORK[1])
-        assert tester.state("recount") == words(WORK[1:])
-        assert tester.state("total")["total"] == 4
-        assert tester.state("count") == words(WORK)
-        tester = driver.start(more)
-        tester.send(WORK[0])
-        assert tester.state("recount") == words([*WORK])
+def test_a_new_stateful_bolt_starts_empty(driver, provider):
+    driver.start().send(WORK[0])
+    more = built(count(), count(id="recount"), lambda b: b.setBolt("total", Total()).globalGrouping("recount"))
+    tester = driver.start(more)
+    assert tester.state("recount") == {}
+    tester.send(WORK[1])
+    assert tester.state("recount") == words(WORK[1:])
+    assert tester.state("total")["total"] == 4
+    assert tester.state("count") == words(WORK)
+    tester = driver.start(more)
+    tester.send(WORK[0])
+    assert tester.state("recount") == words([*WORK])
 
 
-def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place: Path) -> None:
+def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place):
     """COMMITTING was written without the bolt that the next topology has."""
     one = built(count(), lambda b: b.setBolt("told", Witness()).globalGrouping("lines"))
     with Driver(place, name="rehearsal") as driver:
@@ -157,30 +151,28 @@ def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_deleted_and_run_again_starts_clean_whatever_caches_there_are(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        driver.config["topology.state.provider.config"] = {"catch_up_kb": 0} if provider == "rocksdb" else {}
-        for _ in range(2):
-            tester = driver.start(totals())
-            for work in WORK:
-                tester.send(work)
-            assert tester.state("count") == words(WORK)
-            assert tester.generation == 1
-            shutil.rmtree(driver.folder)
+def test_a_checkpoint_deleted_and_run_again_starts_clean_whatever_caches_there_are(driver, provider):
+    driver.config["topology.state.provider.config"] = {"catch_up_kb": 0} if provider == "rocksdb" else {}
+    for _ in range(2):
         tester = driver.start(totals())
-        assert (tester.txid, tester.state("count")) == (0, {})
+        for work in WORK:
+            tester.send(work)
+        assert tester.state("count") == words(WORK)
+        assert tester.generation == 1
+        shutil.rmtree(driver.folder)
+    tester = driver.start(totals())
+    assert (tester.txid, tester.state("count")) == (0, {})
 
 
-def test_only_the_state_deleted_is_corruption_and_not_an_empty_state(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        shutil.rmtree(driver.folder / "state")
-        with pytest.raises(StateCorruptedError, match="missing"):
-            driver.start(cache=place / "other").send(WORK[1])
+def test_only_the_state_deleted_is_corruption_and_not_an_empty_state(driver, place):
+    driver.start().send(WORK[0])
+    shutil.rmtree(driver.folder / "state")
+    with pytest.raises(StateCorruptedError, match="missing"):
+        driver.start(cache=place / "other").send(WORK[1])
 
 
 @pytest.mark.slow
-def test_two_topologies_with_bolts_of_one_name_never_meet(place: Path, provider: str) -> None:
+def test_two_topologies_with_bolts_of_one_name_never_meet(place, provider):
     """They share the machine, and so the folder of caches."""
     with Driver(place, provider) as one, Driver(place, provider, "other") as other:
         testers = one.start(word_count(name="one")), other.start(word_count(name="other"))
@@ -194,7 +186,6 @@ def test_two_topologies_with_bolts_of_one_name_never_meet(place: Path, provider:
 
 
 def copied(place: Path, provider: str = "memory") -> Driver:
-    """Run `WORK` on a checkpoint and return a driver on a copy of it."""
     with Driver(place, provider, "original") as driver:
         tester = driver.start(totals())
         for work in WORK:
@@ -203,7 +194,7 @@ def copied(place: Path, provider: str = "memory") -> Driver:
     return Driver(place, provider, "copy")
 
 
-def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place: Path) -> None:
+def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place):
     with copied(place) as driver:
         before = content(driver.folder)
         with pytest.raises(CheckpointMismatchError, match=r"adopt='move'.*adopt='fork'"):
@@ -212,7 +203,7 @@ def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place
 
 
 @pytest.mark.slow
-def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str) -> None:
+def test_a_moved_checkpoint_goes_on_with_its_lineage(place, provider):
     with copied(place, provider) as driver:
         shutil.rmtree(place / "original")
         lineage = read_state(FolderStorage(driver.folder)).lineage
@@ -225,7 +216,7 @@ def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str)
 
 
 @pytest.mark.slow
-def test_a_fork_and_its_original_go_on_independently(place: Path, provider: str) -> None:
+def test_a_fork_and_its_original_go_on_independently(place, provider):
     """On one machine, with caches of one another's past, snapshots and sweeps on both sides."""
     with Driver(place, provider, "original") as original:
         tester = original.start(totals(), limits=SMALL)
@@ -255,7 +246,7 @@ def test_a_fork_and_its_original_go_on_independently(place: Path, provider: str)
                 assert view["total"] == sum(words(done["fork"]).values())
 
 
-def test_a_fork_of_a_fork_reads_files_of_all_three_lineages(place: Path, provider: str) -> None:
+def test_a_fork_of_a_fork_reads_files_of_all_three_lineages(place, provider):
     done = []
     folder = "0"
     with Driver(place, provider, folder) as driver:
@@ -271,7 +262,7 @@ def test_a_fork_of_a_fork_reads_files_of_all_three_lineages(place: Path, provide
             assert tester.state("count") == words(done)
 
 
-def test_a_copy_that_was_committing_is_rolled_forward_on_both_sides(place: Path) -> None:
+def test_a_copy_that_was_committing_is_rolled_forward_on_both_sides(place):
     with Driver(place, name="rehearsal") as driver:
         rehearsal = driver.start(totals())
         rehearsal.send(WORK[0])
@@ -289,7 +280,7 @@ def test_a_copy_that_was_committing_is_rolled_forward_on_both_sides(place: Path)
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place: Path) -> None:
+def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place):
     copied(place)
     for n in range(1, 100):
         shutil.copytree(place / "original", place / str(n))
@@ -308,84 +299,79 @@ def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place: Path) -> None:
 # ---- damage
 
 
-def test_a_damaged_state_file_is_named_and_other_namespaces_are_untouched(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        tester = driver.start(totals())
-        for work in WORK:
-            tester.send(work)
-        [damaged] = sorted((driver.folder / "state" / "count" / "1").glob(f"{2:020d}-*.changelog"))[-1:]
-        data = damaged.read_bytes()
-        damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        before = {name: each for name, each in content(driver.folder).items() if name.startswith("state")}
-        fresh = driver.start(totals(), cache=place / "fresh")
-        with pytest.raises(StateCorruptedError, match=damaged.name):
-            fresh.send(lines("to be"))
-        assert fresh.steps[-1] == "after ROLLED_BACK(3, 0)", "not tried again: it can't succeed"
-        with pytest.raises(StateCorruptedError, match=damaged.name):
-            fresh.state("count", task=1)
-        assert fresh.state("total")["total"] == 10
-        assert fresh.state("count", task=0)
-        after = content(driver.folder)
-        assert {name: after[name] for name in before if "fence" not in name} == {
-            name: data for name, data in before.items() if "fence" not in name
-        }
-        damaged.write_bytes(data)
-        tester = driver.start(totals(), cache=place / "fresh")
-        tester.send(lines("to be"))
-        assert tester.state("count") == words([*WORK, lines("to be")])
+def test_a_damaged_state_file_is_named_and_other_namespaces_are_untouched(driver, place, provider):
+    tester = driver.start(totals())
+    for work in WORK:
+        tester.send(work)
+    [damaged] = sorted((driver.folder / "state" / "count" / "1").glob(f"{2:020d}-*.changelog"))[-1:]
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    before = {name: each for name, each in content(driver.folder).items() if name.startswith("state")}
+    fresh = driver.start(totals(), cache=place / "fresh")
+    with pytest.raises(StateCorruptedError, match=damaged.name):
+        fresh.send(lines("to be"))
+    assert fresh.steps[-1] == "after ROLLED_BACK(3, 0)", "not tried again: it can't succeed"
+    with pytest.raises(StateCorruptedError, match=damaged.name):
+        fresh.state("count", task=1)
+    assert fresh.state("total")["total"] == 10
+    assert fresh.state("count", task=0)
+    after = content(driver.folder)
+    assert {name: after[name] for name in before if "fence" not in name} == {
+        name: data for name, data in before.items() if "fence" not in name
+    }
+    damaged.write_bytes(data)
+    tester = driver.start(totals(), cache=place / "fresh")
+    tester.send(lines("to be"))
+    assert tester.state("count") == words([*WORK, lines("to be")])
 
 
-def test_a_damaged_log_is_named(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        record = sorted((driver.folder / "transactions").glob("*.json"))[2]
-        record.write_bytes(record.read_bytes().replace(b"PREPARING", b"PREPARINg"))
-        with pytest.raises(StateCorruptedError, match=record.name):
-            driver.start()
+def test_a_damaged_log_is_named(driver):
+    driver.start().send(WORK[0])
+    record = sorted((driver.folder / "transactions").glob("*.json"))[2]
+    record.write_bytes(record.read_bytes().replace(b"PREPARING", b"PREPARINg"))
+    with pytest.raises(StateCorruptedError, match=record.name):
+        driver.start()
 
 
-def test_a_newer_format_is_refused(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        (driver.folder / "format").write_text('{"format": 3}')
-        before = content(driver.folder)
-        with pytest.raises(CheckpointFormatError, match="format 3"):
-            driver.start()
-        with pytest.raises(CheckpointFormatError, match="format 3"):
-            openState(driver.folder, "count")
-        assert content(driver.folder) == before
+def test_a_newer_format_is_refused(driver):
+    driver.start().send(WORK[0])
+    (driver.folder / "format").write_text('{"format": 3}')
+    before = content(driver.folder)
+    with pytest.raises(CheckpointFormatError, match="format 3"):
+        driver.start()
+    with pytest.raises(CheckpointFormatError, match="format 3"):
+        openState(driver.folder, "count")
+    assert content(driver.folder) == before
 
 
-def test_openState_names_what_there_is(place: Path) -> None:  # noqa: N802
-    with Driver(place) as driver:
-        tester = driver.start()
-        with pytest.raises(CheckpointError, match=r"'split'; its stateful bolts are \['count'\]"):
-            tester.state("split")
-        with pytest.raises(CheckpointError, match="there is no checkpoint"):
-            openState(place / "nowhere", "count")
-        assert tester.state("count") == {}
+def test_openState_names_what_there_is(driver, place):  # noqa: N802
+    tester = driver.start()
+    with pytest.raises(CheckpointError, match=r"'split'; its stateful bolts are \['count'\]"):
+        tester.state("split")
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        openState(place / "nowhere", "count")
+    assert tester.state("count") == {}
 
 
 @pytest.mark.slow
-def test_openState_shows_one_transaction_at_every_moment(place: Path, provider: str) -> None:  # noqa: N802
+def test_openState_shows_one_transaction_at_every_moment(driver, place, provider):  # noqa: N802
     """Looked at after each step of several transactions: always a committed txid, and all tasks at it."""
-    with Driver(place, provider) as driver:
-        tester: TopologyTester = driver.start(totals())
-        seen = set()
+    tester: TopologyTester = driver.start(totals())
+    seen = set()
 
-        def look() -> None:
-            with openState(driver.folder, "count") as counts, openState(driver.folder, "total") as total:
-                assert counts.txid == total.txid
-                assert dict(counts.items()) == words(work[: counts.txid])
-                assert total.get("total", 0) == sum(words(work[: counts.txid]).values())
-                seen.add(counts.txid)
+    def look() -> None:
+        with openState(driver.folder, "count") as counts, openState(driver.folder, "total") as total:
+            assert counts.txid == total.txid
+            assert dict(counts.items()) == words(work[: counts.txid])
+            assert total.get("total", 0) == sum(words(work[: counts.txid]).values())
+            seen.add(counts.txid)
 
-        work = [*WORK, *WORK]
-        rehearsal = _moments(place, work)
-        for moment in set(rehearsal):
-            tester.when(moment, look)
-        tester.run(work)
-        assert seen == {0, 1, 2, 3, 4}
+    work = [*WORK, *WORK]
+    rehearsal = _moments(place, work)
+    for moment in set(rehearsal):
+        tester.when(moment, look)
+    tester.run(work)
+    assert seen == {0, 1, 2, 3, 4}
 
 
 def _moments(place: Path, work: list[Any]) -> list[str]:
@@ -396,19 +382,18 @@ def _moments(place: Path, work: list[Any]) -> list[str]:
         return tester.steps[before:]
 
 
-def test_a_view_that_was_opened_stays_at_its_transaction(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        tester = driver.start()
-        tester.send(WORK[0])
-        with openState(driver.folder, "count") as view:
-            tester.send(WORK[1])
-            assert view.txid == 1
-            assert dict(view.items()) == words(WORK[:1])
-            assert "question" not in view
+def test_a_view_that_was_opened_stays_at_its_transaction(driver, provider):
+    tester = driver.start()
+    tester.send(WORK[0])
+    with openState(driver.folder, "count") as view:
+        tester.send(WORK[1])
+        assert view.txid == 1
+        assert dict(view.items()) == words(WORK[:1])
+        assert "question" not in view
 
 
 @pytest.mark.parametrize("name", ["words.txt", "word-count"])
-def test_a_folder_of_other_things_is_no_checkpoint(place: Path, name: str) -> None:
+def test_a_folder_of_other_things_is_no_checkpoint(place, name):
     """An input folder, or the one above the checkpoints: as new checkpoints they would begin with empty state."""
     (place / "other" / name).mkdir(parents=True)
     before = content(place)
@@ -437,14 +422,14 @@ def test_a_folder_of_other_things_is_no_checkpoint(place: Path, name: str) -> No
         ("/a/dbfs:/ck", "/a/dbfs:/ck"),
     ],
 )
-def test_a_location_is_a_path(location: str, path: str) -> None:
+def test_a_location_is_a_path(location, path):
     assert local_path(location) == path
 
 
 @pytest.mark.parametrize(
     "location", ["dbfs:/ck", "hdfs://host/ck", "s3a://bucket/ck", "gs:ck", "C:/ck", "file:ck", "file://host/ck", ""]
 )
-def test_a_location_on_another_file_system_makes_no_folder(location: str) -> None:
+def test_a_location_on_another_file_system_makes_no_folder(location):
     """``dbfs:/x`` was a folder ``dbfs:`` below the current one, gone with the driver's machine."""
     with pytest.raises(ConfigError, match="checkpointLocation"):
         local_path(location)

@@ -28,8 +28,6 @@ WORK = [lines("a b"), lines("b c"), lines("c d"), lines("d e")]
 
 
 class Target:
-    """Where the counts of words go, as files or as a table; ``path`` names it."""
-
     def __init__(self, place: Path, kind: str, name: str = "") -> None:
         self.kind = kind
         self.place = place / name if name else place
@@ -47,7 +45,6 @@ class Target:
         return builder.createTopology()
 
     def rows(self) -> Counter[str]:
-        """How often each word has come."""
         if self.kind == "files":
             found = [word for word, _ in in_files(self.place)]
         elif not Path(self.path).exists():
@@ -89,12 +86,11 @@ def refused(driver: Driver, topology: Topology, adopt: Any, error: type[Exceptio
 
 
 def advised(message: str) -> list[Any]:
-    """Return what the message says ``adopt`` can be."""
     return [ast.literal_eval(found) for found in re.findall(r"adopt=('\w+'|\[[^]]*\])", message)]
 
 
 @pytest.mark.slow
-def test_a_copy_goes_its_own_way_with_a_target_of_its_own(original: Driver, copy: Driver, target: Target) -> None:
+def test_a_copy_goes_its_own_way_with_a_target_of_its_own(original, copy, target):
     own = Target(target.place, target.kind, "own")
     assert advised(refused(copy, own.topology, None)) == ["move", "fork"]
     tester = copy.start(own.topology, adopt="fork")
@@ -108,7 +104,7 @@ def test_a_copy_goes_its_own_way_with_a_target_of_its_own(original: Driver, copy
 
 
 @pytest.mark.slow
-def test_a_copy_takes_the_originals_targets(original: Driver, copy: Driver, target: Target) -> None:
+def test_a_copy_takes_the_originals_targets(original, copy, target):
     """The generation at the target is newer than the copy knows; so is its transaction."""
     assert advised(refused(copy, target.topology, None)) == ["move", "fork"]
     assert advised(refused(copy, target.topology, "takeover")) == [["move", "takeover"], ["fork", "takeover"]]
@@ -127,7 +123,7 @@ def test_a_copy_takes_the_originals_targets(original: Driver, copy: Driver, targ
 
 
 @pytest.mark.slow
-def test_a_copy_that_has_another_id_is_told_the_same(original: Driver, copy: Driver, target: Target) -> None:
+def test_a_copy_that_has_another_id_is_told_the_same(original, copy, target):
     other = {"topology.transactional.id": "other"}
     with pytest.raises(SinkOwnedError) as told:
         copy.start(target.topology, config=other, adopt="fork")
@@ -137,7 +133,7 @@ def test_a_copy_that_has_another_id_is_told_the_same(original: Driver, copy: Dri
 
 
 @pytest.mark.slow
-def test_a_copy_that_goes_on_in_place_of_the_original(original: Driver, copy: Driver, target: Target) -> None:
+def test_a_copy_that_goes_on_in_place_of_the_original(original, copy, target):
     """It is older than the target, as a backup is; what was written since then comes again."""
     message = refused(copy, target.topology, "move")
     assert f"delete or rename {original.folder} first" in message
@@ -161,7 +157,7 @@ def mounted(original: Driver, copy: Driver) -> Driver:
 
 
 @pytest.mark.slow
-def test_a_copy_at_the_path_of_its_original_is_a_fork_once(mounted: Driver, target: Target, caplog: Any) -> None:
+def test_a_copy_at_the_path_of_its_original_is_a_fork_once(mounted, target, caplog):
     own = Target(target.place, target.kind, "own")
     message = refused(mounted, target.topology, "fork", SinkOwnedError)
     assert "If it is no copy, start without 'fork'" in message
@@ -181,7 +177,7 @@ def test_a_copy_at_the_path_of_its_original_is_a_fork_once(mounted: Driver, targ
 
 
 @pytest.mark.slow
-def test_a_copy_at_the_path_of_its_original_takes_its_targets_once(mounted: Driver, target: Target) -> None:
+def test_a_copy_at_the_path_of_its_original_takes_its_targets_once(mounted, target):
     both = ["fork", "takeover"]
     mounted.start(target.topology, adopt=both).send(WORK[1])
     mounted.start(target.topology, adopt=both).send(WORK[2])
@@ -189,7 +185,7 @@ def test_a_copy_at_the_path_of_its_original_takes_its_targets_once(mounted: Driv
 
 
 @pytest.mark.slow
-def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place: Path) -> None:
+def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place):
     """A program that says ``adopt="fork"`` at every start, also at the first one, of a new checkpoint."""
     for at in itertools.count(1):
         with Driver(place, name=str(at)) as driver:
@@ -222,9 +218,7 @@ def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place: Pa
         ("table", True, True, True),
     ],
 )
-def test_what_was_decided_when_it_was_copied_is_published_once(
-    place: Path, kind: str, *, published: bool, ran_on: bool, own: bool
-) -> None:
+def test_what_was_decided_when_it_was_copied_is_published_once(place, kind, *, published, ran_on, own):
     """In the original's target; whoever of both comes first does it."""
     moment, target = "before COMMITTED(1)" if published else "after COMMITTING(1, 0)", Target(place, kind)
     with Driver(place, name="rehearsal") as driver:
@@ -261,9 +255,7 @@ class Dead(BaseException):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "table"])
 @pytest.mark.parametrize("moment", ["before COMMITTED(1)", "after COMMITTING(1, 0)"])
-def test_a_fork_that_dies_at_any_step_at_its_targets_loses_and_doubles_nothing(
-    place: Path, kind: str, moment: str, stride: int
-) -> None:
+def test_a_fork_that_dies_at_any_step_at_its_targets_loses_and_doubles_nothing(place, kind, moment, stride):
     with Driver(place, name="rehearsal") as driver:
         rehearsal = driver.start(Target(place, kind, "rehearsed").topology)
         rehearsal.send(WORK[0])
@@ -289,8 +281,8 @@ def test_a_fork_that_dies_at_any_step_at_its_targets_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("adopt", ["copy", 3, ["fork", "copy"], ["move", "fork"]])
-def test_what_adopt_can_not_be_is_refused(place: Path, adopt: Any) -> None:
-    with Driver(place) as driver, pytest.raises(ConfigError, match="adopt"):
+def test_what_adopt_can_not_be_is_refused(driver, adopt):
+    with pytest.raises(ConfigError, match="adopt"):
         driver.start(adopt=adopt)
 
 
@@ -313,19 +305,19 @@ def goes_on(driver: Driver) -> None:
     assert tester.state("count") == words(WORK[:2])
 
 
-def test_a_copy_goes_on_once_its_original_is_gone(moved: Driver, place: Path) -> None:
+def test_a_copy_goes_on_once_its_original_is_gone(moved, place):
     assert f"delete or rename {place / 'original'} first" in refused(moved, None, "move")
     shutil.rmtree(place / "original")
     goes_on(moved)
 
 
-def test_an_original_that_can_not_be_run_as_it_is_keeps_no_copy_back(moved: Driver, place: Path) -> None:
+def test_an_original_that_can_not_be_run_as_it_is_keeps_no_copy_back(moved, place):
     """Damaged, moved on itself, or of another lineage since: whoever starts it is told."""
     max((place / "original" / "transactions").glob("*.json")).write_bytes(b"")
     goes_on(moved)
 
 
-def test_the_same_folder_under_another_name_is_no_second_one(moved: Driver, place: Path) -> None:
+def test_the_same_folder_under_another_name_is_no_second_one(moved, place):
     """A folder may be mounted at two places; links stand for that here."""
     with Driver(place, name="seen") as seen:
         seen.folder.mkdir()
@@ -334,7 +326,7 @@ def test_the_same_folder_under_another_name_is_no_second_one(moved: Driver, plac
         goes_on(seen)
 
 
-def test_going_back_to_a_backup_in_place_needs_no_word(moved: Driver, place: Path) -> None:
+def test_going_back_to_a_backup_in_place_needs_no_word(moved, place):
     with Driver(place, name="original") as driver:
         driver.start().send(WORK[1])
         shutil.rmtree(driver.folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, StatefulBolt, Topology, TopologyBuilder, openState
+from statefx import Topology, TopologyBuilder, openState
 from statefx.coordinator.generation import take_generation
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
@@ -19,6 +19,7 @@ from statefx.state import registry
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.topology.identity import identify, routing
+from tests.bolts import Ignores, WithState
 from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
 from tests.testing.topologies import Driver, lines, word_count, words
 
@@ -29,17 +30,9 @@ WORK = [lines("to be or not to be"), lines("that is the question")]
 Wire = Callable[[Any], Any]
 
 
-class Seen(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Seen(WithState):
     def execute(self, tup, collector):
         self.state.put("rows", self.state.get("rows", 0) + 1)
-
-
-class Idle(BasicBolt):
-    def execute(self, tup, collector):
-        pass
 
 
 def wired(
@@ -51,7 +44,7 @@ def wired(
     declarer = builder.setBolt("seen", Seen(), parallelism)
     for wire in wires:
         wire(declarer)
-    builder.setBolt("idle", Idle()).shuffleGrouping("left").shuffleGrouping("right")  # every stream must be read
+    builder.setBolt("idle", Ignores()).shuffleGrouping("left").shuffleGrouping("right")  # every stream must be read
     return builder.createTopology()
 
 
@@ -74,13 +67,13 @@ def by(kind: str, *fields: str, source: str = "left") -> Wire:
         ([by("global"), by("fields", "k"), by("shuffle")], (("fields", "string"), ("global",), ("shuffle",))),
     ],
 )
-def test_what_decides_where_rows_go(wires: list[Wire], ways: tuple[tuple[str, ...], ...]) -> None:
+def test_what_decides_where_rows_go(wires, ways):
     topology = wired(*wires)
     assert routing(topology, "seen") == ways
     assert identify(topology, "m:C").stateful["seen"].routing == ways
 
 
-def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
+def test_not_null_and_names_of_fields_have_no_part_in_the_hash():
     assert routing(wired(by("fields", "k"), left="k string not null, n int"), "seen") == (("fields", "string"),)
     assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == (("fields", "string"),)
 
@@ -106,14 +99,13 @@ def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
         ),
     ],
 )
-def test_rows_that_would_go_to_other_tasks_are_refused(place: Path, before: Topology, now: Topology, says: str) -> None:
-    with Driver(place) as driver:
-        driver.start(before).send({"left": []})
-        with pytest.raises(CheckpointMismatchError, match=rf"bolt 'seen' gets its rows {says}") as told:
-            driver.start(now)
-        assert told.value.component == "seen"
-        assert (told.value.found, told.value.wanted) == (routing(before, "seen"), routing(now, "seen"))
-        driver.start(before).send({"left": []})
+def test_rows_that_would_go_to_other_tasks_are_refused(driver, before, now, says):
+    driver.start(before).send({"left": []})
+    with pytest.raises(CheckpointMismatchError, match=rf"bolt 'seen' gets its rows {says}") as told:
+        driver.start(now)
+    assert told.value.component == "seen"
+    assert (told.value.found, told.value.wanted) == (routing(before, "seen"), routing(now, "seen"))
+    driver.start(before).send({"left": []})
 
 
 @pytest.mark.parametrize(
@@ -127,10 +119,9 @@ def test_rows_that_would_go_to_other_tasks_are_refused(place: Path, before: Topo
         (wired(by("global"), parallelism=1), wired(by("shuffle"), parallelism=1)),
     ],
 )
-def test_rows_that_go_where_they_went_are_not(place: Path, before: Topology, now: Topology) -> None:
-    with Driver(place) as driver:
-        driver.start(before).send({"left": []})
-        driver.start(now).send({"left": []})
+def test_rows_that_go_where_they_went_are_not(driver, before, now):
+    driver.start(before).send({"left": []})
+    driver.start(now).send({"left": []})
 
 
 USERS = "user string, item string, n int"
@@ -179,9 +170,7 @@ def on(*wires: Wire, left: str = USERS, parallelism: int = 2) -> Topology:
         ),
     ],
 )
-def test_other_fields_of_the_same_types_are_refused(
-    place: Path, before: Topology, now: Topology, was: str, becomes: str
-) -> None:
+def test_other_fields_of_the_same_types_are_refused(place, before, now, was, becomes):
     with Driver(place) as driver:
         driver.start(before).send({"left": []})
         says = (
@@ -206,26 +195,21 @@ def test_other_fields_of_the_same_types_are_refused(
         (on(by("fields", "user"), by("fields", "item")), on(by("fields", "item"))),
         (on(by("fields", "user"), by("fields", "item")), on(by("fields", "item"), by("fields", "user"))),
         (on(by("fields", "user"), by("shuffle")), on(by("shuffle"), by("fields", "user"))),
-        (
-            on(by("fields", "user", "item"), parallelism=1),
-            on(by("fields", "item", "user"), parallelism=1),
-        ),
+        (on(by("fields", "user", "item"), parallelism=1), on(by("fields", "item", "user"), parallelism=1)),
         (on(by("fields", "user", "item"), parallelism=1), on(by("fields", "item"), parallelism=1)),
     ],
 )
-def test_renamed_fields_and_other_inputs_are_not(place: Path, before: Topology, now: Topology) -> None:
-    with Driver(place) as driver:
-        driver.start(before).send({"left": []})
-        driver.start(now).send({"left": []})
+def test_renamed_fields_and_other_inputs_are_not(driver, before, now):
+    driver.start(before).send({"left": []})
+    driver.start(now).send({"left": []})
 
 
-def test_a_renamed_field_is_known_by_its_new_name_from_then_on(place: Path) -> None:
+def test_a_renamed_field_is_known_by_its_new_name_from_then_on(driver):
     customers = "customer string, item string, n int"
-    with Driver(place) as driver:
-        for topology in (on(by("fields", "user")), on(by("fields", "customer"), left=customers)):
-            driver.start(topology).send({"left": []})
-        with pytest.raises(CheckpointMismatchError, match=r"by fields\(item\), .* with fields\(customer\)"):
-            driver.start(on(by("fields", "item"), left=customers))
+    for topology in (on(by("fields", "user")), on(by("fields", "customer"), left=customers)):
+        driver.start(topology).send({"left": []})
+    with pytest.raises(CheckpointMismatchError, match=r"by fields\(item\), .* with fields\(customer\)"):
+        driver.start(on(by("fields", "item"), left=customers))
 
 
 # ---- codecs
@@ -238,17 +222,16 @@ def coded(**options: Any) -> dict[str, Any]:
 JSON = {"codec": CODECS + "Json"}
 
 
-def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        for work in WORK:
-            tester = driver.start(**coded(components={"count": JSON}))
-            tester.send(work)
-        assert tester.state("count") == words(WORK)
-        found = read_state(FolderStorage(driver.folder)).topology.stateful["count"]
-        assert (found.codec, found.encoding) == ("json-1", JSON)
-        with openState(driver.folder, "count") as view:
-            assert list(view.items()) == sorted(words(WORK).items()), "in the codec's order, over all tasks"
-            assert list(view.items("be", "or")) == [("be", 2), ("is", 1), ("not", 1)]
+def test_a_codec_of_the_users_own_keeps_state_through_a_restart(driver, provider):
+    for work in WORK:
+        tester = driver.start(**coded(components={"count": JSON}))
+        tester.send(work)
+    assert tester.state("count") == words(WORK)
+    found = read_state(FolderStorage(driver.folder)).topology.stateful["count"]
+    assert (found.codec, found.encoding) == ("json-1", JSON)
+    with openState(driver.folder, "count") as view:
+        assert list(view.items()) == sorted(words(WORK).items()), "in the codec's order, over all tasks"
+        assert list(view.items("be", "or")) == [("be", 2), ("is", 1), ("not", 1)]
 
 
 @pytest.mark.parametrize(
@@ -264,90 +247,83 @@ def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, pro
         ),
     ],
 )
-def test_another_codec_is_refused(place: Path, before: dict[str, Any], now: dict[str, Any], says: str) -> None:
-    with Driver(place) as driver:
-        driver.start(**coded(**before)).send(WORK[0])
-        with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
-            driver.start(**coded(**now))
-        driver.start(**coded(**before)).send(WORK[1])
+def test_another_codec_is_refused(driver, before, now, says):
+    driver.start(**coded(**before)).send(WORK[0])
+    with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
+        driver.start(**coded(**now))
+    driver.start(**coded(**before)).send(WORK[1])
 
 
 @pytest.mark.parametrize("now", [{"keyClass": "str", "valueClass": "int"}, {"codec": "statefx.state:StandardCodec"}])
-def test_options_that_change_no_bytes_may_come_and_go(place: Path, now: dict[str, Any]) -> None:
-    with Driver(place) as driver:
-        driver.start().send(WORK[0])
-        tester = driver.start(**coded(**now))
-        tester.send(WORK[1])
-        assert tester.state("count") == words(WORK)
+def test_options_that_change_no_bytes_may_come_and_go(driver, now):
+    driver.start().send(WORK[0])
+    tester = driver.start(**coded(**now))
+    tester.send(WORK[1])
+    assert tester.state("count") == words(WORK)
 
 
-def test_the_same_codec_may_be_another_class(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start(**coded(**JSON)).send(WORK[0])
-        tester = driver.start(**coded(codec=CODECS + "JsonMoved"))
-        tester.send(WORK[1])
-        assert tester.state("count") == words(WORK)
+def test_the_same_codec_may_be_another_class(driver):
+    driver.start(**coded(**JSON)).send(WORK[0])
+    tester = driver.start(**coded(codec=CODECS + "JsonMoved"))
+    tester.send(WORK[1])
+    assert tester.state("count") == words(WORK)
 
 
-def test_a_mistake_is_found_before_anything_is_written(place: Path) -> None:
-    with Driver(place) as driver:
-        with pytest.raises(ConfigError, match="'cuont', which is not in the topology; did you mean 'count'"):
-            driver.start(**coded(components={"cuont": JSON}))
-        with pytest.raises(ConfigError, match=r"takes no options, got \['dir'\]; remove"):
-            driver.start(**coded(dir="/tmp", **JSON))
-        assert not driver.folder.exists()
+def test_a_mistake_is_found_before_anything_is_written(driver):
+    with pytest.raises(ConfigError, match="'cuont', which is not in the topology; did you mean 'count'"):
+        driver.start(**coded(components={"cuont": JSON}))
+    with pytest.raises(ConfigError, match=r"takes no options, got \['dir'\]; remove"):
+        driver.start(**coded(dir="/tmp", **JSON))
+    assert not driver.folder.exists()
 
 
-def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        tester = driver.start(**coded(valueClass="str"))
-        with pytest.raises(
-            BoltError, match=r"hook execute.*CodecError: key '(not|be|or|to)': a value of type int, .* is str"
-        ):
-            tester.send(WORK[0])
-        tester = driver.start()
-        assert tester.txid == 0
+def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(driver, provider):
+    tester = driver.start(**coded(valueClass="str"))
+    with pytest.raises(
+        BoltError, match=r"hook execute.*CodecError: key '(not|be|or|to)': a value of type int, .* is str"
+    ):
         tester.send(WORK[0])
-        assert tester.state("count") == words(WORK[:1])
+    tester = driver.start()
+    assert tester.txid == 0
+    tester.send(WORK[0])
+    assert tester.state("count") == words(WORK[:1])
 
 
-def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(place: Path) -> None:
+def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(driver):
     says = r"bolt 'count', task \d, hook open.*Failing can't be made: OSError"
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(**coded(codec=CODECS + "Failing")).send(WORK[0])
 
 
 def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_the_query(
-    place: Path, provider: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    driver, place, provider, monkeypatch
+):
     outages = place / "outages"
     outages.touch()
     monkeypatch.setattr(Registered, "outages", str(outages))
-    with Driver(place, provider) as driver:
-        tester = driver.start(**coded(codec=CODECS + "Registered"))
-        tester.send(WORK[0])
-        outages.write_text("the registry is down\n" * 3)
-        assert tester.send(WORK[0]).progress.attempt in (2, 3), "two tasks may have met the same outage"
-        assert tester.state("count") == words([WORK[0], WORK[0]])
+    tester = driver.start(**coded(codec=CODECS + "Registered"))
+    tester.send(WORK[0])
+    outages.write_text("the registry is down\n" * 3)
+    assert tester.send(WORK[0]).progress.attempt in (2, 3), "two tasks may have met the same outage"
+    assert tester.state("count") == words([WORK[0], WORK[0]])
 
 
 # ---- openState
 
 
-def test_open_state_without_the_codecs_class_says_so_and_takes_one(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start(**coded(**JSON)).send(WORK[0])
-        renamed(driver.folder, CODECS + "Json", "gone:Json")
-        with pytest.raises(ConfigError, match=r"written with codec 'json-1', which can't be loaded here: gone:Json.*"):
-            openState(driver.folder, "count")
-        for codec in (Json(), JsonMoved()):
-            with openState(driver.folder, "count", codec=codec) as view:
-                assert dict(view.items()) == words(WORK[:1])
-                assert view["to"] == 2
-        with pytest.raises(CheckpointMismatchError, match="written with codec 'json-1', this one is 'json-2'"):
-            openState(driver.folder, "count", codec=JsonTwo())
-        with pytest.raises(ConfigError, match=r"codec must be an object of a statefx\.state\.Codec"):
-            openState(driver.folder, "count", codec="tests.testing.codecs:Json")  # type: ignore[arg-type]
+def test_open_state_without_the_codecs_class_says_so_and_takes_one(driver):
+    driver.start(**coded(**JSON)).send(WORK[0])
+    renamed(driver.folder, CODECS + "Json", "gone:Json")
+    with pytest.raises(ConfigError, match=r"written with codec 'json-1', which can't be loaded here: gone:Json.*"):
+        openState(driver.folder, "count")
+    for codec in (Json(), JsonMoved()):
+        with openState(driver.folder, "count", codec=codec) as view:
+            assert dict(view.items()) == words(WORK[:1])
+            assert view["to"] == 2
+    with pytest.raises(CheckpointMismatchError, match="written with codec 'json-1', this one is 'json-2'"):
+        openState(driver.folder, "count", codec=JsonTwo())
+    with pytest.raises(ConfigError, match=r"codec must be an object of a statefx\.state\.Codec"):
+        openState(driver.folder, "count", codec="tests.testing.codecs:Json")
 
 
 def renamed(folder: Path, old: str, new: str) -> None:
@@ -359,24 +335,22 @@ def renamed(folder: Path, old: str, new: str) -> None:
     )
 
 
-def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start(**coded(codec=CODECS + "Backwards")).send(WORK[0])
-        with openState(driver.folder, "count") as view:
-            assert list(view) == ["to", "or", "not", "be"]
-            assert [key for key, _ in view.items("or", "be")] == ["or", "not"]
+def test_open_state_goes_in_the_order_of_the_codec(driver):
+    driver.start(**coded(codec=CODECS + "Backwards")).send(WORK[0])
+    with openState(driver.folder, "count") as view:
+        assert list(view) == ["to", "or", "not", "be"]
+        assert [key for key, _ in view.items("or", "be")] == ["or", "not"]
 
 
-def test_open_state_of_serializers(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(**coded(keySerializerClass=CODECS + "Pickled", valueSerializerClass=CODECS + "Pickled"))
-        tester.send(WORK[0])
-        with openState(driver.folder, "count") as view:
-            assert dict(view.items()) == words(WORK[:1])
+def test_open_state_of_serializers(driver):
+    tester = driver.start(**coded(keySerializerClass=CODECS + "Pickled", valueSerializerClass=CODECS + "Pickled"))
+    tester.send(WORK[0])
+    with openState(driver.folder, "count") as view:
+        assert dict(view.items()) == words(WORK[:1])
 
 
 @pytest.mark.slow
-def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -> None:
+def test_a_word_count_is_the_same_by_any_encoding(place, tmp_path):
     for n, options in enumerate(({}, JSON, {"valueSerializerClass": CODECS + "Pickled"}, {"keyClass": "str"})):
         with TopologyTester(word_count(), place / str(n), {OPTIONS: options}) as tester:
             for work in WORK:
@@ -384,16 +358,15 @@ def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -
             assert tester.state("count") == words(WORK)
 
 
-def test_a_restart_that_fits_looks_up_no_name_of_a_provider(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_that_fits_looks_up_no_name_of_a_provider(driver, monkeypatch):
     """Names are for messages; to look one up reads a file of every package that is installed."""
 
     def looked_up(**group: str) -> None:
         raise AssertionError(f"looked up {group}")
 
-    with Driver(place) as driver:
-        driver.start(word_count()).run(WORK[:1])
-        registry.resolve.cache_clear()
-        monkeypatch.setattr(registry, "entry_points", looked_up)
-        tester = driver.start(word_count())
-        tester.run(WORK)
-        assert tester.state("count") == words(WORK)
+    driver.start(word_count()).run(WORK[:1])
+    registry.resolve.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", looked_up)
+    tester = driver.start(word_count())
+    tester.run(WORK)
+    assert tester.state("count") == words(WORK)

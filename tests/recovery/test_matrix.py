@@ -1,22 +1,26 @@
 """A crash at every durable step, restarts, and the end: the run without failure, key by key."""
 
+import random
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import FrozenInstanceError, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from statefx import FailedException, TopologyBuilder, committedFiles, transactions
+from statefx.coordinator.entries import FOLDER
 from statefx.coordinator.state import SnapshotPolicy
-from statefx.testing import Crash, Limits, TopologyTester
+from statefx.errors import AttemptsExhaustedError, CheckpointError, CheckpointFormatError, ConfigError
+from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import CrashPoint, crashes
 from statefx.testing.faults import Fault, HooksFail, JobFails
 from statefx.testing.steps import DurableSteps
-from tests.testing.living import Zombie
-from tests.testing.topologies import Driver, lines, totals, words
-
-pytestmark = pytest.mark.slow
+from tests.testing.living import LivingTester, Zombie, lose_run
+from tests.testing.topologies import SMALL, Count, Driver, Lines, archived, lines, totals, words
 
 TRANSACTIONS = [lines("to be or not to be", "that is"), lines(), lines("the question", "to be")]
 LIMITS = Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), fold_after=6, sweep_every=1, min_age_secs=0.0)
@@ -28,8 +32,6 @@ FAULTS = (JobFails(), JobFails(), HooksFail())
 
 
 class Runs:
-    """Runs `TRANSACTIONS` with crashes on checkpoints below `place`."""
-
     def __init__(self, place: Path, provider: str, limits: Limits | None, faults: tuple[Fault, ...] = ()) -> None:
         self.place = place
         self.provider = provider
@@ -82,7 +84,6 @@ class Runs:
 
 
 def check(tester: TopologyTester, journal: list[tuple[Any, ...]], txid: int) -> None:
-    """Compare with what the first transactions come to."""
     assert tester.txid == txid
     counts = words(TRANSACTIONS[:txid])
     assert tester.state("count") == counts
@@ -109,7 +110,8 @@ def check_hooks(journal: list[tuple[Any, ...]], txid: int = len(TRANSACTIONS)) -
         assert (of, *attempts) not in rolled_back, "an attempt was rolled back and committed"
 
 
-def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: str) -> None:
+@pytest.mark.slow
+def test_a_crash_at_any_step_loses_and_doubles_nothing(place, provider):
     moments = Runs(place, provider, None).crash()
     for step in (
         "LINEAGE", "GENERATION(1)", "fence 1", "PREPARING(1, 0)", "prepare count/1 for 2", "prepare total/0 for 3",
@@ -118,37 +120,41 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: st
         assert {f"before {step}", f"after {step}"} <= moments
 
 
-def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place: Path) -> None:
+@pytest.mark.slow
+def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place):
     moments = Runs(place, "memory", LIMITS).crash()
     assert {"before snapshot count/0", "after CHECKPOINT", "after delete count/1"} <= moments
 
 
-def test_a_crash_at_any_step_with_merges_and_sweeps(place: Path, provider: str) -> None:
+@pytest.mark.slow
+def test_a_crash_at_any_step_with_merges_and_sweeps(place, provider):
     moments = Runs(place, provider, MERGING).crash()
     assert {"after delete count/0", "after delete total/0"} <= moments
     assert "before snapshot count/0" not in moments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [LIMITS, MERGING], ids=["snapshots", "merges"])
-def test_a_crash_at_any_step_of_a_run_with_failures(place: Path, limits: Limits, stride: int) -> None:
+def test_a_crash_at_any_step_of_a_run_with_failures(place, limits, stride):
     moments = Runs(place, "memory", limits, FAULTS).crash(every=stride)
     assert {"before ROLLED_BACK(1, 0)", "before ROLLED_BACK(1, 1)", "before ROLLED_BACK(3, 0)"} <= moments
 
 
-def test_a_crash_during_the_recovery_from_a_crash(place: Path, provider: str) -> None:
+@pytest.mark.slow
+def test_a_crash_during_the_recovery_from_a_crash(place, provider):
     limits = replace(LIMITS, files_max=1, versions_kept=0)
     assert Runs(place, provider, limits).crash_again(every=17) > 30
 
 
-def test_a_crash_in_the_recovery_is_a_crash_of_the_recovery(place: Path) -> None:
+@pytest.mark.slow
+def test_a_crash_in_the_recovery_is_a_crash_of_the_recovery(driver, place):
     """The samples above do reach what they are for."""
-    with Driver(place) as driver:
-        with pytest.raises(Crash):
-            driver.start(totals(), crash_at=_moment(place, "after COMMITTING(1, 0)")).run(TRANSACTIONS)
-        recovered = driver.start(totals())
-        assert recovered.recoveries == [{"txid": 1, "rolled": "forward"}]
-        assert recovered.txid == 1
-        assert driver.journal == [("commit", 1, 0, 1)]
+    with pytest.raises(Crash):
+        driver.start(totals(), crash_at=_moment(place, "after COMMITTING(1, 0)")).run(TRANSACTIONS)
+    recovered = driver.start(totals())
+    assert recovered.recoveries == [{"txid": 1, "rolled": "forward"}]
+    assert recovered.txid == 1
+    assert driver.journal == [("commit", 1, 0, 1)]
 
 
 def _moment(place: Path, moment: str) -> int:
@@ -156,3 +162,275 @@ def _moment(place: Path, moment: str) -> int:
         tester: TopologyTester = driver.start(totals())
         tester.run(TRANSACTIONS)
         return tester.steps.index(moment) + 1
+
+
+# ---- `transactions` lists what the log tells, after a crash at any step and beside a driver at work.
+
+
+WORK = [lines("to be or", "not to be"), lines("that is")]
+
+
+def names(folder: Path) -> list[tuple[int, int, str]]:
+    return [(each.txid, each.attempt, each.state) for each in transactions(folder)]
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_step_leaves_what_a_list_tells(driver, place):
+    seen, topology = set(), archived(place / "out")
+    (place / "out").mkdir()
+
+    def life(steps: DurableSteps | None = None, cache: Path = place / "cache") -> None:
+        with driver.start(topology, steps=steps, limits=SMALL, cache=cache) as tester:
+            tester.run(WORK)
+
+    for point in crashes(place, life):
+        left = []
+        with suppress(CheckpointError):
+            left = transactions(driver.folder)
+        life(cache=point.cache)
+        check_listed(left, transactions(driver.folder), seen)
+    assert seen == {"PREPARING", "COMMITTING", "COMMITTED"}
+
+
+def check_listed(left: list[Any], found: list[Any], seen: set[str]) -> None:
+    """What a crash has left is told as it was, but for the last one, which the next driver has ended."""
+    assert [each.txid for each in found if each.state == "COMMITTED"] == [1, 2]
+    assert found[: len(left[:-1])] == left[:-1]
+    for before, after in zip(left[-1:], found[len(left[:-1]) :], strict=False):
+        seen.add(before.state)
+        ends = {"PREPARING": "ROLLED_BACK", "COMMITTING": "COMMITTED"}
+        assert after.state == ends.get(before.state, before.state)
+        assert (after.txid, after.attempt, after.generation) == (before.txid, before.attempt, 1)
+        assert (after.reason == "found under way at start") == (before.state == "PREPARING")
+
+
+def test_rows_bytes_times_and_reasons(driver, place):
+    (place / "out").mkdir()
+    tester = driver.start(archived(place / "out"))
+    tester.send(WORK[0], JobFails(reason="the executor is lost"))
+    tester.send(lines())
+    failed, first, empty = transactions(driver.folder)
+    assert (failed.state, failed.attempt, failed.committing_ms, failed.input_rows) == ("ROLLED_BACK", 0, None, 0)
+    assert "the executor is lost" in failed.reason
+    assert (first.state, first.attempt, first.input_rows, first.output_rows, first.reason) == ("COMMITTED", 1, 2, 6, "")
+    assert first.sinks["out"]["rows"] == 6
+    assert first.sinks["out"]["bytes"] == sum(Path(file).stat().st_size for file in committedFiles(place / "out"))
+    assert empty.sinks == {"out": {"rows": 0, "bytes": 0}}
+    assert first.state_bytes > 0
+    assert first.prepared_ms <= first.committing_ms <= first.ended_ms
+    assert first.secs == (first.ended_ms - first.prepared_ms) / 1000
+    with pytest.raises(FrozenInstanceError):
+        first.state = "lost"
+
+
+def test_one_line_says_what_a_transaction_is(driver, place):
+    (place / "out").mkdir()
+    driver.start(archived(place / "out")).send(WORK[0], JobFails(reason="the executor is lost"))
+    shown = list(map(repr, transactions(driver.folder)))
+    assert shown[0].startswith("<Transaction 1, attempt 0, generation 1: ROLLED_BACK 20")
+    assert "the executor is lost" in shown[0]
+    assert shown[1].endswith("Z, 2 rows in, 6 out, 6 to out>")
+
+
+def test_beside_a_driver_at_work_it_shows_each_state_and_changes_nothing(driver):
+    found: list[Any] = []
+    tester = driver.start(totals())
+    for moment in ("after PREPARING(1, 0)", "after COMMITTING(1, 0)"):
+        tester.when(moment, lambda: found.append((files(driver.folder), names(driver.folder))))
+        tester.when(moment, lambda: found.append((files(driver.folder), names(driver.folder))))
+    tester.run(WORK)
+    assert names(driver.folder)[-1] == (2, 0, "COMMITTED")
+    assert [listed for _, listed in found[::2]] == [[(1, 0, "PREPARING")], [(1, 0, "COMMITTING")]]
+    assert found[::2] == found[1::2]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+def test_a_commit_that_is_stuck_is_listed_as_decided(driver):
+    tester = driver.start(totals())
+    seen: list[Any] = []
+    tester.when("pause", lambda: seen.append(names(driver.folder)))
+    tester.send(WORK[0], HooksFail())
+    assert seen == [[(1, 0, "COMMITTING")]]
+
+
+@pytest.mark.parametrize("what", ["nothing", "an empty folder"])
+def test_without_a_checkpoint_there_is_the_error_of_open_state(place, what):
+    if what != "nothing":
+        (place / "checkpoint").mkdir()
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*: has a topology been submitted there\?"):
+        transactions(place / "checkpoint")
+
+
+def test_another_folder_a_newer_release_and_a_damaged_log_are_told(driver, place):
+    (place / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
+        transactions(place)
+    with pytest.raises(ConfigError, match="it must be a folder"):
+        transactions("hdfs://host/checkpoint")
+    driver.start().send(WORK[0])
+    record = next((driver.folder / FOLDER).glob("*2.json"))
+    text = record.read_text()
+    record.write_text(text[:-9])
+    with pytest.raises(Exception, match="Restore this file"):
+        transactions(driver.folder)
+    record.write_text(text)
+    (driver.folder / "format").write_text('{"format": 3}')
+    with pytest.raises(CheckpointFormatError, match="open it with the release that wrote it"):
+        transactions(driver.folder)
+
+
+def test_a_bolt_that_refuses_is_the_reason(place):
+    class Refusing(Count):
+        refusals = [FailedException("the price feed is stale")]
+
+        def execute(self, tup, collector):
+            if self.refusals:
+                raise self.refusals.pop()
+
+    builder = TopologyBuilder("refusing")
+    builder.setStream("lines", rows("word string"))
+    builder.setBolt("count", Refusing()).globalGrouping("lines")
+    with TopologyTester(builder.createTopology(), place / "checkpoint") as tester:
+        tester.send(lines("a"))
+    assert "the price feed is stale" in transactions(place / "checkpoint")[0].reason
+
+
+# ---- What befalls runs and their slots: nothing is lost, nothing doubled, and nothing of a dead attempt shows.
+
+
+FAULTS_WORK = [
+    lines("to be or not to be", "that is the question"),
+    lines("to sleep", "to dream"),
+    lines(),
+    lines("no more"),
+]
+
+TASKS = [("count", 0), ("count", 1), ("total", 0)]
+
+
+def faults_check(tester: TopologyTester, works: list[Lines]) -> None:
+    assert tester.state("count") == words(works)
+    assert tester.state("total")["total"] == sum(words(works).values())
+
+
+@pytest.mark.parametrize("fault", [JobFails(), HooksFail()], ids=repr)
+def test_a_run_that_is_lost_in_an_attempt_costs_it_and_later_costs_nothing(driver, fault):
+    attempt = int(isinstance(fault, JobFails))
+    tester = driver.start(totals())
+    for n, work in enumerate(FAULTS_WORK):
+        sent = tester.send(work, *([fault] if n in (0, 1) else []))
+        faults_check(tester, FAULTS_WORK[: n + 1])
+        emitted = sent.emitted("count")
+        assert len(emitted) == len(set(emitted)) == sum(words([work]).values())
+    assert sorted({entry[1:3] for entry in driver.journal if entry[0] == "commit"}) == [
+        (1, attempt), (2, attempt), (3, 0), (4, 0)
+    ]  # fmt: skip
+    tester.wake()
+    assert driver.start(totals()).state("count") == words(FAULTS_WORK)
+
+
+def moments(place: Path) -> list[str]:
+    """Return the moments of the second transaction."""
+    with Driver(place, name="rehearsal") as driver:
+        tester = driver.start(totals())
+        tester.send(FAULTS_WORK[0])
+        passed = len(tester.steps)
+        tester.send(FAULTS_WORK[1])
+        return tester.steps[passed:]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_lost_at_any_moment(place, provider):
+    found = moments(place)
+    assert {"before PREPARING(2, 0)", "after prepare total/0 for 2", "before commit hooks total/0 for 2"} <= {*found}
+    for number, moment in enumerate(found):
+        with Driver(place, provider, f"run-{number}") as driver:
+            tester = driver.start(totals())
+            tester.send(FAULTS_WORK[0])
+            lose_run(tester, moment)
+            sent = tester.send(FAULTS_WORK[1])
+            assert sent.progress.attempt == (" prepare " in moment), moment
+            tester.send(FAULTS_WORK[3])
+            tester.wake()
+            faults_check(driver.start(totals()), [*FAULTS_WORK[:2], FAULTS_WORK[3]])
+
+
+def zombies() -> Iterator[tuple[str, str, int]]:
+    for component, task in TASKS:
+        for when in ("before", "after"):
+            yield f"{when} prepare {component}/{task} for 2", component, task
+    yield "before commit hooks total/0 for 2", "total", 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "later",
+    ["before prepare count/0 for 2", "after COMMITTED(2)", "before prepare total/0 for 3", "after COMMITTED(3)"],
+)
+def test_a_zombie_that_goes_on_later_changes_nothing(place, provider, later):
+    """It prepares beside the attempts that follow, under a token that nobody names, and in their caches."""
+    for number, (moment, component, task) in enumerate(zombies()):
+        decided = "hooks" in moment
+        if decided and later.endswith("for 2"):
+            continue
+        with Driver(place, provider, f"run-{number}") as driver:
+            tester = driver.start(totals(), limits=SMALL)
+            tester.send(FAULTS_WORK[0])
+            zombie = Zombie(tester, moment, component, task)
+            # Not in the attempt that it is of: its own slots go on for a while as well.
+            since = "before COMMITTED(2)" if decided else "after PREPARING(2, 1)"
+            tester.when(since, lambda tester=tester, zombie=zombie: tester.when(later, zombie.go_on))
+            for n in (1, 2, 3):
+                sent = tester.send(FAULTS_WORK[n])
+                assert sent.progress.attempt == (n == 1 and not decided)
+                faults_check(tester, FAULTS_WORK[: n + 1])
+            assert zombie.slot.ended
+            prepares = [n for n, step in enumerate(tester.steps) if step == f"after prepare {component}/{task} for 2"]
+            assert len(prepares) == (1 if decided else 2)
+            restarted = driver.start(totals(), limits=SMALL)
+            restarted.send(FAULTS_WORK[0])
+            faults_check(restarted, [*FAULTS_WORK, FAULTS_WORK[0]])
+
+
+def test_a_zombie_of_an_older_generation_changes_nothing(driver, provider):
+    driver.config["topology.transaction.attempts.max"] = 1
+    old = driver.start(totals())
+    old.send(FAULTS_WORK[0])
+    first = Zombie(old, "before prepare count/1 for 2", "count", 1)
+    with pytest.raises(AttemptsExhaustedError, match="silence"):
+        old.send(FAULTS_WORK[1])
+    new = driver.start(totals())
+    new.send(FAULTS_WORK[1])
+    first.go_on()
+    assert old.steps[-1] == "after prepare count/1 for 2"
+    new.send(FAULTS_WORK[3])
+    assert new.state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
+    assert new.sweep() == 0, "too young"
+    new.advance(3600)
+    assert new.sweep() > 0
+    assert driver.start(totals()).state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))])
+def test_any_faults_in_any_order(driver, provider, seed):
+    """Slots are lost and freeze anywhere, with a sweep and a snapshot in every transaction."""
+    chance = random.Random(seed)
+    driver.config["topology.transaction.attempts.max"] = 1000
+    limits = replace(SMALL, pauses=10_000)
+    done: list[Lines] = []
+    for life in range(3):
+        with LivingTester(
+            totals(), driver.folder, driver.config, seed=seed + life, breaks=True, cache=driver.cache, limits=limits
+        ) as tester:
+            for _ in range(4):
+                work = lines(*(" ".join(chance.choices("abcdefgh", k=5)) for _ in range(chance.randrange(4))))
+                tester.send(work, *chance.sample([JobFails(), HooksFail()], chance.randrange(3)))
+                done.append(work)
+                faults_check(tester, done)
+            tester.wake()
+            faults_check(tester, done)
+    assert tester.txid == 12

@@ -19,10 +19,9 @@ from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import crashes
 from tests.sinks.durable_steps import fast, folder_and_database_steps
 from tests.testing.living import Zombie, lose_run
-from tests.testing.places import place
 from tests.testing.topologies import Count, Split
 
-__all__ = ["fast", "place"]
+__all__ = ["fast"]
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -219,8 +218,6 @@ def test_what_an_attempt_wrote_that_was_rolled_back_is_never_published(place, fr
 
 
 class Broken:
-    """Takes one sink out of order while it is asked to."""
-
     def __init__(self, places, monkeypatch, name):
         self.places, self.name, self.tries = places, name, 0
         self.patch = monkeypatch

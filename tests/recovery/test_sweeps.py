@@ -1,19 +1,32 @@
 """Sweeps beside transactions: when they look, what they read, what they may delete."""
 
+import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from freezegun import freeze_time
 
+from statefx import TopologyBuilder, committedFiles, openState, transactions
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator import janitor
 from statefx.coordinator import janitor as janitor_module
 from statefx.coordinator.janitor import OwnThread
+from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.state import SnapshotPolicy
+from statefx.errors import LogOutcomeUnknownError
+from statefx.state.changelog import reading
+from statefx.state.changelog.artefacts import Artefact
+from statefx.storage import FolderStorage, Storage
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails
-from tests.testing.living import Zombie, left_behind, lose_run
-from tests.testing.topologies import Driver, lines, totals, words
+from tests.bolts import Tally
+from tests.testing.living import LivingTester, Zombie, left_behind, lose_run
+from tests.testing.topologies import Driver, archived, lines, totals, word_count, words
 
 EAGER = Limits(
     SnapshotPolicy(min_bytes=1, ratio=0, share=1),
@@ -67,9 +80,7 @@ def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [EAGER, MERGING], ids=["snapshots", "merges"])
-def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(
-    place: Path, limits: Limits, stride: int
-) -> None:
+def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(place, limits, stride):
     """It lists at one moment, and reads the log and deletes at a later one, as a thread of its own may."""
     found = moments(place, limits)
     assert any("snapshot" in moment for moment in found) == (limits is EAGER)
@@ -90,44 +101,42 @@ def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(
     assert swept > 100 // stride, "the sweeps had something to do"
 
 
-def test_one_reading_of_the_log_serves_all_namespaces(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_reading_of_the_log_serves_all_namespaces(driver, place, monkeypatch):
     read: list[str] = []
     original = janitor_module.check_newest
-    with Driver(place) as driver:
-        tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
-        lose_run(tester, "after prepare count/0 for 1")
-        tester.send(lines("a b c d"))
-        tester.wake()
-        listing = tester._janitor.provider.artefacts
+    tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
+    lose_run(tester, "after prepare count/0 for 1")
+    tester.send(lines("a b c d"))
+    tester.wake()
+    listing = tester._janitor.provider.artefacts
 
-        def listed(*place: object) -> object:
-            read.append("listing")
-            return listing(*place)  # type: ignore[arg-type]
+    def listed(*place: object) -> object:
+        read.append("listing")
+        return listing(*place)
 
-        def newest(*given: object) -> object:
-            read.append("log")
-            return original(*given)  # type: ignore[arg-type]
+    def newest(*given: object) -> object:
+        read.append("log")
+        return original(*given)
 
-        monkeypatch.setattr(tester._janitor.provider, "artefacts", listed)
-        monkeypatch.setattr(janitor_module, "check_newest", newest)
-        assert tester.sweep() == left_behind(tester) > 0
-        assert read == ["listing"] * 3 + ["log"]
-
-
-def test_a_zombie_that_prepares_between_listing_and_log_is_left_to_the_next_sweep(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(totals(), limits=EAGER)
-        zombie = Zombie(tester, "before prepare total/0 for 1", "total")
-        tester.send(lines("a b c d"))
-        found = tester._janitor.look()
-        zombie.go_on()
-        before = set(driver.folder.rglob("*.changelog"))
-        tester._janitor.delete(found)
-        assert len(before - set(driver.folder.rglob("*.changelog"))) == 2, "those of count; the zombie's is kept"
-        assert tester.sweep() == 1
+    monkeypatch.setattr(tester._janitor.provider, "artefacts", listed)
+    monkeypatch.setattr(janitor_module, "check_newest", newest)
+    assert tester.sweep() == left_behind(tester) > 0
+    assert read == ["listing"] * 3 + ["log"]
 
 
-def test_a_sweep_runs_beside_what_it_was_started_by() -> None:
+def test_a_zombie_that_prepares_between_listing_and_log_is_left_to_the_next_sweep(driver):
+    tester = driver.start(totals(), limits=EAGER)
+    zombie = Zombie(tester, "before prepare total/0 for 1", "total")
+    tester.send(lines("a b c d"))
+    found = tester._janitor.look()
+    zombie.go_on()
+    before = set(driver.folder.rglob("*.changelog"))
+    tester._janitor.delete(found)
+    assert len(before - set(driver.folder.rglob("*.changelog"))) == 2, "those of count; the zombie's is kept"
+    assert tester.sweep() == 1
+
+
+def test_a_sweep_runs_beside_what_it_was_started_by():
     going, ended = threading.Event(), threading.Event()
     done: list[str] = []
 
@@ -149,7 +158,7 @@ def test_a_sweep_runs_beside_what_it_was_started_by() -> None:
     assert len(done) == 2
 
 
-def test_a_sweep_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sweep_that_fails_ends_nothing(caplog):
     def fail() -> None:
         raise ValueError("of the file system")
 
@@ -159,29 +168,314 @@ def test_a_sweep_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> No
     assert "state was not swept" in caplog.text
 
 
-def test_a_query_ends_after_the_sweep_that_it_started(place: Path) -> None:
+def test_a_query_ends_after_the_sweep_that_it_started(driver, place):
     """Who has stopped it may delete the folder, which fails while files go in it."""
     going, ended = threading.Event(), threading.Event()
-    with Driver(place) as driver:
-        tester = driver.start(limits=Limits(min_age_secs=0.0))
-        tester.send(lines("a b c d"), JobFails())
-        janitor = replace(tester._janitor, run=OwnThread(), every=1)
-        listing = janitor.provider.artefacts
+    tester = driver.start(limits=Limits(min_age_secs=0.0))
+    tester.send(lines("a b c d"), JobFails())
+    janitor = replace(tester._janitor, run=OwnThread(), every=1)
+    listing = janitor.provider.artefacts
 
-        def slow(*place: object) -> object:
-            going.wait(30)
-            return listing(*place)  # type: ignore[arg-type]
+    def slow(*place: object) -> object:
+        going.wait(30)
+        return listing(*place)
 
-        def close() -> None:
-            janitor.close()
-            ended.set()
+    def close() -> None:
+        janitor.close()
+        ended.set()
 
-        janitor.provider.artefacts = slow  # type: ignore[method-assign,assignment]
-        janitor.committed(1)
-        closing = threading.Thread(target=close)
-        closing.start()
-        assert not ended.is_set()
-        going.set()
-        closing.join(30)
-        assert ended.is_set()
-        assert tester.sweep() == 0, "it has been done"
+    janitor.provider.artefacts = slow
+    janitor.committed(1)
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert not ended.is_set()
+    going.set()
+    closing.join(30)
+    assert ended.is_set()
+    assert tester.sweep() == 0, "it has been done"
+
+
+# ---- Clocks that jump: files in use are swept as if they were old, and times run back.
+
+
+WORK = [lines("to be or", "not to be"), lines("that is to be")]
+TIMES = {"be": 3, "is": 1, "not": 1, "or": 1, "that": 1, "to": 3}
+COUNTS = [(word, count) for word, times in TIMES.items() for count in range(1, times + 1)]
+
+
+def published(out: Path) -> list[tuple[str, int]]:
+    rows = [json.loads(row) for file in committedFiles(out) for row in Path(file).read_text("utf-8").splitlines()]
+    return sorted((row["word"], row["count"]) for row in rows)
+
+
+@pytest.fixture
+def jump(monkeypatch, place):
+    """At the next call of `call` that gives a name with `text` in it, a sweep sees a clock that is two hours ahead."""
+    swept = []
+
+    def at(call: str, text: str) -> list[int]:
+        original = getattr(os, call)
+
+        def jumping(source: str, target: str) -> None:
+            if text in target and not swept:
+                with freeze_time(datetime.now(UTC) + timedelta(hours=2)):
+                    swept.append(
+                        sum(FolderStorage(place / each).discard_unfinished("") for each in ("checkpoint", "out"))
+                    )
+            original(source, target)
+
+        monkeypatch.setattr(os, call, jumping)
+        return swept
+
+    return at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "name"), [("/state/count/", "StateError: "), ("/out/part-", "FileNotFoundError: ")], ids=["state", "sink"]
+)
+def test_a_task_s_file_that_is_swept_while_it_is_written_is_written_again_by_the_next_attempt(
+    driver, place, jump, text, name
+):
+    (place / "out").mkdir()
+    tester = driver.start(archived(place / "out"))
+    swept = jump("rename", text)
+    for work in WORK:
+        tester.send(work)
+    failed, *others = transactions(driver.folder)
+    assert swept[0] >= 1
+    assert (failed.state, failed.attempt, [each.state for each in others]) == ("ROLLED_BACK", 0, ["COMMITTED"] * 2)
+    assert name in failed.reason
+    assert "was deleted while it was" in failed.reason
+    assert published(place / "out") == COUNTS
+
+
+def test_a_manifest_that_is_swept_while_it_is_written_is_written_again(driver, place, jump):
+    (place / "out").mkdir()
+    tester = driver.start(archived(place / "out"))
+    swept = jump("link", "/_spark_metadata/1")
+    for work in WORK:
+        tester.send(work)
+    assert swept == [1]
+    assert published(place / "out") == COUNTS
+
+
+@pytest.mark.parametrize("record", range(3, 9))
+def test_a_record_that_is_swept_while_it_is_written_ends_the_driver_and_the_next_one_goes_on(
+    driver, place, jump, record
+):
+    (place / "out").mkdir()
+    swept = jump("link", f"/transactions/{record:020}")
+    with pytest.raises(LogOutcomeUnknownError, match="may or may not have been appended"):
+        driver.start(archived(place / "out")).run(WORK)
+    driver.start(archived(place / "out")).run(WORK)
+    assert swept == [1]
+    assert published(place / "out") == COUNTS
+
+
+def test_a_clock_that_is_set_back_gives_a_transaction_less_than_no_time(driver, place):
+    (place / "out").mkdir()
+
+    def set_back():
+        tester._began -= 3600
+
+    tester = driver.start(archived(place / "out"), now=datetime(2000, 1, 1, tzinfo=UTC))
+    tester.when("after PREPARING(1, 0)", set_back)
+    for work in WORK:
+        tester.send(work)
+    back, after = transactions(driver.folder)
+    assert (back.state, back.secs) == ("COMMITTED", -3600)
+    assert (after.state, after.secs) == ("COMMITTED", 0)
+    assert "COMMITTED 1999-12-31 23:00" in repr(back)
+    assert published(place / "out") == COUNTS
+
+
+# ---- Snapshots, folds and sweeps: what is kept, and what a restart has to read, stay bounded.
+
+
+LIMITS = Limits(
+    SnapshotPolicy(min_bytes=1500, ratio=0),
+    fold_after=20,
+    sweep_every=5,
+    min_age_secs=0.0,
+    files_max=2,
+    versions_kept=10,
+)
+TRANSACTIONS = 100
+NEVER = replace(LIMITS, snapshots=SnapshotPolicy())
+"""What the transactions of these tests change is little: no snapshot is due because of it, however many there are."""
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    original = reading.read
+
+    def reading_it(storage: Storage, artefact: Artefact) -> object:
+        found.append(artefact.name)
+        return original(storage, artefact)
+
+    monkeypatch.setattr(reading, "read", reading_it)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limits", "provider"), [(LIMITS, "memory"), (NEVER, "rocksdb")], ids=["snapshots", "merges"])
+def test_over_100_transactions_files_and_replay_stay_bounded(driver, place, provider, limits, read):
+    work = [lines(f"word-{n % 10} all") for n in range(TRANSACTIONS)]
+    tester = driver.start(totals(), limits=limits)
+    most = {"state": 0, "transactions": 0}
+    for n, each in enumerate(work):
+        if n % 20 == 13:
+            zombie = Zombie(tester, f"before prepare count/1 for {n + 1}", "count", 1)
+        tester.send(each, *([JobFails()] if n % 20 == 3 else []))
+        if n % 20 == 17:
+            zombie.go_on()
+        for folder, before in most.items():
+            files = sum(1 for path in (driver.folder / folder).rglob("*") if path.is_file())
+            most[folder] = max(before, files)
+    assert most["transactions"] <= 20 + 3, "records since the last fold; LINEAGE and GENERATION; `folded` (rule 3.4)"
+    assert most["state"] <= 3 * (2 * 12 + 10 + 5 + 5), (
+        "two snapshots, what is kept, what no sweep has seen, what failed"
+    )
+    read.clear()
+    fresh = driver.start(totals(), cache=place / "fresh", limits=limits)
+    fresh.send(lines())
+    assert len(read) <= 3 * (1 + 11), "one snapshot and what came after it, for each of three tasks"
+    assert any(path.endswith(".snapshot") for path in read) == (limits is LIMITS)
+    assert fresh.state("count") == words(work)
+    assert fresh.txid == TRANSACTIONS + 1
+    bytes_kept = sum(path.stat().st_size for path in driver.folder.rglob("*") if path.is_file())
+    assert bytes_kept < 200_000
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_at_twenty_transactions_a_second_files_bytes_and_sweeps_stay_bounded(place, provider, monkeypatch):
+    """Tasks that live make a file each in a transaction, and none may go for a minute."""
+    transactions, rate, keys, tasks = 3000, 20, 1000, 2
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), sync(file)))
+    sweeps, sweep = [], janitor.Janitor.sweep
+    monkeypatch.setattr(janitor.Janitor, "sweep", lambda self: (sweeps.append(self), sweep(self))[1])
+    builder = TopologyBuilder("fast")
+    numbers = [[(n % keys,) for n in range(4 * transactions)]]
+    builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=4))
+    builder.setBolt("count", Tally("number"), parallelism=tasks).fieldsGrouping("numbers", "number")
+    config = {"topology.state.provider": provider}
+    with LivingTester(builder.createTopology(), place / "checkpoint", config, seed=1, freshObjects=False) as tester:
+        seen: set[str] = set()
+        written = []
+        for _ in range(transactions // 50):
+            synced.clear()
+            for _ in range(50):
+                tester.emit()
+            tester.advance(50 / rate)
+            found = {path: path.stat().st_size for path in (place / "checkpoint").rglob("*") if path.is_file()}
+            state = {str(path): size for path, size in found.items() if "state" in path.parts}
+            written.append(sum(size for path, size in state.items() if path not in seen) / 50 / tasks)
+            seen = set(state)
+            assert len(synced) <= 50 * (2 * tasks + 2 * 2) + 10, "a file and its folder: each task's, and two records"
+            young = janitor.MIN_AGE_SECS * (1 + janitor.PAUSE_SHARE) * rate
+            assert len(state) <= tasks * (young + janitor.VERSIONS_KEPT + 100), "those of a minute and a quarter"
+            assert len(found) - len(state) <= RECORDS_BEFORE_CHECKPOINT + 6
+        assert tester.txid == transactions
+        assert len(sweeps) <= transactions / rate / (janitor.MIN_AGE_SECS * janitor.PAUSE_SHARE) + 1
+        assert max(written) < 5000, "of a task in a transaction that changes two keys of a thousand"
+        assert tester.state("count") == dict.fromkeys(range(keys), 4 * transactions // keys)
+
+
+def test_a_sweep_keeps_what_is_young(driver):
+    tester = driver.start(limits=Limits(min_age_secs=60.0))
+    lose_run(tester, "after prepare count/0 for 1")
+    tester.send(lines("a b c"))
+    tester.wake()
+    tester.send(lines("a"))
+    assert tester.sweep() == 0
+    tester.advance(59)
+    assert tester.sweep() == 0
+    tester.advance(2)
+    assert tester.sweep() == left_behind(tester) > 0
+    assert tester.sweep() == 0
+    assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
+
+
+def test_runs_shorter_than_the_time_between_two_sweeps_are_swept_too(driver):
+    limits = Limits(sweep_every=5, min_age_secs=0.0)
+    first = driver.start(limits=limits)
+    lose_run(first, "after prepare count/0 for 1")
+    first.send(lines("a b c"))
+    first.wake()
+    left = set((driver.folder / "state").rglob("*.changelog"))
+    for _ in range(2):
+        tester = driver.start(limits=limits)
+        tester.send(lines("a"))
+        tester.send(lines("b"))
+    kept = set((driver.folder / "state").rglob("*.changelog"))
+    assert len(left - kept) == left_behind(first) > 0
+
+
+def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(driver, place):
+    tester = driver.start(limits=Limits(min_age_secs=0.0))
+    tester.send(lines("a"))
+    swept = []
+    tester.when("before COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
+    tester.when("after COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
+    tester.send(lines("a"))
+    assert swept == [0, 0]
+    assert driver.start(cache=place / "fresh").state("count") == {"a": 2}
+
+
+def test_a_damaged_file_keeps_a_namespace_from_being_swept_and_the_others_are(driver):
+    tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
+    lose_run(tester, "after prepare count/0 for 1")
+    zombie = Zombie(tester, "before prepare count/1 for 1", "count", 1)
+    tester.send(lines("a b c d"))
+    zombie.go_on()
+    tester.wake()
+    damaged = list((driver.folder / "state" / "count" / "0").glob("*.changelog"))
+    assert len(damaged) > 1
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert tester.sweep() == left_behind(tester) - (len(damaged) - 1) > 0
+    assert all(path.exists() for path in damaged)
+
+
+@pytest.mark.slow
+def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(driver, monkeypatch):
+    """The log is read, then the files go, then the state is opened."""
+    from statefx.admin import reading
+
+    tester = driver.start(
+        limits=Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), min_age_secs=0.0, sweep_every=1000)
+    )
+    for _ in range(3):
+        tester.send(lines("a"))
+    original, late = reading.read_checkpoint, [True]
+
+    def look(folders: object) -> object:
+        state = original(folders)
+        if late:
+            late.pop()
+            for _ in range(6):
+                tester.send(lines("a"))
+            assert tester.sweep() > 0
+        return state
+
+    monkeypatch.setattr(reading, "read_checkpoint", look)
+    with openState(driver.folder, "count") as view:
+        assert (view.txid, dict(view.items())) == (9, {"a": 9})
+
+
+@pytest.mark.slow
+def test_snapshots_that_are_due_are_spread_over_transactions(driver):
+    limits = Limits(SnapshotPolicy(min_bytes=1, ratio=0), min_age_secs=0.0)
+    tester = driver.start(word_count(16), limits=limits)
+    made, passed = [], 0
+    for number in range(12):
+        tester.send(lines(" ".join(f"word-{n}-{number}" for n in range(64))))
+        made.append({step for step in tester.steps[passed:] if step.startswith("after snapshot")})
+        passed = len(tester.steps)
+    assert made[0] == set()
+    assert [len(each) for each in made[1:]] == [2] * 11
+    assert len(set().union(*made)) == 16, "each has its turn"

@@ -1,40 +1,34 @@
 """A bolt's values change their form from run to run, and crashes come in between."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statefx import StatefulBolt, Topology, TopologyBuilder, openState
+from statefx import Topology, TopologyBuilder, openState
 from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
+from tests.bolts import WithState
 from tests.testing.topologies import SMALL, Driver, Lines, Split, lines, words
 
 FIRST, SECOND, THIRD = lines("to be or not to be"), lines("that is to be"), lines("the question is that")
 STEPS_MAX = 100
 
 
-class One(StatefulBolt):
+class One(WithState):
     """Version 1: a word's count is a number."""
 
     outputFields = "word string, count long"
 
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
-        count = self.number(self.counts.get(tup.word)) + 1
-        self.counts.put(tup.word, self.form(count))
+        count = self.number(self.state.get(tup.word)) + 1
+        self.state.put(tup.word, self.form(count))
         collector.emit((tup.word, count))
 
     def preCommit(self, txid):
-        self.context.config["journal"].append((txid, sorted(map(self.number, dict(self.counts.items()).values()))))
+        self.context.config["journal"].append((txid, sorted(map(self.number, dict(self.state.items()).values()))))
 
     def preRollback(self):
         self.preCommit(-self.context.txid)
@@ -68,9 +62,9 @@ class Four(One):
     stateVersion = 4
 
     def execute(self, tup, collector):
-        word, count = self.counts.get(tup.word, (tup.word, "0"))
+        word, count = self.state.get(tup.word, (tup.word, "0"))
         assert word == tup.word
-        self.counts.put(word, (word, str(int(count) + 1)))
+        self.state.put(word, (word, str(int(count) + 1)))
         collector.emit((word, int(count) + 1))
 
     def number(self, value):
@@ -115,7 +109,6 @@ def topology(bolt: One, *, keyed: bool = True) -> Topology:
 
 
 def numbers(tester: TopologyTester, bolt: One) -> dict[str, int]:
-    """The counts, brought up to date as `bolt` does it."""
     with openState(tester._folders.location, "count", migrate=bolt.migrateState) as view:
         return {word: bolt.number(value) for word, value in view.items()}
 
@@ -129,31 +122,30 @@ def sums(*works: Lines) -> list[int]:
     return sorted(words(works).values())
 
 
-def test_state_is_upgraded_run_by_run(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        driver.start(topology(One()), limits=SMALL).send(FIRST)
-        assert written(driver) == words([FIRST])
+def test_state_is_upgraded_run_by_run(driver, provider):
+    driver.start(topology(One()), limits=SMALL).send(FIRST)
+    assert written(driver) == words([FIRST])
 
-        tester = driver.start(topology(Two()), limits=SMALL)
-        assert read_state(FolderStorage(driver.folder)).topology.stateful["count"].state_version == 2
-        tester.send(SECOND)
-        assert ("to", 3) in tester.emitted("count")
-        assert written(driver) == {"to": [3], "be": [3], "or": 1, "not": 1, "that": [1], "is": [1]}
+    tester = driver.start(topology(Two()), limits=SMALL)
+    assert read_state(FolderStorage(driver.folder)).topology.stateful["count"].state_version == 2
+    tester.send(SECOND)
+    assert ("to", 3) in tester.emitted("count")
+    assert written(driver) == {"to": [3], "be": [3], "or": 1, "not": 1, "that": [1], "is": [1]}
 
-        tester = driver.start(topology(Four()), limits=SMALL)
-        tester.send(THIRD)
-        assert numbers(tester, Four()) == words([FIRST, SECOND, THIRD])
-        assert written(driver) == {
-            "be": [3],
-            "to": [3],
-            "or": 1,
-            "not": 1,
-            **{word: (word, str(n)) for word, n in {"that": 2, "is": 2, "the": 1, "question": 1}.items()},
-        }, "what was not put anew is as it was"
+    tester = driver.start(topology(Four()), limits=SMALL)
+    tester.send(THIRD)
+    assert numbers(tester, Four()) == words([FIRST, SECOND, THIRD])
+    assert written(driver) == {
+        "be": [3],
+        "to": [3],
+        "or": 1,
+        "not": 1,
+        **{word: (word, str(n)) for word, n in {"that": 2, "is": 2, "the": 1, "question": 1}.items()},
+    }, "what was not put anew is as it was"
 
 
 @pytest.mark.slow
-def test_a_crash_in_the_first_transaction_after_an_upgrade(place: Path, provider: str, stride: int) -> None:
+def test_a_crash_in_the_first_transaction_after_an_upgrade(place, provider, stride):
     """At moments of it: rolled back or forward, and gone on with as if nothing had been."""
     outcomes = set()
     for at in range(1, STEPS_MAX, stride):
@@ -177,7 +169,7 @@ def test_a_crash_in_the_first_transaction_after_an_upgrade(place: Path, provider
     assert outcomes == {"back", "forward"}
 
 
-def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place: Path, provider: str) -> None:
+def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place, provider):
     """It was written as numbers, and is committed, or rolled back, by a bolt that has lists."""
     with Driver(place, provider, "rehearsal") as driver:
         rehearsal = driver.start(topology(One()))
@@ -212,79 +204,66 @@ def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place: Path, p
         (Four(), Two(), "has stateVersion 2, .* by a newer version, 4"),
     ],
 )
-def test_what_cannot_be_upgraded_is_refused(place: Path, before: One, now: One, says: str) -> None:
-    with Driver(place) as driver:
-        driver.start(topology(before)).send(FIRST)
-        with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
-            driver.start(topology(now))
-        tester = driver.start(topology(before))
-        tester.send(SECOND)
+def test_what_cannot_be_upgraded_is_refused(driver, before, now, says):
+    driver.start(topology(before)).send(FIRST)
+    with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
+        driver.start(topology(now))
+    tester = driver.start(topology(before))
+    tester.send(SECOND)
 
 
-def test_a_first_run_may_have_any_version_and_need_not_migrate(place: Path) -> None:
-    with Driver(place) as driver:
-        for work in (FIRST, SECOND):
-            tester = driver.start(topology(TwoWithout()))
-            tester.send(work)
-        assert written(driver) == words([FIRST, SECOND])
+def test_a_first_run_may_have_any_version_and_need_not_migrate(driver):
+    for work in (FIRST, SECOND):
+        tester = driver.start(topology(TwoWithout()))
+        tester.send(work)
+    assert written(driver) == words([FIRST, SECOND])
 
 
-def test_migrate_state_that_was_taken_out_too_early_is_missed(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        driver.start(topology(One())).send(FIRST)
-        driver.start(topology(Two())).send(lines("other"))
-        with pytest.raises(BoltError, match=r"hook migrateState.*TwoWithout has no migrateState.*version 1 wrote") as e:
-            driver.start(topology(TwoWithout())).send(FIRST)
-        assert (e.value.hook, e.value.component, e.value.txid) == ("migrateState", "count", 3)
+def test_migrate_state_that_was_taken_out_too_early_is_missed(driver, provider):
+    driver.start(topology(One())).send(FIRST)
+    driver.start(topology(Two())).send(lines("other"))
+    with pytest.raises(BoltError, match=r"hook migrateState.*TwoWithout has no migrateState.*version 1 wrote") as e:
+        driver.start(topology(TwoWithout())).send(FIRST)
+    assert (e.value.hook, e.value.component, e.value.txid) == ("migrateState", "count", 3)
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_what_migrate_state_raises_names_it(place: Path, provider: str, keyed: bool) -> None:
-    with Driver(place, provider) as driver:
-        driver.start(topology(One(), keyed=keyed)).send(FIRST)
-        with pytest.raises(BoltError, match="hook migrateState, transaction 2: ValueError: no such form") as told:
-            driver.start(topology(TwoRaising(), keyed=keyed)).send(FIRST)
-        cause, _, line = told.value.cause.partition(f" ({__file__}:")
-        assert line.endswith(", in migrateState)")
-        assert (told.value.hook, told.value.component, cause) == (
-            "migrateState",
-            "count",
-            "ValueError: no such form",
-        )
-        tester = driver.start(topology(Two(), keyed=keyed))
-        tester.send(FIRST)
-        assert numbers(tester, Two()) == words([FIRST, FIRST])
+def test_what_migrate_state_raises_names_it(driver, provider, keyed):
+    driver.start(topology(One(), keyed=keyed)).send(FIRST)
+    with pytest.raises(BoltError, match="hook migrateState, transaction 2: ValueError: no such form") as told:
+        driver.start(topology(TwoRaising(), keyed=keyed)).send(FIRST)
+    cause, _, line = told.value.cause.partition(f" ({__file__}:")
+    assert line.endswith(", in migrateState)")
+    assert (told.value.hook, told.value.component, cause) == ("migrateState", "count", "ValueError: no such form")
+    tester = driver.start(topology(Two(), keyed=keyed))
+    tester.send(FIRST)
+    assert numbers(tester, Two()) == words([FIRST, FIRST])
 
 
 class TwoCareless(TwoRaising):
-    """Takes an error of reading for a key that is not there."""
-
     def execute(self, tup, collector):
         with contextlib.suppress(ValueError, BoltError):
-            self.counts.get(tup.word)
-        self.counts.put(tup.word, [1])
+            self.state.get(tup.word)
+        self.state.put(tup.word, [1])
 
 
-def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        driver.start(topology(One(), keyed=False)).send(FIRST)
-        with pytest.raises(BoltError, match="migrateState"):
-            driver.start(topology(TwoCareless(), keyed=False)).send(FIRST)
-        assert written(driver) == words([FIRST])
+def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(driver, provider):
+    driver.start(topology(One(), keyed=False)).send(FIRST)
+    with pytest.raises(BoltError, match="migrateState"):
+        driver.start(topology(TwoCareless(), keyed=False)).send(FIRST)
+    assert written(driver) == words([FIRST])
 
 
-def test_migrate_state_may_fail_the_transaction_and_not_the_query(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.start(topology(One())).send(FIRST)
-        tester = driver.start(topology(TwoFailing()))
-        assert tester.send(SECOND).progress.attempt == 1
-        assert numbers(tester, Two()) == words([FIRST, SECOND])
+def test_migrate_state_may_fail_the_transaction_and_not_the_query(driver):
+    driver.start(topology(One())).send(FIRST)
+    tester = driver.start(topology(TwoFailing()))
+    assert tester.send(SECOND).progress.attempt == 1
+    assert numbers(tester, Two()) == words([FIRST, SECOND])
 
 
-def test_an_own_codec_is_upgraded_too(place: Path, provider: str) -> None:
+def test_an_own_codec_is_upgraded_too(driver, provider):
     config = {"topology.state.provider.config": {"codec": "tests.testing.codecs:Marked"}}
-    with Driver(place, provider) as driver:
-        driver.start(topology(One()), config=config).send(FIRST)
-        tester = driver.start(topology(Two()), config=config)
-        tester.send(SECOND)
-        assert numbers(tester, Two()) == words([FIRST, SECOND])
+    driver.start(topology(One()), config=config).send(FIRST)
+    tester = driver.start(topology(Two()), config=config)
+    tester.send(SECOND)
+    assert numbers(tester, Two()) == words([FIRST, SECOND])

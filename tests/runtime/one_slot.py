@@ -50,7 +50,6 @@ def order_of(
     parts: Iterable[StagedPart] | None = None,
     **told: Any,
 ) -> Order:
-    """Order an attempt over the rows of `work`, which are staged, or over parts that are."""
     plan = deployment.plan
     staged = staged_rows(plan, deployment.staged, work or {}, 0) if parts is None else parts
     return Order(attempt, 1, emissions=StagedEmissions(plan, list(staged)).orders(Attempt(attempt)), **told)

@@ -38,8 +38,6 @@ def windowed(bolt, kind):
 
 
 class Recount:
-    """The windows of one bolt."""
-
     def __init__(self, kind):
         self.kind, self.given = kind, KINDS[kind]
         self.rows = defaultdict(list)  # by key: (secs, number, watermark when it came)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.attempt import Attempt, Part
 from statefx.coordinator.engine import Answer
@@ -42,6 +42,7 @@ from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.transaction import Phase, TransactionState
+from tests.bolts import WithState
 from tests.runtime.slots_model import Frame, Played, Players, Row
 
 TIMEOUT_SECS = 100.0
@@ -49,18 +50,8 @@ TIMEOUT_SECS = 100.0
 Job = tuple[TransactionAttempt, Part]
 
 
-class Same(BasicBolt):
-    outputFields = "number long"
-
-    def execute(self, tup, collector):
-        collector.emit((tup.number,))
-
-
-class Count(StatefulBolt):
+class Count(WithState):
     outputFields = {}
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         pass

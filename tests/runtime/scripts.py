@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from statefx import BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BatchBolt, Stateful, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError
 from statefx.testing import TopologyTester
+from tests.bolts import WithState
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIELDS = "number long, steps string"
@@ -64,7 +65,6 @@ class Script(Stateful, BatchBolt):
         self.short.put(tuple(key) if isinstance(key, list) else key, value, ttl=secs)
 
     def do_new(self, name, key, value):
-        """Take a name that may not have been taken before."""
         self.state.map(f"new {name}").put(key, value)
 
     def do_get(self, where, key):
@@ -102,7 +102,6 @@ class Script(Stateful, BatchBolt):
             self.collector.emit((f"scan {list(self.scans.pop())}", 0))
 
     def do_show(self):
-        """Emit all that state has."""
         for name in ("state", "map", "short", "touched"):
             self.collector.emit((f"{name} {list(getattr(self, name).items())}", 0))
         self.collector.emit((f"names {list(self.state.names())}", 0))
@@ -170,15 +169,10 @@ class Script(Stateful, BatchBolt):
 BAD = ("raise", "no_key", "no_value", "too_wide", "no_number", "too_large", "no_text", "nested", "no_stream", "no_task")
 
 
-class Keep(StatefulBolt):
-    """Keeps all that it is given, in its order."""
-
-    def initState(self, state):
-        self.rows = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
-        self.rows.put((tup._stream, self.rows.get("n", 0)), [str(value) for value in tup])
-        self.rows.put("n", self.rows.get("n", 0) + 1)
+        self.state.put((tup._stream, self.state.get("n", 0)), [str(value) for value in tup])
+        self.state.put("n", self.state.get("n", 0) + 1)
 
 
 def topology(scripts, on_error="fail", take=5, bolt=None, timestamps=False):

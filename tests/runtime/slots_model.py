@@ -80,7 +80,7 @@ class Player:
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
         worker = SimpleNamespace(settle=lambda: None, player=self)
-        self.slot = ModelSlot(worker, deployment, place, self, (1, 0), ModelTask)  # type: ignore[arg-type]
+        self.slot = ModelSlot(worker, deployment, place, self, (1, 0), ModelTask)
 
     @property
     def early(self) -> set[TransactionAttempt]:

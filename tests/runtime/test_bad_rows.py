@@ -26,6 +26,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, StateError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
+from tests.bolts import WithState
 from tests.runtime.scripts import NOON, Script, run, scripts_of, topology
 
 MODES = ["skip", "deadLetter"]
@@ -34,11 +35,7 @@ MODES = ["skip", "deadLetter"]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "mode", "provider"),
-    [
-        *((seed, MODES[seed % 2], "memory") for seed in range(4)),
-        (98, "skip", "rocksdb"),
-        (99, "deadLetter", "rocksdb"),
-    ],
+    [*((seed, MODES[seed % 2], "memory") for seed in range(4)), (98, "skip", "rocksdb"), (99, "deadLetter", "rocksdb")],
 )
 def test_what_bad_rows_do_is_undone_and_nothing_else(tmp_path, mode, provider, seed):
     """Puts, deletions, ranges, lists, timers, entries with a ttl, scans that go on, and rows on four streams."""
@@ -107,8 +104,6 @@ def test_by_default_the_error_ends_the_query(tmp_path):
 
 
 class Whole(Script):
-    """Takes whole batches, and raises errors in their middle."""
-
     def executeBatch(self, batch, collector):
         for row in batch.to_pylist():
             super().execute(type("Row", (), row), collector)
@@ -132,13 +127,8 @@ def test_of_a_batch_the_bad_rows_are_found_by_halves(tmp_path, seed):
 FAIL = []
 
 
-class Picky(StatefulBolt):
-    """Raises what a row says."""
-
+class Picky(WithState):
     outputFields = "what string"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put("rows", self.state.get("rows", 0) + 1)
@@ -176,8 +166,7 @@ def test_a_failed_exception_fails_the_transaction(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "error"),
-    [("memory", "of no row"), ("interrupt", "KeyboardInterrupt"), ("returns", "returned 1")],
+    ("what", "error"), [("memory", "of no row"), ("interrupt", "KeyboardInterrupt"), ("returns", "returned 1")]
 )
 def test_what_is_no_fault_of_the_row_ends_the_query(tmp_path, what, error):
     with TopologyTester(picky().createTopology(), tmp_path / "ck") as tester, pytest.raises(BoltError, match=error):
@@ -206,8 +195,6 @@ def test_a_read_that_fails_is_no_fault_of_the_row(tmp_path):
 
 
 class Checks(Picky):
-    """Raises errors in the hooks that concern no row."""
-
     def __init__(self, hook):
         self.hook = hook
 
@@ -297,8 +284,6 @@ def parse(fields):
 
 
 class Handing(Spout):
-    """Hands out texts, and writes down in `told` what becomes of each."""
-
     outputFields = "what string"
     texts, told = [], []
 
@@ -461,8 +446,6 @@ def test_a_plain_bolt_may_skip_rows_where_no_messages_are_tracked(tmp_path):
 
 
 class Told(Picky):
-    """Emits what it is told by broadcast and by ticks too; raises errors where it is told to."""
-
     def executeBroadcast(self, tup, collector):
         collector.emit((f"told {tup.what}",))
         if tup.what == "bad":
@@ -526,12 +509,7 @@ def test_an_attempt_that_is_run_again_has_the_same_letters_once(tmp_path):
     assert {letter["txid"] for letter in letters} == {1, 2, 3, 4}
 
 
-class Odd(StatefulBolt):
-    """Refuses odd numbers; fails the transaction behind some of them, once."""
-
-    def initState(self, state):
-        self.state = state
-
+class Odd(WithState):
     def execute(self, tup, collector):
         self.state.put(tup.what, 1)
         if tup.what in FAIL:

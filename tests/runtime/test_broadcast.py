@@ -16,13 +16,12 @@ from statefx.runtime.slot import HeldRows
 from statefx.testing import TopologyTester, rows
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Grouping
+from tests.bolts import FailsOnce
 
 PAYMENTS, RULES = "account string, cents long", "name string, cents long"
 
 
 class Check(StatefulBolt):
-    """Emits the payments above a limit."""
-
     outputFields = "account string, cents long, limit long"
 
     def initState(self, state):
@@ -37,16 +36,6 @@ class Check(StatefulBolt):
         limit = self.rules.get("limit", 0)
         if payment.cents > limit:
             collector.emit((payment.account, payment.cents, limit))
-
-
-class Pass(BasicBolt):
-    """Passes on what it gets."""
-
-    def __init__(self, fields):
-        self.outputFields = fields
-
-    def execute(self, tup, collector):
-        collector.emit(tuple(tup))
 
 
 def checked(payments, rules, bolt=None, tasks=3, take=1, sources=1):
@@ -94,8 +83,6 @@ def test_of_dataframes_too(place, seed):
 
 
 class Heard(StatefulBolt):
-    """Writes down what it is given, and where it came from."""
-
     def initState(self, state):
         self.heard = state.list("heard")
 
@@ -125,8 +112,6 @@ def test_all_tasks_are_given_them_in_one_order(place, seed):
 
 
 class Parse(BasicBolt):
-    """Tells rules and payments apart."""
-
     outputFields = {"payments": PAYMENTS, "rules": RULES}
 
     def execute(self, tup, collector):
@@ -146,8 +131,6 @@ def test_rules_and_rows_may_be_streams_of_one_bolt(place):
 
 
 class Batches(StatefulBolt):
-    """Takes rows as batches."""
-
     outputFields = "above long, limit long"
 
     def initState(self, state):
@@ -169,8 +152,6 @@ def test_a_bolt_that_takes_batches_gets_rules_as_tuples(place, seed):
 
 
 class Echo(Check):
-    """Emits in each task, also for a rule."""
-
     def executeBroadcast(self, rule, collector):
         super().executeBroadcast(rule, collector)
         collector.emit((rule.name, rule.cents, 0))
@@ -185,8 +166,6 @@ def test_each_task_emits_what_it_emits_of_a_rule(place):
 
 
 class Meddles(Stateful, BatchBolt):
-    """Changes the map where it may not."""
-
     def __init__(self, where, how):
         self.where, self.how = where, how
 
@@ -258,8 +237,6 @@ def test_nothing_changes_it_behind_rules_alone(place, where):
 
 
 class Replaces(Check):
-    """A rule takes the place of all others, if it is not taken back."""
-
     def executeBroadcast(self, rule, collector):
         for name in [*self.rules]:
             self.rules.delete(name)
@@ -301,8 +278,6 @@ def test_rules_survive_a_restart_and_are_shown_once(place, provider):
 
 
 class Twice(Check):
-    """Fails when a transaction has changed its rules, at the first attempt."""
-
     def open(self, context):
         self.context = context
 
@@ -325,22 +300,8 @@ def test_what_is_rolled_back_leaves_no_rule(place):
 
 
 class Needs(Check):
-    """Can't judge a row before there is a rule."""
-
     def execute(self, payment, collector):
         collector.emit((payment.account, payment.cents, self.rules["limit"]))
-
-
-class FailsOnce(Pass):
-    """Fails its first attempt."""
-
-    def open(self, context):
-        self.context = context
-
-    def execute(self, tup, collector):
-        if self.context.attempt == 0:
-            raise FailedException("not at the first attempt")
-        super().execute(tup, collector)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -3,7 +3,6 @@
 import os
 import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +20,6 @@ from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.topology.graph import Edge, Grouping
 from tests.runtime.one_slot import deployment, order_of, slot
-from tests.testing.topologies import Driver
 
 LARGE = "x" * (1 << 20)
 AT_MOST = wire.BATCH_BYTES + 2 * len(LARGE)
@@ -47,7 +45,7 @@ def collected(ddl: str, grouping: str = "shuffle", width: int = 1) -> tuple[Task
         ("a map<string,string>", {LARGE: None}),
     ],
 )
-def test_large_values_are_sent_before_there_are_many(ddl: str, value: Any) -> None:
+def test_large_values_are_sent_before_there_are_many(ddl, value):
     collector, sent = collected(ddl)
     for _ in range(40):
         collector.emit((value,))
@@ -56,7 +54,7 @@ def test_large_values_are_sent_before_there_are_many(ddl: str, value: Any) -> No
     assert max(batch.nbytes for batch in sent) <= AT_MOST
 
 
-def test_a_large_value_after_many_small_ones_is_noticed_at_once() -> None:
+def test_a_large_value_after_many_small_ones_is_noticed_at_once():
     collector, sent = collected("n long, a string")
     for n in range(1000):
         collector.emit((n, ""))
@@ -68,7 +66,7 @@ def test_a_large_value_after_many_small_ones_is_noticed_at_once() -> None:
 
 
 @pytest.mark.parametrize(("grouping", "width", "most"), [("shuffle", 1, 1), ("fields", 3, 3), ("all", 3, 1)])
-def test_small_rows_are_sent_by_their_number(grouping: str, width: int, most: int) -> None:
+def test_small_rows_are_sent_by_their_number(grouping, width, most):
     collector, sent = collected("a string", grouping, width)
     for n in range(20_000):
         collector.emit((f"key-{n}",))
@@ -80,14 +78,14 @@ def test_small_rows_are_sent_by_their_number(grouping: str, width: int, most: in
     assert batches >= width * (20_000 // (BATCH_ROWS * most))
 
 
-def test_a_batch_that_is_emitted_whole_is_cut() -> None:
+def test_a_batch_that_is_emitted_whole_is_cut():
     collector, sent = collected("a string")
     collector.emitBatch(pa.record_batch([pa.array([LARGE] * 40)], names=["a"]))
     assert sum(batch.num_rows for batch in sent) == 40
     assert max(batch.nbytes for batch in sent) <= AT_MOST
 
 
-def test_an_outbox_makes_many_batches_of_many_bytes() -> None:
+def test_an_outbox_makes_many_batches_of_many_bytes():
     """One column of more than 2 GiB would be none: so it must not depend on how much comes before it is taken."""
     outbox = Outbox(0, 0, (1, 1))
     payload = LARGE.encode()
@@ -101,8 +99,6 @@ def test_an_outbox_makes_many_batches_of_many_bytes() -> None:
 
 
 class Grow(BatchBolt):
-    """Makes a large value of each small one, and counts them in ``config["journal"]``."""
-
     outputFields = "n long, a string"
 
     def open(self, context):
@@ -142,7 +138,7 @@ def grown(chained: bool) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
-def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, chained: bool) -> None:
+def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place, chained):
     journal: list[tuple[str, int]] = []
     made, acks = deployment(place, grown(chained), journal=journal), list[Ack]()
     order = order_of(made, {"ticks": [(n,) for n in range(100)]})
@@ -160,13 +156,12 @@ def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, c
 
 
 @pytest.mark.parametrize("chained", [False, True])
-def test_forty_large_values_a_task_go_through_a_transaction(place: Path, chained: bool) -> None:
-    with Driver(place) as driver:
-        sent = driver.start(grown(chained)).send({"ticks": [(n,) for n in range(40)]})
-        found = sent.emitted("sizes")
-        assert sum(rows for rows, _ in found) == 40
-        assert sum(size for _, size in found) == 40 * len(LARGE)
-        assert sent.progress.attempt == 0
+def test_forty_large_values_a_task_go_through_a_transaction(driver, chained):
+    sent = driver.start(grown(chained)).send({"ticks": [(n,) for n in range(40)]})
+    found = sent.emitted("sizes")
+    assert sum(rows for rows, _ in found) == 40
+    assert sum(size for _, size in found) == 40 * len(LARGE)
+    assert sent.progress.attempt == 0
 
 
 class Flood(BatchBolt):
@@ -207,8 +202,6 @@ class OfOneBatch(Flood):
 
 
 class Through(BatchBolt):
-    """Passes rows on to another stage, and notes which ones, in order."""
-
     outputFields = "n long, a string"
 
     def open(self, context):
@@ -222,7 +215,7 @@ class Through(BatchBolt):
 @pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("kind", [AtTheEnd, OfOneTuple, OfOneBatch])
-def test_what_one_call_emits_is_held_up_to_a_bound(place: Path, kind: type[Flood], chained: bool) -> None:
+def test_what_one_call_emits_is_held_up_to_a_bound(place, kind, chained):
     builder = TopologyBuilder("flood")
     builder.setStream("ticks", rows("n long"))
     builder.setBolt("flood", kind()).shuffleGrouping("ticks")
@@ -245,7 +238,7 @@ def test_what_one_call_emits_is_held_up_to_a_bound(place: Path, kind: type[Flood
     assert Flood.times * wire.BATCH_BYTES / 4 > HELD_BYTES_MAX
 
 
-def test_a_queue_gives_back_what_it_was_given_in_order_and_leaves_no_file() -> None:
+def test_a_queue_gives_back_what_it_was_given_in_order_and_leaves_no_file():
     queue: BatchQueue[int] = BatchQueue(1000)
     given = [pa.record_batch({"a": [f"{n}" * size]}) for n, size in enumerate([10, 5000, 10, 990, 0, 2000, 10, 10])]
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -261,7 +254,7 @@ def test_a_queue_gives_back_what_it_was_given_in_order_and_leaves_no_file() -> N
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_small_batches_never_touch_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_never_touch_a_file(monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", None)
     queue: BatchQueue[None] = BatchQueue()
     for _ in range(100):

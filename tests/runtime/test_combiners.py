@@ -3,33 +3,29 @@
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, CollectSink, FailedException, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, CollectSink, FailedException, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError
 from statefx.runtime import outlets
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.faults import JobFails
+from tests.bolts import Pass, WithState
 
 WORD, COUNTED = "word string", "word string, count long"
 
 
-class Count(StatefulBolt):
+class Count(WithState):
     """Counts words of which each comes once."""
 
-    def initState(self, state):
-        self.counts = state
-
-    def open(self, context):
-        self.context = context
-
     def execute(self, tup, collector):
-        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
 
     def prePrepare(self, txid):
         if txid == 2 and not self.context.attempt and self.context.config.get("fails"):
@@ -40,7 +36,7 @@ class Sum(Count):
     combinedFields = COUNTED
 
     def execute(self, tup, collector):
-        self.counts.put(tup.word, self.counts.get(tup.word, 0) + tup["count"])
+        self.state.put(tup.word, self.state.get(tup.word, 0) + tup["count"])
 
 
 class ByTuple(Sum):
@@ -59,12 +55,10 @@ class ByBatch(Sum):
 class Vectorised(ByBatch):
     def executeBatch(self, batch, collector):
         for word, count in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            self.counts.put(word, self.counts.get(word, 0) + count)
+            self.state.put(word, self.state.get(word, 0) + count)
 
 
 class Split(BasicBolt):
-    """Emits sums of one word each, which need no other fields."""
-
     outputFields = COUNTED
 
     def execute(self, tup, collector):
@@ -76,13 +70,6 @@ class Merge(Sum):
 
     def combine(self, a, b):
         return a._replace(count=a["count"] + b["count"])
-
-
-class Echo(BasicBolt):
-    outputFields = WORD
-
-    def execute(self, tup, collector):
-        collector.emit(tup)
 
 
 def counted(batch):
@@ -111,7 +98,7 @@ def expected(data):
 
 
 PARTS = st.lists(st.lists(st.sampled_from([None, "", "a", "b", "ä", "long" * 9]), max_size=30), min_size=1, max_size=4)
-BOLTS = [(ByTuple, None), (ByBatch, None), (Vectorised, None), (Merge, Split), (ByBatch, Echo)]
+BOLTS = [(ByTuple, None), (ByBatch, None), (Vectorised, None), (Merge, Split), (ByBatch, partial(Pass, WORD))]
 
 
 @pytest.mark.slow
@@ -268,7 +255,7 @@ def test_a_run_that_is_lost_takes_with_it_what_was_added_up(tmp_path):
     words = ["a", "b", "a"] * 10 + ["a", "c"]
     builder = TopologyBuilder("words")
     builder.setStream("words", rows(WORD))
-    builder.setBolt("split", Echo(), 2).shuffleGrouping("words")
+    builder.setBolt("split", Pass(WORD), 2).shuffleGrouping("words")
     builder.setBolt("count", ByTuple(), 2).fieldsGrouping("split", "word")
     with TopologyTester(builder.createTopology(), tmp_path) as tester:
         sent = tester.send({"words": [(word,) for word in words]}, JobFails())

@@ -1,12 +1,11 @@
 """What Storm's StatefulBoltExecutorTest asks of one task: barriers, the order of hooks, rollbacks."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from statefx import BasicBolt, TopologyBuilder
-from statefx.errors import BoltError, FailedException, TopologyError
+from statefx.errors import BoltError, FailedException
 from statefx.plan import wire
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
@@ -19,26 +18,23 @@ from statefx.testing import rows
 from statefx.testing.faults import HooksFail, JobFails
 from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, run, slot
 from tests.testing import eager
-from tests.testing.topologies import Driver, Split, Witness, hooks, lines, witnessed, word_count
+from tests.testing.topologies import Split, hooks, lines, witnessed, word_count
 
 
-def test_b1_no_tuple_before_the_state(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(witnessed())
-        for n in range(3):
-            driver.journal.clear()
-            tester.send(lines("a", "b"), *([JobFails()] if n == 1 else []))
-            calls = hooks(driver.journal, "open")
-            assert calls[0] == "initState"
-            for at, call in enumerate(calls):
-                if call == "execute":
-                    assert "initState" in calls[:at]
+def test_b1_no_tuple_before_the_state(driver):
+    tester = driver.start(witnessed())
+    for n in range(3):
+        driver.journal.clear()
+        tester.send(lines("a", "b"), *([JobFails()] if n == 1 else []))
+        calls = hooks(driver.journal, "open")
+        assert calls[0] == "initState"
+        for at, call in enumerate(calls):
+            if call == "execute":
+                assert "initState" in calls[:at]
 
 
 @pytest.mark.parametrize("resolution", Resolution)
-def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
-    place: Path, resolution: Resolution
-) -> None:
+def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(place, resolution):
     journal: list[Any] = []
     made, task = deployment(place, witnessed(), journal=journal), TaskId("witness", 0)
     token = run(Worker(), made, order_of(made))[task].token
@@ -55,7 +51,7 @@ def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
     ]
 
 
-def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
+def test_b2_prepare_before_the_state_is_refused(place):
     made = deployment(place, witnessed(), journal=[])
     task = BoltTask(Worker(), made, TaskId("witness", 0))
     task.enter(order_of(made), "token", (), Outbox(0, 0, ()))
@@ -64,29 +60,28 @@ def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
     assert not (place / "state").exists()
 
 
-def test_b3_hooks_come_before_what_they_are_named_for(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.config["topology.state.provider"] = eager.REFERENCE
-        tester = driver.start(witnessed(), freshObjects=False)
-        for txid in (1, 2):
-            tester.when(f"before prepare witness/0 for {txid}", lambda: driver.journal.append(("prepareCommit",)))
-            tester.when(f"before commit witness/0 for {txid}", lambda: driver.journal.append(("commit",)))
-            tester.when(f"before ROLLED_BACK({txid}, 0)", lambda: driver.journal.append(("rollback",)))
-        tester.send(lines("a"))
-        assert hooks(driver.journal) == [
-            "open", "initState", "execute", "finishBatch", "prePrepare", "prepareCommit",
-            "open", "initState", "preCommit", "close", "commit",
-        ]  # fmt: skip
-        driver.journal.clear()
-        tester.send(lines("a"), JobFails())
-        assert hooks(driver.journal)[:11] == [
-            "initState", "execute", "finishBatch", "prePrepare", "prepareCommit",
-            "close",  # its slot has ended
-            "open", "initState", "preRollback", "close", "rollback",
-        ]  # fmt: skip
+def test_b3_hooks_come_before_what_they_are_named_for(driver):
+    driver.config["topology.state.provider"] = eager.REFERENCE
+    tester = driver.start(witnessed(), freshObjects=False)
+    for txid in (1, 2):
+        tester.when(f"before prepare witness/0 for {txid}", lambda: driver.journal.append(("prepareCommit",)))
+        tester.when(f"before commit witness/0 for {txid}", lambda: driver.journal.append(("commit",)))
+        tester.when(f"before ROLLED_BACK({txid}, 0)", lambda: driver.journal.append(("rollback",)))
+    tester.send(lines("a"))
+    assert hooks(driver.journal) == [
+        "open", "initState", "execute", "finishBatch", "prePrepare", "prepareCommit",
+        "open", "initState", "preCommit", "close", "commit",
+    ]  # fmt: skip
+    driver.journal.clear()
+    tester.send(lines("a"), JobFails())
+    assert hooks(driver.journal)[:11] == [
+        "initState", "execute", "finishBatch", "prePrepare", "prepareCommit",
+        "close",  # its slot has ended
+        "open", "initState", "preRollback", "close", "rollback",
+    ]  # fmt: skip
 
 
-def test_b3_then_the_barrier_goes_on_then_the_ack(place: Path) -> None:
+def test_b3_then_the_barrier_goes_on_then_the_ack(place):
     made = deployment(place, word_count())
     acks: list[Ack] = []
     sent = []
@@ -103,61 +98,56 @@ def test_b3_then_the_barrier_goes_on_then_the_ack(place: Path) -> None:
 
 
 @pytest.mark.parametrize("hook", ["open", "initState", "execute", "finishBatch", "prePrepare"])
-def test_b4_a_hook_that_raises_fails_the_transaction_and_is_named(place: Path, hook: str) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(witnessed(2, "allGrouping"))
-        if hook != "open":
-            tester.send(lines("a"))
-        driver.config["failing"] = {hook: [ZeroDivisionError("by zero")]}
-        tester = driver.start(witnessed(2, "allGrouping"))
-        txid = tester.txid + 1
-        with pytest.raises(BoltError, match="ZeroDivisionError: by zero") as caught:
-            tester.send(lines("b"))
-        error = caught.value
-        [task] = driver.failed
-        assert (error.component, error.task, error.hook, error.txid) == ("witness", task, hook, txid)
-        for word in ("'witness'", f"task {task}", hook, f"transaction {txid}"):
-            assert word in str(error)
-        assert tester.steps[-1] == f"after ROLLED_BACK({txid}, 0)"
-        restarted = driver.start(witnessed(2, "allGrouping"))
-        restarted.send(lines("b"))
-        assert restarted.state("witness", task=1) == {"seen": txid}
+def test_b4_a_hook_that_raises_fails_the_transaction_and_is_named(driver, hook):
+    tester = driver.start(witnessed(2, "allGrouping"))
+    if hook != "open":
+        tester.send(lines("a"))
+    driver.config["failing"] = {hook: [ZeroDivisionError("by zero")]}
+    tester = driver.start(witnessed(2, "allGrouping"))
+    txid = tester.txid + 1
+    with pytest.raises(BoltError, match="ZeroDivisionError: by zero") as caught:
+        tester.send(lines("b"))
+    error = caught.value
+    [task] = driver.failed
+    assert (error.component, error.task, error.hook, error.txid) == ("witness", task, hook, txid)
+    for word in ("'witness'", f"task {task}", hook, f"transaction {txid}"):
+        assert word in str(error)
+    assert tester.steps[-1] == f"after ROLLED_BACK({txid}, 0)"
+    restarted = driver.start(witnessed(2, "allGrouping"))
+    restarted.send(lines("b"))
+    assert restarted.state("witness", task=1) == {"seen": txid}
 
 
 @pytest.mark.parametrize(("hook", "fault"), [("preCommit", None), ("preRollback", JobFails())])
-def test_b4_a_hook_that_raises_in_a_phase_that_is_repeated_is_named_in_the_status(
-    place: Path, hook: str, fault: Any
-) -> None:
-    with Driver(place) as driver:
-        driver.config["failing"] = {hook: [ZeroDivisionError("by zero")]}
-        tester = driver.start(witnessed())
-        stuck: list[Any] = []
-        tester.when("pause", lambda: stuck.append(tester.status["stuck"]))
-        tester.send(lines("a"), *([fault] if fault else []))
-        phase = {"preCommit": "commit", "preRollback": "rollback"}[hook]
-        assert (stuck[0]["phase"], stuck[0]["txid"]) == (phase, 1)
-        for word in ("'witness'", "task 0", hook, "transaction 1", "ZeroDivisionError: by zero"):
-            assert word in stuck[0]["reason"]
-        assert tester.state("witness") == {"seen": 1}
+def test_b4_a_hook_that_raises_in_a_phase_that_is_repeated_is_named_in_the_status(driver, hook, fault):
+    driver.config["failing"] = {hook: [ZeroDivisionError("by zero")]}
+    tester = driver.start(witnessed())
+    stuck: list[Any] = []
+    tester.when("pause", lambda: stuck.append(tester.status["stuck"]))
+    tester.send(lines("a"), *([fault] if fault else []))
+    phase = {"preCommit": "commit", "preRollback": "rollback"}[hook]
+    assert (stuck[0]["phase"], stuck[0]["txid"]) == (phase, 1)
+    for word in ("'witness'", "task 0", hook, "transaction 1", "ZeroDivisionError: by zero"):
+        assert word in stuck[0]["reason"]
+    assert tester.state("witness") == {"seen": 1}
 
 
 @pytest.mark.parametrize("hook", ["open", "initState", "execute", "finishBatch", "prePrepare"])
-def test_b4_a_failed_exception_in_any_hook_fails_the_transaction_and_not_the_query(place: Path, hook: str) -> None:
-    with Driver(place) as driver:
-        driver.config["failing"] = {hook: [FailedException("the feed is stale")] * 2}
-        tester = driver.start(witnessed())
-        sent = tester.send(lines("a", "b"))
-        assert tester.state("witness") == {"seen": 2}
-        assert sent.emitted("witness") == [("a", 1), ("b", 2)]
-        rolled_back = [entry for entry in driver.journal if entry[0] == "preRollback"]
-        if hook in ("open", "initState"):
-            assert rolled_back == [("preRollback", 1, 0)], "the second failed the rollback, which was tried again"
-        else:
-            assert rolled_back == [("preRollback", 1, 0), ("preRollback", 1, 1)]
-        assert sent.progress.attempt == len(rolled_back)
+def test_b4_a_failed_exception_in_any_hook_fails_the_transaction_and_not_the_query(driver, hook):
+    driver.config["failing"] = {hook: [FailedException("the feed is stale")] * 2}
+    tester = driver.start(witnessed())
+    sent = tester.send(lines("a", "b"))
+    assert tester.state("witness") == {"seen": 2}
+    assert sent.emitted("witness") == [("a", 1), ("b", 2)]
+    rolled_back = [entry for entry in driver.journal if entry[0] == "preRollback"]
+    if hook in ("open", "initState"):
+        assert rolled_back == [("preRollback", 1, 0)], "the second failed the rollback, which was tried again"
+    else:
+        assert rolled_back == [("preRollback", 1, 0), ("preRollback", 1, 1)]
+    assert sent.progress.attempt == len(rolled_back)
 
 
-def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_task_acks(place: Path) -> None:
+def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_task_acks(place):
     made = deployment(place, word_count())
     order = order_of(made, attempt=TransactionAttempt(2, 1))
     barriers = [
@@ -179,50 +169,24 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
     assert set(ack.seen.values()) == {"2" * 32}
 
 
-def test_b6_after_a_rollback_the_bolt_is_initialised_again(place: Path) -> None:
-    """The bolt keeps its count in an attribute: if that outlived the rollback, the count would be wrong."""
-    with Driver(place) as driver:
-        tester = driver.start(witnessed())
-        for _ in range(3):
-            tester.send(lines("a", "b"), JobFails(), JobFails())
-        assert tester.state("witness") == {"seen": 6}
-        inits = [entry for entry in driver.journal if entry[0] == "initState" and entry[1] == 2]
-        assert next(entry for entry in inits if entry[2] == 1) == ("initState", 2, 1, 2)
-        assert hooks(driver.journal).count("open") > 1
-
-
-def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches(place: Path) -> None:
+def test_b6_a_bolt_that_came_through_a_failed_attempt_is_kept_without_its_caches(driver):
     """The task of a failed attempt succeeded: its object is kept and must still begin anew."""
-    with Driver(place) as driver:
-        tester = driver.start(witnessed())
-        tester.send(lines("a"), JobFails())
-        inits = [entry for entry in driver.journal if entry[0] == "initState" and entry[2] == 1]
-        assert inits == [("initState", 1, 1, 0), ("initState", 1, 1, 1)], "of the attempt, and of its preCommit"
-        assert tester.state("witness") == {"seen": 1}
+    tester = driver.start(witnessed())
+    tester.send(lines("a"), JobFails())
+    inits = [entry for entry in driver.journal if entry[0] == "initState" and entry[2] == 1]
+    assert inits == [("initState", 1, 1, 0), ("initState", 1, 1, 1)], "of the attempt, and of its preCommit"
+    assert tester.state("witness") == {"seen": 1}
 
 
-def test_b9_a_topology_without_state_runs_without_prepares_and_hooks(place: Path) -> None:
+def test_b9_a_topology_without_state_runs_without_prepares_and_hooks(driver):
     builder = TopologyBuilder("stateless")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("upper", Upper(), parallelism=3).fieldsGrouping("split", "word")
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology())
-        assert sorted(tester.send(lines("a b", "c")).emitted("upper")) == [("A",), ("B",), ("C",)]
-        assert not [step for step in tester.steps if "prepare" in step or "hooks" in step]
-        assert not list((driver.folder / "state").glob("[!.]*"))
-
-
-def test_b9_stateless_bolts_forward_barriers_without_code_of_their_own(place: Path) -> None:
-    builder = TopologyBuilder("mixed")
-    builder.setStream("lines", rows("value string"))
-    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
-    builder.setBolt("upper", Upper(), parallelism=3).fieldsGrouping("split", "word")
-    builder.setBolt("witness", Witness()).globalGrouping("upper")
-    with Driver(place) as driver:
-        tester = driver.start(builder.createTopology())
-        tester.send(lines("a b", "c"))
-        assert tester.state("witness") == {"seen": 3}
+    tester = driver.start(builder.createTopology())
+    assert sorted(tester.send(lines("a b", "c")).emitted("upper")) == [("A",), ("B",), ("C",)]
+    assert not [step for step in tester.steps if "prepare" in step or "hooks" in step]
+    assert not list((driver.folder / "state").glob("[!.]*"))
 
 
 class Upper(BasicBolt):
@@ -232,52 +196,24 @@ class Upper(BasicBolt):
         collector.emit((tup.word.upper(),))
 
 
-@pytest.mark.parametrize(
-    ("declare", "names"),
-    [
-        (lambda b: b.setBolt("w", Split(), parallelism=0).shuffleGrouping("lines"), "parallelism"),
-        (lambda b: b.setBolt("w", Split()).shuffleGrouping("linse"), "'linse'"),
-        (lambda b: b.setBolt("w", Split()).shuffleGrouping("lines", stream="late"), "'late'"),
-        (lambda b: b.setBolt("lines", Split()).shuffleGrouping("lines"), "already used"),
-        (lambda b: b.setBolt("w", Split()).fieldsGrouping("lines", "word"), "'word'"),
-        (
-            lambda b: (b.setBolt("v", Split()).shuffleGrouping("w"), b.setBolt("w", Split()).shuffleGrouping("v")),
-            "cycle",
-        ),
-    ],
-)
-def test_b10_a_topology_that_is_wired_wrong_is_refused_before_anything_runs(declare: Any, names: str) -> None:
-    builder = TopologyBuilder("wrong")
-    builder.setStream("lines", rows("value string"))
-
-    def build() -> None:
-        declare(builder)
-        builder.createTopology()
-
-    with pytest.raises(TopologyError, match=names):
-        build()
+def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(driver):
+    driver.config["failing"] = {"preCommit": [RuntimeError("once")]}
+    tester = driver.start(witnessed(3, "allGrouping"))
+    tester.send(lines("a"))
+    assert hooks(driver.journal).count("preCommit") == 4
+    times = [tester.steps.count(f"before commit hooks witness/{task} for 1") for task in range(3)]
+    assert times == [2 if [task] == driver.failed else 1 for task in range(3)]
 
 
-def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(place: Path) -> None:
-    with Driver(place) as driver:
-        driver.config["failing"] = {"preCommit": [RuntimeError("once")]}
-        tester = driver.start(witnessed(3, "allGrouping"))
-        tester.send(lines("a"))
-        assert hooks(driver.journal).count("preCommit") == 4
-        times = [tester.steps.count(f"before commit hooks witness/{task} for 1") for task in range(3)]
-        assert times == [2 if [task] == driver.failed else 1 for task in range(3)]
+def test_hooks_whose_job_was_lost_are_repeated_on_all(driver):
+    tester = driver.start(witnessed(3, "allGrouping"))
+    done: list[int] = []
 
+    def end_lost_run() -> None:
+        tester.wake()
+        done.append(hooks(driver.journal).count("preCommit"))
 
-def test_hooks_whose_job_was_lost_are_repeated_on_all(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(witnessed(3, "allGrouping"))
-        done: list[int] = []
-
-        def end_lost_run() -> None:
-            tester.wake()
-            done.append(hooks(driver.journal).count("preCommit"))
-
-        tester.when("pause", end_lost_run)
-        tester.send(lines("a"), HooksFail())
-        assert 1 <= done[0] <= 3
-        assert hooks(driver.journal).count("preCommit") == done[0] + 3
+    tester.when("pause", end_lost_run)
+    tester.send(lines("a"), HooksFail())
+    assert 1 <= done[0] <= 3
+    assert hooks(driver.journal).count("preCommit") == done[0] + 3

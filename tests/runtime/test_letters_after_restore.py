@@ -5,22 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, ReplayDeadLetters, StatefulBolt, TopologyBuilder, committedFiles, quarantined, restore
+from statefx import FileSink, ReplayDeadLetters, TopologyBuilder, committedFiles, quarantined, restore
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.testing import TopologyTester
+from tests.bolts import WithState
 
 FIELDS = "key string, n long, currency string"
 
 
-class Sums(StatefulBolt):
+class Sums(WithState):
     def __init__(self, rates):
         self.rates = rates
 
-    def initState(self, state):
-        self.sums = state
-
     def execute(self, tup, collector):
-        self.sums.put(tup.key, self.sums.get(tup.key, 0) + tup.n * self.rates[tup.currency])
+        self.state.put(tup.key, self.state.get(tup.key, 0) + tup.n * self.rates[tup.currency])
 
 
 def topology(place, mode, **rates):

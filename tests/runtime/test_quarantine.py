@@ -6,46 +6,35 @@ import random
 
 import pytest
 
-from statefx import BasicBolt, ReplayDeadLetters, Spout, StatefulBolt, TopologyBuilder, openState, quarantined, rescale
+from statefx import ReplayDeadLetters, Spout, StatefulBolt, TopologyBuilder, openState, quarantined, rescale
 from statefx.admin.command import main
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
 from statefx.testing.crashes import crashes
+from tests.bolts import Ignores, WithState
 
 FIELDS = "key string, n long"
 MENDED = set()
 """Rows of which the bolt raises no error any more."""
 
 
-class Orders(StatefulBolt):
-    """Keeps the rows of each key in their order; a negative one is bad, until it is mended."""
-
+class Orders(WithState):
     outputFields = FIELDS
 
-    def initState(self, state):
-        self.orders = state
-
     def execute(self, tup, collector):
-        self.orders.put(tup.key, [*self.orders.get(tup.key, []), tup.n])
+        self.state.put(tup.key, [*self.state.get(tup.key, []), tup.n])
         collector.emit((tup.key, tup.n))
         if tup.n < 0 and tup.n not in MENDED:
             raise ValueError(f"no order {tup.n}")
 
 
 class Whole(Orders):
-    """The same with whole batches."""
-
     def executeBatch(self, batch, collector):
         assert batch.schema.names == ["key", "n"]
         for row in batch.to_pylist():
             super().execute(type("Row", (), row), collector)
-
-
-class Ignores(BasicBolt):
-    def execute(self, tup, collector):
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +59,6 @@ def started(place, given=None, **config):
 
 
 def send(tester, live=(), letters=()):
-    """Return the dead letters of a transaction, by key in their order."""
     sent = tester.send({"live": list(live), "letters": [(each["row"], each["number"]) for each in letters]})
     found = [dict(zip(DEAD_LETTERS.names, each, strict=True)) for each in sent.emitted("orders", "deadLetter")]
     return sorted(found, key=lambda each: (each["task"], each["position"]))
@@ -203,15 +191,10 @@ REPLAYED = [
 ]
 
 
-class Keep(StatefulBolt):
-    """Keeps dead letters, each once."""
-
-    def initState(self, state):
-        self.letters = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         key = (tup.number, tup.row)
-        self.letters.put(key, self.letters.get(key, 0) + 1)
+        self.state.put(key, self.state.get(key, 0) + 1)
 
 
 def spouted():

@@ -6,37 +6,31 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, ReplayDeadLetters, StatefulBolt, TopologyBuilder, quarantined
+from statefx import ReplayDeadLetters, TopologyBuilder, quarantined
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
 from statefx.plan.hashing import row_hasher
 from statefx.runtime.quarantine import GroupKeys
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
+from tests.bolts import Ignores, WithState
 
 FIELDS = "key string, size long, n long"
 KEYS = [f"key {number}" for number in range(40)]
 MENDED = set()
 
 
-class Orders(StatefulBolt):
-    """Keeps the rows of each key in their order; a negative one is bad, until it is mended."""
-
-    def initState(self, state):
-        self.orders = state
-
+class Orders(WithState):
     def key(self, tup):
         return tup.key
 
     def execute(self, tup, collector):
-        self.orders.put(self.key(tup), [*self.orders.get(self.key(tup), []), tup.n])
+        self.state.put(self.key(tup), [*self.state.get(self.key(tup), []), tup.n])
         if tup.n < 0 and tup.n not in MENDED:
             raise ValueError(f"no order {tup.n}")
 
 
 class Sized(Orders):
-    """The next version: a key has its size as well."""
-
     stateVersion = 2
 
     def migrateState(self, version, key, value):
@@ -50,11 +44,6 @@ class Sized(Orders):
 
     def key(self, tup):
         return tup.key, tup.size
-
-
-class Ignores(BasicBolt):
-    def execute(self, tup, collector):
-        pass
 
 
 def topology(bolt, parallelism, *fields):
@@ -81,8 +70,7 @@ def send(tester, n=None, letters=()):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("bolt", "was", "now"),
-    [(Sized, 2, 2), (Sized, 2, 3), (Sized, 1, 1), (Orders, 1, 1), (Orders, 2, 1)],
+    ("bolt", "was", "now"), [(Sized, 2, 2), (Sized, 2, 3), (Sized, 1, 1), (Orders, 1, 1), (Orders, 2, 1)]
 )
 def test_a_bolt_with_keys_in_quarantine_keeps_its_grouping_until_they_are_free(tmp_path, bolt, was, now):
     """They are written as the fields of the grouping: with other fields, no row that waits would be found again."""

@@ -20,8 +20,6 @@ ROWS = [(f"key-{n % 7}", n) for n in range(100)]
 
 
 class Pass(BasicBolt):
-    """Sends on what it gets; with ``field=...`` only that many first fields."""
-
     outputFields = "key string, n long"
 
     def execute(self, tup, collector):
@@ -29,8 +27,6 @@ class Pass(BasicBolt):
 
 
 class Vector(BasicBolt):
-    """Does what `Pass` does with whole batches."""
-
     outputFields = "key string, n long"
 
     def executeBatch(self, batch, collector):
@@ -38,8 +34,6 @@ class Vector(BasicBolt):
 
 
 class Fan(BasicBolt):
-    """Sends even numbers one way, odd ones another, and every one a third."""
-
     outputFields = {"default": "key string, n long", "odd": "key string, n long", "all": "n long"}
 
     def execute(self, tup, collector):
@@ -51,8 +45,6 @@ class Fan(BasicBolt):
 
 
 class Chooser(BasicBolt):
-    """Names the task: the number's last digit, as far as there are tasks."""
-
     outputFields = "key string, n long"
 
     def execute(self, tup, collector):
@@ -60,8 +52,6 @@ class Chooser(BasicBolt):
 
 
 class Seen(Stateful, BatchBolt):
-    """Keeps, in its state, the rows that came to each of its tasks, and from where."""
-
     outputFields = "key string, n long"
 
     def open(self, context):
@@ -137,7 +127,7 @@ def check_shares(kind: str, found: dict[int, list[tuple[Any, ...]]]) -> None:
 
 @pytest.mark.parametrize("kind", GROUPINGS)
 @pytest.mark.parametrize("first", [Pass, Vector])
-def test_a_grouping_between_bolts(place: Path, kind: str, first: type[BasicBolt]) -> None:
+def test_a_grouping_between_bolts(place, kind, first):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Chooser() if kind == "direct" else first(), 2).shuffleGrouping("numbers")
         grouped(b.setBolt("seen", Seen(), 3), kind, "first")
@@ -146,11 +136,11 @@ def test_a_grouping_between_bolts(place: Path, kind: str, first: type[BasicBolt]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in GROUPINGS if kind != "direct"])
-def test_a_grouping_of_a_stream(place: Path, kind: str) -> None:
+def test_a_grouping_of_a_stream(place, kind):
     check_shares(kind, shares(run(place, built(lambda b: grouped(b.setBolt("seen", Seen(), 3), kind, "numbers")))))
 
 
-def test_a_chain_without_a_shuffle_is_fused_and_gets_the_same_rows(place: Path) -> None:
+def test_a_chain_without_a_shuffle_is_fused_and_gets_the_same_rows(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("one", Pass(), 3).shuffleGrouping("numbers")
         b.setBolt("two", Vector(), 3).localOrShuffleGrouping("one")
@@ -164,7 +154,7 @@ def test_a_chain_without_a_shuffle_is_fused_and_gets_the_same_rows(place: Path) 
     assert tester.send({}).progress.rows == {"one": 0, "two": 0, "three": 0, "seen": 0}
 
 
-def test_a_chain_that_forks(place: Path) -> None:
+def test_a_chain_that_forks(place):
     """Two bolts are fused behind one; a third reads both by key."""
 
     def declare(b: TopologyBuilder) -> None:
@@ -180,7 +170,7 @@ def test_a_chain_that_forks(place: Path) -> None:
     assert sources(tester) == {("even", "default"): 50, ("odd", "default"): 50}
 
 
-def test_several_output_streams_one_of_them_unread(place: Path) -> None:
+def test_several_output_streams_one_of_them_unread(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("fan", Fan(), 2).shuffleGrouping("numbers")
         b.setBolt("seen", Seen(), 2).fieldsGrouping("fan", "key").globalGrouping("fan", stream="odd")
@@ -192,7 +182,7 @@ def test_several_output_streams_one_of_them_unread(place: Path) -> None:
     assert len(tester.emitted("fan", "all")) == 200, "seen by a test, read by no bolt"
 
 
-def test_one_stream_read_twice_comes_twice(place: Path) -> None:
+def test_one_stream_read_twice_comes_twice(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Pass(), 2).shuffleGrouping("numbers").fieldsGrouping("numbers", "key")
         b.setBolt("seen", Seen(), 2).fieldsGrouping("first", "key").allGrouping("first")
@@ -202,7 +192,7 @@ def test_one_stream_read_twice_comes_twice(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_streams_and_a_join(place: Path) -> None:
+def test_several_streams_and_a_join(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("left", Pass(), 2).shuffleGrouping("a")
         b.setBolt("seen", Seen(), 3).fieldsGrouping("left", "key").fieldsGrouping("b", "key").globalGrouping("c")
@@ -218,7 +208,7 @@ def test_several_streams_and_a_join(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_diamond_with_ways_of_different_length(place: Path) -> None:
+def test_a_diamond_with_ways_of_different_length(place):
     """The short way skips two levels, relayed through the tasks of both."""
 
     def declare(b: TopologyBuilder) -> None:
@@ -238,7 +228,7 @@ def test_a_diamond_with_ways_of_different_length(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_read_at_a_late_level(place: Path) -> None:
+def test_a_stream_read_at_a_late_level(place):
     """It is relayed; also by a bolt that reads it early."""
 
     def declare(b: TopologyBuilder) -> None:
@@ -254,7 +244,7 @@ def test_a_stream_read_at_a_late_level(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_from_one_task_to_one_task_come_in_order(place: Path) -> None:
+def test_rows_from_one_task_to_one_task_come_in_order(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Pass(), 1).globalGrouping("numbers")
         b.setBolt("seen", Seen(), 3).fieldsGrouping("first", "key")
@@ -266,7 +256,7 @@ def test_rows_from_one_task_to_one_task_come_in_order(place: Path) -> None:
     assert all([n for _, n in share] == sorted(n for _, n in share) for share in found.values())
 
 
-def test_a_bolt_that_keeps_state_in_whole_batches(place: Path) -> None:
+def test_a_bolt_that_keeps_state_in_whole_batches(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Vector(), 2).shuffleGrouping("numbers")
         b.setBolt("sums", Sums(), 2).fieldsGrouping("first", "key")
@@ -309,15 +299,15 @@ class Misdirected(BasicBolt):
     ("task", "says"),
     [(3, r"emitted to task 3 of 'seen', which has tasks 0\.\.2"), (-1, "task -1"), (None, "name the task")],
 )
-def test_a_direct_row_needs_a_task_that_there_is(place: Path, task: int | None, says: str) -> None:
+def test_a_direct_row_needs_a_task_that_there_is(driver, task, says):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Misdirected(task), 1).shuffleGrouping("numbers")
         b.setBolt("seen", Seen(), 3).directGrouping("first")
 
-    with Driver(place) as driver, pytest.raises(BoltError, match=f"hook execute, .*{says}"):
+    with pytest.raises(BoltError, match=f"hook execute, .*{says}"):
         driver.start(built(declare)).send({"numbers": ROWS})
 
 
-def test_a_stream_that_is_not_the_topologys_is_refused(place: Path) -> None:
-    with Driver(place) as driver, pytest.raises(ConfigError, match="no stream 'letters'; its streams are numbers"):
+def test_a_stream_that_is_not_the_topologys_is_refused(driver):
+    with pytest.raises(ConfigError, match="no stream 'letters'; its streams are numbers"):
         driver.start(built(lambda b: b.setBolt("seen", Seen()).globalGrouping("numbers"))).send({"letters": ROWS})

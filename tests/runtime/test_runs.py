@@ -72,7 +72,6 @@ def resolve(engine, which, txid):
 
 
 def failures(engine):
-    """What has come of attempts, by segment and transaction."""
     found = {}
     while not engine._answers.empty():
         each = engine.next(0.0)

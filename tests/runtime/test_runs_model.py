@@ -221,14 +221,14 @@ def explore(model: Model) -> int:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_every_order_of_events(name: str) -> None:
+def test_every_order_of_events(name):
     assert explore(Model(*BOUNDS[name])) > 100
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", WIDER)
-def test_every_order_of_more_events(name: str) -> None:
+def test_every_order_of_more_events(name):
     assert explore(Model(*WIDER[name])) > 1_000
 
 
@@ -282,9 +282,7 @@ def break_line(monkeypatch: pytest.MonkeyPatch, module: ModuleType, line: str, o
 
 
 @pytest.mark.parametrize(("rule", "module", "line", "other", "name"), BREAKS)
-def test_without_a_line_some_order_breaks(
-    monkeypatch: pytest.MonkeyPatch, rule: str, module: ModuleType, line: str, other: str, name: str
-) -> None:
+def test_without_a_line_some_order_breaks(monkeypatch, rule, module, line, other, name):
     break_line(monkeypatch, module, line, other)
     with pytest.raises(FOUND):
         explore(Model(*BOUNDS[name]))

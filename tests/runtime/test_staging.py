@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, Topology, TopologyBuilder
+from statefx import Topology, TopologyBuilder
 from statefx.coordinator.retrying import RenewInputError
 from statefx.coordinator.runs import text_for
 from statefx.plan import wire
@@ -30,10 +30,11 @@ from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester, rows, streams
 from statefx.testing.faults import JobFails
+from tests.bolts import Pass
 from tests.runtime.one_slot import deployment, order_of, rows_of, run, slot
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester
-from tests.testing.topologies import Count, Driver, Split, lines, words
+from tests.testing.topologies import Count, Split, lines, words
 
 SCHEMA = pa.schema(
     [
@@ -56,7 +57,7 @@ ROWS = st.lists(st.tuples(st.one_of(st.none(), st.integers(-9, 9)), TEXTS, NESTE
 class Far(FolderStorage):
     """Is reached over a network, as its URL says; what is written there is compressed."""
 
-    url = "far://away"  # type: ignore[assignment]
+    url = "far://away"
 
 
 @st.composite
@@ -144,8 +145,6 @@ def test_a_file_that_is_damaged_or_missing_is_never_read(place_in, what):
 
 
 class Failing(FolderStorage):
-    """Can't be read, for a reason that the file system gives."""
-
     def __init__(self, root: str, number: int) -> None:
         super().__init__(root, durable=False)
         self.number = number
@@ -184,37 +183,35 @@ def cut_off(path: Path) -> None:
 @pytest.mark.usefixtures("in_files")
 @pytest.mark.parametrize("damage", [Path.unlink, cut_off])
 @pytest.mark.parametrize("later", [False, True])
-def test_an_attempt_over_lost_rows_is_rolled_back_and_they_are_staged_again(place: Path, damage: Any, later: bool):
+def test_an_attempt_over_lost_rows_is_rolled_back_and_they_are_staged_again(driver, damage, later):
     """No other attempt is made over them, also if one has read them before."""
-    with Driver(place) as driver:
-        tester = driver.start()
-        tester.send(lines("a b"))
-        known = files(tester)
-        batch = tester._batch(lines("a", "b c", "d"))
-        lost = [path for path in files(tester) if path not in known][1]
-        if later:
-            tester.inject(JobFails())
-            tester.when("pause", lambda: damage(lost))
-        else:
-            damage(lost)
-        with pytest.raises(RenewInputError, match=f"{lost.name} is (missing|damaged)") as caught:
-            tester._coordinator.transact(batch)
-        assert caught.value.data["kind"] is FailureKind.INPUT
-        assert caught.value.component == "lines"
-        assert tester.steps[-1] == f"after ROLLED_BACK(2, {int(later)})"
-        assert tester.state("count") == {"a": 1, "b": 1}
-        assert tester.send(lines("a", "b c", "d")).txid == 2
-        assert tester.state("count") == {"a": 2, "b": 2, "c": 1, "d": 1}
+    tester = driver.start()
+    tester.send(lines("a b"))
+    known = files(tester)
+    batch = tester._batch(lines("a", "b c", "d"))
+    lost = [path for path in files(tester) if path not in known][1]
+    if later:
+        tester.inject(JobFails())
+        tester.when("pause", lambda: damage(lost))
+    else:
+        damage(lost)
+    with pytest.raises(RenewInputError, match=f"{lost.name} is (missing|damaged)") as caught:
+        tester._coordinator.transact(batch)
+    assert caught.value.data["kind"] is FailureKind.INPUT
+    assert caught.value.component == "lines"
+    assert tester.steps[-1] == f"after ROLLED_BACK(2, {int(later)})"
+    assert tester.state("count") == {"a": 1, "b": 1}
+    assert tester.send(lines("a", "b c", "d")).txid == 2
+    assert tester.state("count") == {"a": 2, "b": 2, "c": 1, "d": 1}
 
 
 @pytest.mark.usefixtures("in_files")
-def test_all_attempts_read_the_same_parts(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        sent = tester.send(lines("a b", "b c", "c"), JobFails(), JobFails())
-        assert sent.progress.attempt == 2
-        assert tester.state("count") == {"a": 1, "b": 2, "c": 2}
-        assert len(files(tester)) == 3, "staged once"
+def test_all_attempts_read_the_same_parts(driver):
+    tester = driver.start()
+    sent = tester.send(lines("a b", "b c", "c"), JobFails(), JobFails())
+    assert sent.progress.attempt == 2
+    assert tester.state("count") == {"a": 1, "b": 2, "c": 2}
+    assert len(files(tester)) == 3, "staged once"
 
 
 # ---- which task emits which
@@ -245,22 +242,17 @@ def test_each_row_is_in_one_share_and_those_of_a_partition_keep_their_order(size
     assert set(orders) == {TaskId(stream, task) for stream, width in (("a", a), ("b", b)) for task in range(width)}
 
 
-class Pass(BasicBolt):
-    outputFields = "n long, text string"
-
-    def execute(self, tup, collector):
-        collector.emit(tuple(tup))
-
-
 def wide(tasks: int) -> Topology:
     builder = TopologyBuilder("wide")
     builder.setStream("s", rows("n long, text string"))
-    builder.setBolt("reader", Pass(), tasks).fieldsGrouping("s", "n")  # rows of a key must keep their order
+    builder.setBolt("reader", Pass("n long, text string"), tasks).fieldsGrouping(
+        "s", "n"
+    )  # rows of a key must keep their order
     return builder.createTopology()
 
 
 @pytest.mark.parametrize("tasks", [4, 10])
-def test_each_task_of_a_stream_emits_its_share(place: Path, monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
+def test_each_task_of_a_stream_emits_its_share(place, monkeypatch, tasks):
     monkeypatch.setattr(streams, "INPUT_ROWS_MAX", 1)
     made = deployment(place, wide(tasks))
     width = made.plan.components["s"].parallelism
@@ -272,7 +264,7 @@ def test_each_task_of_a_stream_emits_its_share(place: Path, monkeypatch: pytest.
     assert sum(acks[TaskId("reader", task)].received[0] for task in range(tasks)) == 31
 
 
-def test_parts_are_emitted_in_their_order(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_emitted_in_their_order(place, monkeypatch):
     """As the order is sent, whose text has their numbers."""
     monkeypatch.setattr(streams, "INPUT_ROWS_MAX", 2)
     made = deployment(place, wide(1))
@@ -288,7 +280,7 @@ def test_parts_are_emitted_in_their_order(place: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_files")
-def test_a_task_reads_on_when_what_it_has_emitted_is_sent(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reads_on_when_what_it_has_emitted_is_sent(place, monkeypatch):
     read: list[str] = []
     reading = FolderStorage.read
 
@@ -309,9 +301,7 @@ def test_a_task_reads_on_when_what_it_has_emitted_is_sent(place: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_slots_that_are_lost_cut_and_frozen_lose_and_double_no_row(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_that_are_lost_cut_and_frozen_lose_and_double_no_row(place, monkeypatch):
     for seed in seeds(1):
         chance = random.Random(seed)
         monkeypatch.setattr(streams, "INPUT_ROWS_MAX", chance.choice([1, 3, 100]))

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import threading
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,21 +12,41 @@ import pyarrow as pa
 import pytest
 
 from statefx import BasicBolt
-from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError
+from statefx.coordinator.runs import text_for
+from statefx.errors import (
+    AttemptsExhaustedError,
+    BoltError,
+    FailedException,
+    FencedError,
+    StateCorruptedError,
+    StateError,
+)
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
-from statefx.protocol.identity import TaskId
+from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
+from statefx.protocol.watermark import Heard, TimeOrder
+from statefx.runtime import outlets
+from statefx.runtime import slot as ahead_slot
 from statefx.runtime.bolt_task import BoltTask
-from statefx.runtime.slot import SlotAttempt
+from statefx.runtime.outlets import BatchQueue
+from statefx.runtime.slot import ReadAhead, SentOrder, SentResolution, SlotAttempt
 from statefx.runtime.spout_task import SourceTask
 from statefx.runtime.task import ACKED_BYTES_MAX, Prepared, Task
 from statefx.runtime.worker import Worker
+from statefx.state import KeyValueState
+from statefx.state.contract.store import EMPTY as TOKEN_EMPTY
+from statefx.state.contract.store import prepare_as
+from statefx.testing.site import Site
 from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
+from statefx_memory import MemoryStateProvider
 from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, slot
+from tests.testing.topologies import lines, totals, word_count, words
 
 NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
 EACH = 10
@@ -32,8 +54,6 @@ EACH = 10
 
 
 class Emitter(SourceTask):
-    """Partition i emits i, i + 2, i + 4, ..."""
-
     rows, text = EACH, ""
 
     def begin(self) -> None:
@@ -115,8 +135,6 @@ def plan() -> Plan:
 
 
 class Run:
-    """Runs both levels."""
-
     def __init__(self, place: Path, **kinds: type[Task]) -> None:
         self.staged = place / "staged"
         self.staged.mkdir(exist_ok=True)
@@ -135,7 +153,6 @@ class Run:
         return slot(self.worker, self.deployment, order, level, partition, acks=acks, make_task=self.make_task)
 
     def emit(self) -> list[wire.WireRow]:
-        """Run the first level."""
         return [row for partition in (0, 1) for row in rows_of(self.slot(0, partition, self.emitted).run([]))]
 
     def acks(self, given: list[wire.WireRow]) -> dict[TaskId, Ack]:
@@ -159,7 +176,7 @@ def judged(acks: dict[TaskId, Ack]) -> Complete | Incomplete:
     return ledger.judge()
 
 
-def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place: Path) -> None:
+def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place):
     run = Run(place)
     acks = run.acks(run.emit())
     assert isinstance(judged(acks), Complete)
@@ -181,7 +198,7 @@ def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place: Path
 
 
 @pytest.mark.slow
-def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place: Path) -> None:
+def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place):
     class Large(Emitter):
         rows, text = 200, "x" * 500_000
 
@@ -197,7 +214,7 @@ def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place: Path
     assert rows == 200 * 3, "of the bolt behind it, and a copy for each sink"
 
 
-def test_a_sink_prepares_only_when_all_barriers_have_come(place: Path) -> None:
+def test_a_sink_prepares_only_when_all_barriers_have_come(place):
     run = Run(place)
     given = run.emit()
     lost = next(row for row in given if row[1] == wire.BARRIER and Barrier.unpack(row[4]).source == "numbers")
@@ -210,7 +227,7 @@ def test_a_sink_prepares_only_when_all_barriers_have_come(place: Path) -> None:
     assert isinstance(judged(acks), Incomplete)
 
 
-def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path) -> None:
+def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place):
     class Stale(Emitter):
         def emit(self) -> bool:
             super().emit()
@@ -219,11 +236,7 @@ def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path
     run = Run(place, numbers=Stale)
     acks = run.acks(run.emit())
     kinds = {id.component: ack.failed.kind for id, ack in acks.items() if ack.failed is not None}
-    assert kinds == {
-        "numbers": FailureKind.FAILED,
-        "doubled": FailureKind.UPSTREAM,
-        "sink": FailureKind.UPSTREAM,
-    }
+    assert kinds == {"numbers": FailureKind.FAILED, "doubled": FailureKind.UPSTREAM, "sink": FailureKind.UPSTREAM}
     assert run.names() == set(), "nothing that was staged is left"
     verdict = judged(acks)
     assert isinstance(verdict, Incomplete)
@@ -241,9 +254,7 @@ def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path
         (BoltError("no such column", component="sink", task=0), FailureKind.BOLT),
     ],
 )
-def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gone(
-    place: Path, when: str, error: Exception, kind: FailureKind
-) -> None:
+def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gone(place, when, error, kind):
     run = Run(place, sink=type("Failing", (Sink,), {"when": when, "error": error}))
     acks = run.acks(run.emit())
     for i in (0, 1):
@@ -256,7 +267,7 @@ def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gon
     assert run.names() == set()
 
 
-def test_a_task_that_is_cancelled_leaves_nothing_staged(place: Path) -> None:
+def test_a_task_that_is_cancelled_leaves_nothing_staged(place):
     run = Run(place)
     given = run.emit()
 
@@ -270,7 +281,7 @@ def test_a_task_that_is_cancelled_leaves_nothing_staged(place: Path) -> None:
     assert run.names() == set()
 
 
-def test_two_runs_of_a_sinks_task_stage_side_by_side(place: Path) -> None:
+def test_two_runs_of_a_sinks_task_stage_side_by_side(place):
     """Rule 4.1: of two runs of the task, the driver takes the one whose token is in the acks."""
     run = Run(place)
     given = run.emit()
@@ -283,7 +294,7 @@ def test_two_runs_of_a_sinks_task_stage_side_by_side(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["committable", "metadata"])
-def test_what_is_too_large_for_an_ack_is_refused(place: Path, name: str) -> None:
+def test_what_is_too_large_for_an_ack_is_refused(place, name):
     class Large(Sink):
         size = ACKED_BYTES_MAX - 2  # and the quotes
 
@@ -299,3 +310,301 @@ def test_what_is_too_large_for_an_ack_is_refused(place: Path, name: str) -> None
     assert failure.kind is FailureKind.BOLT
     assert f"'sink', task 0: its {name} has {ACKED_BYTES_MAX + 1} bytes" in failure.reason
     assert failure.facts["size_bytes"] == ACKED_BYTES_MAX + 1
+
+
+# ---- How orders get to tasks: each slot is sent what concerns its own tasks, however many tasks there are.
+
+
+ATTEMPT = TransactionAttempt(7, 2)
+
+
+def version(n: int) -> Version:
+    return Version(6, f"{n:032x}")
+
+
+def order(tasks: tuple[TaskId, ...]) -> Order:
+    """Every third task is empty, every second one has a snapshot, every fifth one is to write another."""
+    named = [(n, str(task)) for n, task in enumerate(tasks) if n % 3]
+    return Order(
+        ATTEMPT,
+        4,
+        {name: version(n) for n, name in named},
+        {name: SnapshotRef(Version(n % 6, "b" * 32), "c" * 64, n * 1000) for n, name in named if n % 2 == 0},
+        frozenset(name for n, name in named if n % 5 == 0),
+    )
+
+
+def test_every_slot_reads_what_the_order_says_of_its_tasks(place):
+    found = deployment(place, word_count(40))
+    given = order(found.plan.stateful)
+    for chain in (chain for level in found.plan.levels for chain in level):
+        sent = SentOrder(text_for(found.plan, given, chain), found)
+        assert (sent.attempt, sent.generation) == (ATTEMPT, 4)
+        for task in found.plan.stateful:
+            if task in chain:
+                assert sent.state(task) == given.state(task)
+                assert sent.state(task) is sent.state(task), "read once"
+            else:
+                with pytest.raises(ValueError, match=f"the order says nothing of {task}"):
+                    sent.state(task)
+
+
+@pytest.mark.parametrize("left", [range(40), [3], [39, 0, 1, 17]])
+def test_every_task_of_a_resolution_finds_out_which_one_it_is(place, left):
+    found = deployment(place, word_count(40))
+    tasks = tuple(found.plan.stateful[n] for n in left)
+    before = {str(task): Version(5, f"{n:032d}") for n, task in enumerate(found.plan.stateful) if n % 2}
+    given = ResolutionOrder(Resolution.COMMIT, order(found.plan.stateful), tasks, before)
+    sent = SentResolution(text_for(found.plan, given, tasks), found)
+    assert (sent.tasks, sent.resolution) == (list(tasks), Resolution.COMMIT)
+    for task in tasks:
+        assert sent.state(task) == given.state(task)
+        assert sent.state(task).previous == before.get(str(task), EMPTY)
+
+
+def test_of_a_large_order_a_slot_is_sent_a_few_hundred_bytes(place):
+    found = deployment(place, word_count(2000))
+    given = order(found.plan.stateful)
+    for number in (1234, 1):
+        task = TaskId("count", number)
+        text = text_for(found.plan, given, [task])
+        assert len(text) < 400
+        assert SentOrder(text, found).state(task) == given.state(task)
+
+
+METADATA = {"": None, "a\nb": [1, 2.5, float("inf"), 1 << 80, "\ud800 \u00e4"], '["read/0",{': {"x": [{}, True]}}
+
+
+def test_metadata_arrives_as_it_is(place):
+    found = deployment(place, word_count(2))
+    tasks = [TaskId("read", n) for n in range(12)]
+    told = {task: EmissionOrder(Emission.NEW, METADATA | {"n": task.task}, 3 + task.task) for task in tasks}
+    times = {task: TimeOrder(heard={"read/0": Heard(task.task, 5)}) for task in tasks}
+    sent = SentOrder(text_for(found.plan, Order(ATTEMPT, 4, emissions=told, times=times), tasks[3:]), found)
+    for task in tasks[3:]:
+        assert (sent.emission(task), sent.time(task)) == (told[task], times[task])
+    with pytest.raises(ValueError, match="says nothing of read/0"):
+        sent.emission(tasks[0])
+
+
+def test_numbers_in_runs():
+    assert runs_of([]) == ()
+    assert runs_of(range(10_000)) == ((0, 10_000),)
+    assert runs_of([5, 3, 4, 4]) == ((5, 1), (3, 2), (4, 1))
+
+
+def test_what_a_state_order_leaves_out_is_the_empty_state():
+    assert Order(ATTEMPT, 1).state(TaskId("count", 0)) == StateOrder(EMPTY, None, snapshot_due=False, previous=EMPTY)
+
+
+# ---- Rows that are read before their order has come: in order, bounded in memory, and with what went wrong.
+
+
+def row(number, size=1000, kind=wire.RECORDS, attempt=(1, 0)):
+    """What a level sends; it says its number as the number of rows."""
+    head = b"" if kind == wire.FILLER else wire.Address(1, 0, -1, 0, 0, *attempt).pack()
+    return 0, kind, number, head, bytes(size)
+
+
+def batch(number, size=1000, **more):
+    return wire.to_batch([row(number, size, **more)])
+
+
+def numbers(batches):
+    return [each.column("rows")[0].as_py() for each in batches]
+
+
+def test_all_is_read_before_anybody_asks_and_little_of_it_is_in_memory(monkeypatch):
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 10_000)
+    read = threading.Event()
+
+    def rows():
+        for number in range(100):
+            yield batch(number)
+        read.set()
+
+    ahead = ReadAhead(rows())
+    assert read.wait(10)
+    assert ahead._queue.held_bytes <= 10_000
+    assert numbers(ahead) == list(range(100))
+    ahead.close()
+
+
+def test_who_asks_first_waits_for_a_row():
+    go = threading.Event()
+
+    def rows():
+        go.wait(10)
+        yield batch(7)
+
+    ahead = ReadAhead(rows())
+    threading.Timer(0.05, go.set).start()
+    assert numbers(ahead) == [7]
+
+
+def test_what_the_rows_have_raised_is_raised_behind_the_last_of_them():
+    def rows():
+        yield batch(1)
+        raise EOFError("the job ends")
+
+    ahead = ReadAhead(rows())
+    assert numbers([next(ahead)]) == [1]
+    with pytest.raises(EOFError, match="the job ends"):
+        next(ahead)
+
+
+def test_a_disk_that_is_full_is_told(monkeypatch, tmp_path):
+    def refuse(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 1)
+    monkeypatch.setattr(outlets.tempfile, "TemporaryFile", refuse)
+    ahead = ReadAhead(iter([batch(1), batch(2)]))
+    ahead._thread.join(10)
+    assert numbers([next(ahead)]) == [1]
+    with pytest.raises(OSError, match="No space left"):
+        next(ahead)
+
+
+def test_a_batch_of_several_rows_is_read_row_by_row():
+    ahead = ReadAhead(iter([wire.to_batch([row(1), row(2, kind=wire.FILLER), row(3, attempt=(2, 0))])]))
+    assert [(each.num_rows, *numbers([each])) for each in ahead] == [(1, 1), (1, 3)]
+
+
+def test_of_a_transaction_that_is_tried_again_only_the_newest_attempt_is_kept(monkeypatch):
+    """A slot that waits for its order kept those of all attempts that failed before it, in files without a bound."""
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 5_000)
+    opened = []
+    make = outlets.tempfile.TemporaryFile
+    monkeypatch.setattr(outlets.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
+
+    def rows():
+        yield batch(1, attempt=(6, 0))
+        for attempt in range(50):
+            for number in range(10):
+                yield batch(number, attempt=(7, attempt))
+            yield batch(100, attempt=(8, 0))
+            yield batch(attempt, kind=wire.ABANDONED, attempt=(7, attempt))
+        yield batch(11, attempt=(7, 48))  # late, by another sender
+
+    ahead = ReadAhead(rows())
+    ahead._thread.join(10)
+    assert len(ahead._queue) == 1 + 10 + 50 + 50
+    assert ahead._queue.held_bytes <= 5_000 + 2_000
+    left = [(each.column("kind")[0].as_py(), *numbers([each])) for each in ahead]
+    assert [number for kind, number in left if kind == wire.RECORDS] == [1, *[100] * 49, *range(10), 100]
+    assert [number for kind, number in left if kind == wire.ABANDONED] == list(range(50))
+    assert all(each.closed for each in opened)
+
+
+def test_of_transactions_long_ago_nothing_is_known(monkeypatch):
+    monkeypatch.setattr(ahead_slot, "TRANSACTIONS_MAX", 3)
+    ahead = ReadAhead(batch(txid, attempt=(txid, 1)) for txid in range(100))
+    assert numbers(ahead) == list(range(100))
+    assert list(ahead._newest) == [97, 98, 99]
+
+
+def test_closing_reads_to_the_end_and_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 1)
+    left = list(range(10))
+    ahead = ReadAhead(batch(left.pop()) for _ in range(10))
+    ahead.close()
+    assert not left
+    assert not ahead._queue
+
+
+def test_rows_that_do_not_end_keep_the_process_from_being_used_again(monkeypatch):
+    monkeypatch.setattr(ahead_slot, "END_SECS", 0.05)
+    never = threading.Event()
+
+    def rows():
+        never.wait(10)
+        yield batch(1)
+
+    ahead = ReadAhead(rows())
+    with pytest.raises(TimeoutError, match="have not ended"):
+        ahead.close()
+    never.set()
+
+
+def test_the_files_of_a_queue_that_never_empties_do_not_grow(monkeypatch):
+    monkeypatch.setattr(outlets, "FILE_BYTES", 20_000)
+    opened = []
+    make = outlets.tempfile.TemporaryFile
+    monkeypatch.setattr(outlets.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
+    queue = BatchQueue(1)
+    for number in range(5):
+        queue.append(None, batch(number))
+    for number in range(5, 500):
+        queue.append(None, batch(number))
+        assert numbers([queue.popleft()[1]]) == [number - 5]
+        assert sum(not each.closed for each in opened) <= 2
+    assert len(opened) > 10
+    queue.close()
+    assert all(each.closed for each in opened)
+
+
+# ---- What a task prepares is named by the token that its rows carry, or the transaction is not decided.
+
+
+class NamesItself(MemoryStateProvider):
+    returns = staticmethod(lambda prepared: prepared)
+
+    def newState(self, namespace, context):
+        store = super().newState(namespace, context)
+        prepare = store.prepare
+        store.prepare = lambda txid, token, writes: self.returns(prepare(txid, self.named(token), writes))
+        return store
+
+    def named(self, token):
+        return uuid.uuid4().hex
+
+
+class ReturnsTheBareToken(NamesItself):
+    returns = staticmethod(lambda prepared: prepared.token)
+
+    def named(self, token):
+        return token
+
+
+def test_a_provider_that_ignores_its_token_commits_nothing_and_the_checkpoint_lives(driver, monkeypatch):
+    work = [lines("to be"), lines("or not to be")]
+    config = {"topology.state.provider": f"{__name__}:NamesItself", "topology.transaction.attempts.max": 2}
+    with monkeypatch.context() as mended:
+        mended.setattr(NamesItself, "named", lambda self, token: token)
+        driver.start(totals(), config=config).run(work[:1])
+    with pytest.raises(AttemptsExhaustedError, match="must keep what is prepared under the token that it is given"):
+        driver.start(totals(), config=config).run(work)
+    monkeypatch.setattr(NamesItself, "named", lambda self, token: token)
+    again = driver.start(totals(), config=config)
+    assert again.txid == 1
+    again.run(work)
+    assert again.state("count") == words(work)
+
+
+@pytest.mark.parametrize("kind", [NamesItself, ReturnsTheBareToken])
+def test_what_comes_back_is_compared(kind, place):
+    site = Site(kind({}), place)
+    site.start(1)
+    with pytest.raises(StateError, match=r"prepare\(1, 'given', ...\) returned .* return Prepared\(token\)"):
+        prepare_as(site.open(), 1, "given", [])
+    state = site.state()
+    state.put("a", 1)
+    with pytest.raises(StateError, match="under the token that it is given"):
+        state.prepareCommit(1, token="given")
+    assert state.version == TOKEN_EMPTY
+    site.close()
+
+
+def test_prepare_commit_takes_a_token_and_makes_one_up_without(place):
+    site = Site(MemoryStateProvider({}), place)
+    site.start(1)
+    state: KeyValueState = site.state()
+    assert state.prepareCommit(1, token="given") == state.token == "given"
+    assert state.prepareCommit(1) == "given"
+    state.commit(1)
+    made = state.prepareCommit(2)
+    assert made not in ("", "given")
+    state.commit(2)
+    assert site.state(state.version).version.token == made
+    site.close()

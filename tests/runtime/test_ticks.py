@@ -14,7 +14,6 @@ from statefx import (
     OpaquePartitionedTransactionalSpout,
     Spout,
     Stateful,
-    StatefulBolt,
     TopologyBuilder,
     isTick,
 )
@@ -22,14 +21,13 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError, TopologyError
 from statefx.testing import Crash, TopologyTester, rows
+from tests.bolts import WithState
 from tests.testing.living import LivingTester
 
 TICK = "tick"
 
 
 class Shows(BasicBolt):
-    """Emits what it is given."""
-
     outputFields = "what string, task int"
 
     def open(self, context):
@@ -39,13 +37,8 @@ class Shows(BasicBolt):
         collector.emit((TICK if isTick(tup) else tup.word, self.task))
 
 
-class Flushes(StatefulBolt):
-    """Gathers words in its state until the next tick."""
-
+class Flushes(WithState):
     outputFields = "words string"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         if isTick(tup):
@@ -78,8 +71,6 @@ def spout(*transactions):
 
 
 class Idle(Spout):
-    """Has nothing, ever."""
-
     outputFields = "word string"
 
     def nextTuple(self, collector):
@@ -307,10 +298,7 @@ def test_it_comes_before_finish_batch(tmp_path):
 
 
 def test_who_reads_from_the_bolt_gets_what_it_emits_for_a_tick_in_the_same_transaction(tmp_path):
-    class Words(StatefulBolt):
-        def initState(self, state):
-            self.state = state
-
+    class Words(WithState):
         def execute(self, tup, collector):
             self.state.put(tup.words, True)
 
@@ -348,10 +336,7 @@ def test_a_bolt_that_knows_no_ticks_is_told_what_it_got(tmp_path):
 
 
 def test_a_tick_can_be_pickled_and_kept_in_state(tmp_path):
-    class Keeps(StatefulBolt):
-        def initState(self, state):
-            self.state = state
-
+    class Keeps(WithState):
         def execute(self, tup, collector):
             self.state.put("tick", tup)
             assert tuple(pickle.loads(pickle.dumps(tup))) == tuple(tup)

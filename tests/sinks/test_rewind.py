@@ -27,8 +27,8 @@ from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.crashes import crashes
+from tests.bolts import Tally
 from tests.sinks.durable_steps import fast, folder_and_database_steps
-from tests.spouts.test_tracked import Count as CountWords
 from tests.spouts.test_tracked import Words
 from tests.testing.places import place
 from tests.testing.topologies import Count, Driver, Split, lines, words
@@ -399,7 +399,7 @@ def test_messages_that_were_acknowledged_are_not_lost(place):
     def made():
         builder = TopologyBuilder("tracked")
         builder.setSpout("words", Words("a", "b", "c", "d"))
-        builder.setBolt("count", CountWords(), 2).fieldsGrouping("words", "word")
+        builder.setBolt("count", Tally("word"), 2).fieldsGrouping("words", "word")
         builder.setSink("out", FileSink(place / "out", "json")).shuffleGrouping("words")
         return builder.createTopology()
 

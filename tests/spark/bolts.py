@@ -3,59 +3,17 @@
 import os
 from collections import Counter
 
-from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder
+from tests.bolts import Count, Split, WithState
 
 
-class Split(BasicBolt):
-    outputFields = "word string"
-
-    def execute(self, tup, collector):
-        for word in tup.value.split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    outputFields = "word string, count long"
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        count = self.counts.get(tup.word, 0) + 1
-        self.counts.put(tup.word, count)
-        collector.emit((tup.word, count))
-
-
-class Keep(StatefulBolt):
-    """Keeps every tuple; what came in is read with `kept`."""
-
-    def initState(self, state):
-        self.state = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         number = self.state.get("n", 0)
         self.state.putAll({"n": number + 1, number: list(tup)})
 
 
-class Pass(BasicBolt):
-    """Emits what comes in.
-
-    Parameters
-    ----------
-    fields : str
-        Of what comes in.
-    """
-
-    def __init__(self, fields):
-        self.outputFields = fields
-
-    def execute(self, tup, collector):
-        collector.emit(tuple(tup))
-
-
 class PassBatch(BasicBolt):
-    """As `Pass`, a batch at a time."""
-
     def __init__(self, fields):
         self.outputFields = fields
 
@@ -67,8 +25,6 @@ class PassBatch(BasicBolt):
 
 
 class Sum(Stateful, BatchBolt):
-    """Adds up the numbers of its tuples, one put in a transaction."""
-
     outputFields = "total long"
 
     def initState(self, state):

@@ -4,9 +4,6 @@ import signal
 import pytest
 
 from tests.spark.drivers import Driver, Player
-from tests.testing.places import place, provider
-
-__all__ = ["place", "provider"]
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +24,6 @@ def own_player(tmp_path):
 
 @pytest.fixture
 def drivers():
-    """Ends whatever a failed test has left behind."""
     started = []
 
     def start(*arguments, **more):

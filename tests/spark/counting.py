@@ -13,9 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from statefx import FileSink, StatefulBolt, submit
+from statefx import FileSink, submit
 from statefx.errors import StatefxError
 from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+from tests.bolts import WithState
 from tests.spark.bolts import word_count
 from tests.spark.running import lines_of
 
@@ -23,22 +24,16 @@ BOUND_SECS = 240
 ONCE = {"availableNow": True}
 
 
-class Held(StatefulBolt):
+class Held(WithState):
     outputFields = "word string, count long"
 
     def __init__(self, work, since=2):
         self.work = work
         self.since = since
 
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
         self.hold("PREPARING")
-        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
 
     def preCommit(self, txid):
         self.hold("COMMITTING")
@@ -79,7 +74,6 @@ def session(master, **settings):
 
 
 def tell(**facts):
-    """Write facts as a line of JSON, for the one who started this process."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 

@@ -11,6 +11,7 @@ from statefx.coordinator import runs
 from statefx.errors import StatefxError
 from statefx.operators import PartitionedTransactionalSpout
 from statefx.spark.pipelined.engine import PipelinedEngine
+from tests.bolts import WithState
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import reasons, state, wait_for
@@ -49,12 +50,7 @@ def ended(query, work):
         error = f"{type(found).__name__}: {found.message}"
     status = query.status
     right = error is None and state(work / "ck", "count") == ALL
-    return {
-        "error": error,
-        "runs": status["runs"],
-        "reasons": reasons(work / "ck"),
-        "right": right,
-    }
+    return {"error": error, "runs": status["runs"], "reasons": reasons(work / "ck"), "right": right}
 
 
 def listening_at(*hosts):
@@ -102,12 +98,9 @@ class Rows(PartitionedTransactionalSpout):
         collector.emit((b"end",))
 
 
-class Sizes(StatefulBolt):
-    def initState(self, state):
-        self.sizes = state
-
+class Sizes(WithState):
     def execute(self, tup, collector):
-        self.sizes.put(len(self.sizes), len(tup.row))
+        self.state.put(len(self.state), len(tup.row))
 
 
 def large_row(spark, work):
@@ -121,8 +114,6 @@ def memory_bytes():
 
 
 class Endless(Rows):
-    """Writes down how much it has emitted, and by how much its worker has grown."""
-
     def __init__(self, work):
         self.path = str(Path(work, "emitted"))
 
@@ -151,8 +142,6 @@ def endless_spout(spark, work):
 
 
 class Hangs(Count):
-    """Does not return, once."""
-
     def __init__(self, work):
         self.work = str(work)
 
@@ -192,8 +181,6 @@ def two_topologies(spark, work):
 
 
 class One(Spout):
-    """Hands out one message, then nothing."""
-
     outputFields = "number long"
 
     def open(self, context):
@@ -211,10 +198,7 @@ class One(Spout):
         pass
 
 
-class Ticks(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Ticks(WithState):
     def execute(self, tup, collector):
         what = "ticks" if isTick(tup) else "rows"
         self.state.put(what, self.state.get(what, 0) + 1)

@@ -4,13 +4,11 @@ import logging
 import sys
 
 import statefx
-from statefx import StatefulBolt, TopologyBuilder, submit
+from statefx import TopologyBuilder, submit
+from tests.bolts import WithState
 
 
-class Logs(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Logs(WithState):
     def execute(self, tup, collector):
         logging.getLogger("shop.bolts").info("counted %s", tup.word)
         logging.getLogger("shop.quiet").info("is not to be heard")

@@ -17,10 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-from statefx import StatefulBolt, TopologyBuilder, rescale
+from statefx import TopologyBuilder, rescale
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.hashing import row_hasher
 from statefx.spark.internals import task_slots
+from tests.bolts import WithState
 from tests.conftest import ROOT
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.counting import session, tell
@@ -33,7 +34,7 @@ AS_THEY_COME = "java_method('java.util.UUID', 'randomUUID') as key"
 """A column that is another one each time it is computed: rows that Spark computes again go other ways in a shuffle."""
 
 
-class Kills(StatefulBolt):
+class Kills(WithState):
     """Counts how often each key comes, and kills its executor once, in its task 1, in a certain transaction.
 
     All rows that it is given are in files, also those of attempts that came to nothing.
@@ -50,14 +51,11 @@ class Kills(StatefulBolt):
         self.context = context
         self.given = Path(self.work, f"given-{os.getpid()}-{context.task}")
 
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
         with self.given.open("a", encoding="utf-8") as file:
             file.write(f"{' '.join(map(str, tup))}\n")
-        count = self.counts.get(tup[0], 0) + 1
-        self.counts.put(tup[0], count)
+        count = self.state.get(tup[0], 0) + 1
+        self.state.put(tup[0], count)
         collector.emit((str(tup[0]), count))
         if self.context.txid == self.txid and self.context.task == 1 and self.once:
             os.kill(executor(), signal.SIGKILL)
@@ -66,8 +64,6 @@ class Kills(StatefulBolt):
 
 
 class KillsWhileStaged:
-    """In a DataFrame, for mapInArrow: kills the executor of partition 1, once, when another task has ended."""
-
     def __init__(self, work):
         self.work = work
 

@@ -17,7 +17,6 @@ BOUND_SECS = 120
 
 
 def run(*given, **arguments):
-    """Submit, wait for the end, return the query."""
     query = submit(*given, **arguments)
     assert query.awaitTermination(BOUND_SECS), f"still running: {query.status}"
     return query
@@ -54,7 +53,6 @@ def kinds(location):
 
 
 def reasons(location):
-    """Why attempts were rolled back."""
     return [record.reason for record in records(location) if record.kind == "ROLLED_BACK"]
 
 

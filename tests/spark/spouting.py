@@ -54,11 +54,9 @@ class Places:
             file.unlink()
 
     def held(self, phase, generation):
-        """Whether a task of this generation waits in `phase`."""
         return Path(self.work, f"held-{phase}-{generation}").exists()
 
     def pass_by(self, phase, context, txid):
-        """A task comes to `phase`."""
         end = time.monotonic() + BOUND_SECS
         while self._holds(phase, context.generation, txid) and time.monotonic() < end:
             Path(self.work, f"held-{phase}-{context.generation}").touch()
@@ -105,9 +103,6 @@ class HeldCount(Count):
     def __init__(self, work):
         self.places = Places(work)
 
-    def open(self, context):
-        self.context = context
-
     def execute(self, tup, collector):
         self.pass_by("execute")
         super().execute(tup, collector)
@@ -143,7 +138,6 @@ def expected(each):
 
 
 def outcome(work, location=None):
-    """What state and sink have, by number."""
     files = committedFiles(str(Path(work, "out")))
     rows = Counter(number for file in files for number in pq.ParquetFile(file).read()["number"].to_pylist())
     return state(location or Path(work, "ck"), "count"), dict(rows)
@@ -158,7 +152,6 @@ def config(provider="rocksdb"):
 
 
 def begun(spark, work, options, provider="rocksdb", trigger=ONCE, location=None):
-    """What `submit` is given."""
     return spouts(work, **options), spark, location or f"{work}/ck", config(provider), trigger
 
 

@@ -14,16 +14,15 @@ import statefx
 from statefx import TopologyBuilder, submit
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import ConfigError
-from tests.spark.bolts import Count, Once, Split, word_count
+from tests.bolts import Count, Split
+from tests.spark.bolts import Once, word_count
 from tests.spark.counting import session, tell
 from tests.spark.running import feed, kinds, lines_of, wait_for
 from tests.spark.spouting import begun
-from tests.spark.test_faults import held
+from tests.spark.test_drivers import held
 
 
 class Held(Split):
-    """Waits, once, as long as a file exists."""
-
     def __init__(self, once, hold):
         self.once = once
         self.hold = hold

@@ -8,7 +8,8 @@ import os
 import sys
 
 from statefx import readState, restore, submit, writeState
-from tests.spark.bolts import Count, word_count
+from tests.bolts import Count
+from tests.spark.bolts import word_count
 from tests.spark.counting import ONCE, session, tell
 from tests.spark.running import feed, lines_of, run
 

@@ -6,13 +6,12 @@ import time
 from pyspark.sql import SparkSession
 
 from statefx import submit
-from tests.spark.bolts import Split, word_count
+from tests.bolts import Split
+from tests.spark.bolts import word_count
 from tests.spark.running import feed, lines_of
 
 
 class Slow(Split):
-    """Takes longer than the default interval."""
-
     def execute(self, tup, collector):
         end = time.monotonic() + 1.2
         while time.monotonic() < end:

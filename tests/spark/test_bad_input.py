@@ -10,14 +10,9 @@ import pytest
 
 import statefx
 from statefx import TopologyBuilder, readState, rescale, submit, writeState
-from statefx.errors import (
-    CheckpointError,
-    CheckpointMismatchError,
-    ConfigError,
-    InputError,
-    TopologyError,
-)
-from tests.spark.bolts import Split, word_count
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, InputError, TopologyError
+from tests.bolts import Split
+from tests.spark.bolts import word_count
 from tests.spark.running import feed, lines_of, listing, run, state
 
 pytestmark = pytest.mark.slow

@@ -121,12 +121,7 @@ def test_a_terminal_that_has_gone_changes_nothing():
 
 @pytest.mark.parametrize(
     ("terminal", "wanted", "there"),
-    [
-        (True, None, True),
-        (False, None, False),
-        (True, False, False),
-        (False, True, True),
-    ],
+    [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
 )
 def test_where_there_is_a_line(monkeypatch, terminal, wanted, there):
     stream = io.StringIO()

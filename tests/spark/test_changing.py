@@ -5,20 +5,11 @@ import threading
 
 import pytest
 
-from statefx import (
-    StatefulBolt,
-    TopologyBuilder,
-    abort,
-    migrate,
-    restore,
-    savepoint,
-    savepoints,
-    submit,
-    transactions,
-)
+from statefx import StatefulBolt, TopologyBuilder, abort, migrate, restore, savepoint, savepoints, submit, transactions
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError
-from tests.spark.bolts import Count, recount, word_count
+from tests.bolts import Count, WithState
+from tests.spark.bolts import recount, word_count
 from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
 
 pytestmark = pytest.mark.slow
@@ -64,14 +55,9 @@ def test_rename_and_rescale_in_one_start(spark, place):
     assert state(place / "ck", "tally") == recount(texts("abcd"))
 
 
-class AbortedFrom(StatefulBolt):
-    """Keeps how often it has seen a line; aborts its own transaction when it first sees the line ``abort``."""
-
+class AbortedFrom(WithState):
     def __init__(self, place):
         self.place = place
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put(tup.value, self.state.get(tup.value, 0) + 1)
@@ -161,8 +147,6 @@ def test_savepoints_of_a_running_query_are_of_one_transaction(spark, place):
 
 
 class Adds(StatefulBolt):
-    """Counts lines, by so much a line."""
-
     def __init__(self, step):
         self.step = step
 

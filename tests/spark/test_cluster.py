@@ -1,5 +1,6 @@
 """A standalone cluster of Spark's, with two executors that have addresses of their own: tasks connect over them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,10 @@ import pyspark
 import pytest
 
 from statefx import verify
+from tests.conftest import ROOT
 from tests.ports import free_port
 from tests.spark.spouting import Places, expected, outcome
 from tests.storage.s3_server import as_users_have_it, s3_server
-
-pytestmark = [pytest.mark.soak, pytest.mark.spark]
 
 CORES = 4
 """Of each executor: a topology of `tests.spark.spouting` needs six slots, and so both executors."""
@@ -77,21 +77,29 @@ def ran(drivers, place, master):
     return run
 
 
+@pytest.mark.soak
+@pytest.mark.spark
 def test_rows_and_orders_go_between_machines(ran):
     assert ran()["runs"] == 1
 
 
+@pytest.mark.soak
+@pytest.mark.spark
 def test_a_worker_is_killed_and_another_run_goes_on(place, ran):
     Places(place).kill("execute", 2)
     assert ran()["runs"] == 2
 
 
+@pytest.mark.soak
+@pytest.mark.spark
 def test_an_executor_is_killed_and_another_run_goes_on(place, ran):
     """The JVM of one of the two; Spark starts it again."""
     Places(place).kill("prepare", 2, "executor")
     assert ran()["runs"] >= 2
 
 
+@pytest.mark.soak
+@pytest.mark.spark
 def test_no_folder_is_shared_but_an_executor_is_killed(drivers, place, tmp_path, monkeypatch):
     """The checkpoint is in S3: driver and executors have temporary folders of their own, and nothing of it in them."""
     machines = [tmp_path / name for name in ("driver", "worker-1", "worker-2")]
@@ -109,3 +117,62 @@ def test_no_folder_is_shared_but_an_executor_is_killed(drivers, place, tmp_path,
         assert verify(url).ok
     assert not (place / "ck").exists()
     assert [path for path in tmp_path.rglob("*") if path.name == "transactions" or path.suffix == ".changelog"] == []
+
+
+# ---- An executor is killed between a shuffle and its readers, on a cluster of two: exact, and the query goes on.
+
+
+ROLLED_BACK = ("between bolts", "random input", "shuffled stream")
+"""A bolt's executor dies, and with it the attempt."""
+
+STAGED = (
+    "random input, staged",
+    "random input, shuffled",
+    "cached input",
+    "cached shuffle",
+    "cached shuffle, staged",
+    "shuffled stream, staged",
+)
+"""One dies before its transaction begins."""
+
+UNSURE = ("spouts", "spouts, in each phase")
+"""All tasks may have been on the other executor: then nothing was lost."""
+
+
+@pytest.fixture(scope="module")
+def told(request, tmp_path_factory):
+    """What the program says of each topology that a test asks for; it runs them all in one cluster."""
+    items = [item for item in request.session.items if item.path == request.path]
+    names = [item.callspec.params["name"] if hasattr(item, "callspec") else "rescaled" for item in items]
+    env = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.losing_executors", str(tmp_path_factory.mktemp("cluster")), *names],
+        cwd=ROOT,
+        env={**env, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=1100,
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: found for line in lines for name, found in line.items()}
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [*ROLLED_BACK, *STAGED, *UNSURE])
+def test_what_is_committed_is_exact(told, name):
+    assert "error" not in told[name], told[name]["error"]
+    assert told[name]["killed"]
+    if name in ROLLED_BACK:
+        assert told[name]["reasons"], "the attempt was committed although its executor died"
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_another_executor_gives_keys_to_other_tasks(told):
+    assert "error" not in told["rescaled"], told["rescaled"]["error"]
+    assert told["rescaled"]["killed"]

@@ -21,8 +21,6 @@ BOUND_SECS = 30
 
 
 class Driver:
-    """A server, and what it has heard and lost."""
-
     def __init__(self, host="127.0.0.1", port=0):
         self.heard, self.lost, self.now = [], [], 0.0
         self.server = ControlServer(

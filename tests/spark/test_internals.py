@@ -5,19 +5,26 @@ When these fail with another version of Spark, this is what `statefx.spark.inter
 
 import contextlib
 import os
+import re
 import sys
 import threading
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
+from statefx import TopologyBuilder, submit
+from statefx.errors import TransactionError
 from statefx.spark import internals
-from tests.spark.running import BOUND_SECS, feed, lines_of, wait_for
+from tests.bolts import Count, Pass, Split
+from tests.spark.bolts import Keep, word_count
+from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, reasons, run, shown, state, wait_for
 
 SCHEMA = pa.schema([("number", pa.int32(), False), ("name", pa.binary())])
 COLUMNS = "number int not null, name binary"
@@ -357,3 +364,167 @@ def test_a_query_that_has_read_all_is_told_from_one_that_was_stopped(spark, plac
     go.set()
     stopping.join()
     assert not internals.has_read_all(query)
+
+
+# ---- What Spark's UI shows: jobs and stages by topology, transaction and bolts.
+
+
+def jobs_of(spark, topology, jobs):
+    """(description, name, names of the stages) of the last `jobs` jobs, oldest first, once the UI has them."""
+
+    def found():
+        ours = [job for job in shown(spark, "jobs") if job.get("description", "").startswith(f"{topology} ")]
+        return ours if len(ours) >= jobs and all(job["status"] == "SUCCEEDED" for job in ours) else None
+
+    ours = wait_for(found, f"{jobs} jobs of {topology}")
+    stages = {stage["stageId"]: stage for stage in shown(spark, "stages")}
+    return [
+        (job["description"], job["name"], [stages[number]["name"] for number in sorted(job["stageIds"])])
+        for job in reversed(ours)
+    ]
+
+
+@pytest.mark.slow
+def test_jobs_and_stages_of_a_stream_say_what_they_are(spark, place):
+    feed(place / "in", a=["x y"], b=["x"])
+    run(word_count(lines_of(spark, place / "in"), "seen-stream"), spark, place / "ck", trigger={"availableNow": True})
+    living, *staging = sorted(jobs_of(spark, "seen-stream", 3))
+    assert re.fullmatch(r"seen-stream run [0-9a-f]{8}: lines\[2\] → split\[2\] → count\[2\]", living[0])
+    assert living[2] == ["lines[2] → split[2]", "count[2]"]
+    assert staging == [
+        (f"seen-stream tx {txid}: read lines", f"read lines tx {txid}", [f"read lines tx {txid}"]) for txid in (1, 2)
+    ]
+    with urlopen(f"{spark.sparkContext.uiWebUrl}/jobs/") as page:
+        assert "lines[2] → split[2] → count[2]" in page.read().decode(), "as it is, and not as &amp;gt;"
+
+
+@pytest.mark.slow
+def test_jobs_of_a_batch_say_what_they_are(spark, place):
+    frame = spark.createDataFrame([("x y",)], "value string").coalesce(1)
+    builder = TopologyBuilder("seen-batch")
+    builder.setStream("lines", frame)
+    builder.setStream("more", frame)
+    builder.setBolt("split", Split(), parallelism=2).noneGrouping("lines")
+    builder.setBolt("same", Pass("word string"), parallelism=2).localOrShuffleGrouping("split")
+    builder.setBolt("count", Count(), parallelism=3).fieldsGrouping("same", "word")
+    builder.setBolt("keep", Keep()).globalGrouping("same").globalGrouping("more")
+    run(builder.createTopology(), spark, place / "ck")
+    living, staging = sorted(jobs_of(spark, "seen-batch", 2))
+    assert living[2] == ["lines[2] → split[2] → same[2], more[1]", "count[3], keep[1]"]
+    assert staging[0] == "seen-batch tx 1: read lines, more"
+
+
+@pytest.mark.slow
+def test_stages_of_the_user_s_own_plan_keep_their_names(spark, place):
+    """Spark makes them before our callback; the call site that we set must not outlive it."""
+    feed(place / "in", a=["x y"], b=["x"])
+    counts = lines_of(spark, place / "in").repartition("value")
+    run(word_count(counts, "seen-behind"), spark, place / "ck", trigger={"availableNow": True})
+    staging = [stages for description, _, stages in jobs_of(spark, "seen-behind", 3) if " tx " in description]
+    own = [name for names in staging for name in names if not re.fullmatch(r"read lines tx \d+", name)]
+    assert len(own) == 2
+    assert len(staging) == 2
+
+
+@pytest.mark.slow
+def test_the_name_of_a_query_stays_over_restarts(spark, place):
+    names = []
+    for _ in range(2):
+        feed(place / "in", a=["x"])
+        query = submit(word_count(lines_of(spark, place / "in"), "named"), spark, place / "ck")
+        names += [each.name for each in spark.streams.active if each.name.startswith("named")]
+        query.stop()
+    assert len(names) == 2
+    assert len(set(names)) == 1
+    assert re.fullmatch("named-[0-9a-f]{8}", names[0])
+
+
+# ---- Spark's status store, which tells of stages that were run again, hears of everything later than the driver does.
+
+
+class Stalled:
+    """A listener behind the status store's own that lets nothing pass after a job's start, until told to."""
+
+    def __init__(self):
+        self.go = threading.Event()
+
+    def onJobStart(self, event):  # noqa: N802 - Spark's name
+        self.go.wait(BOUND_SECS)
+
+    def equals(self, other):
+        """Java has compared the references before it asks, when it looks for the listener to remove."""
+        return False
+
+    def __getattr__(self, name):
+        if not name.startswith("on"):
+            raise AttributeError(name)
+        return lambda *event: None
+
+    class Java:
+        implements = ["org.apache.spark.scheduler.SparkListenerInterface"]
+
+
+@pytest.mark.slow
+def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, place, monkeypatch, caplog):
+    """Of a job with a shuffle: a stage of it may have run twice."""
+    monkeypatch.setattr("statefx.spark.staging._STATUS_POLLS", 20)
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    bus = spark.sparkContext._jsc.sc().listenerBus()
+    stalled = Stalled()
+    kept = spark._jvm.java.util.ArrayList()
+    kept.add(stalled)
+    listener = kept.get(0)  # each `stalled` that is handed over is an object of its own there, which removes no other
+    bus.addToStatusQueue(listener)
+    try:
+        frame = spark.createDataFrame([("a b a",)], "value string").repartition(2)
+        query = submit(word_count(frame), spark, place / "ck")
+        wait_for(lambda: "Spark's status store does not tell" in caplog.text, "it to be staged again")
+        assert kinds(place / "ck") == []
+        stalled.go.set()
+        assert query.awaitTermination(BOUND_SECS)
+    finally:
+        stalled.go.set()
+        bus.removeListener(listener)
+    assert state(place / "ck", "count") == {"a": 2, "b": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgotten", ["SKIPPED", "COMPLETE"])
+def test_a_full_store_forgets_first_what_a_job_passed_over(spark, place, monkeypatch, forgotten):
+    """Of these stages nothing need be known; of those that ran, it must be."""
+    ended_jobs, first = internals.ended_jobs, []
+
+    def ended(context, tag):
+        jobs = ended_jobs(context, tag)
+        if jobs is not None and (forgotten == "SKIPPED" or not first):
+            first.extend(forget(spark, jobs, forgotten))
+        return jobs
+
+    monkeypatch.setattr(internals, "ended_jobs", ended)
+    pairs = spark.sparkContext.parallelize([("a", "a b"), ("b", "b c")], 2).groupByKey(2)
+    lines = spark.createDataFrame(pairs.flatMap(lambda pair: [(line,) for line in pair[1]]), "value string")
+    assert lines.count() == 2  # its shuffle is there, so the job passes over the stage that would write it
+    query = submit(word_count(lines), spark, place / "ck")
+    if forgotten == "SKIPPED":
+        assert query.awaitTermination(BOUND_SECS)
+        assert first
+        assert state(place / "ck", "count") == {"a": 1, "b": 2, "c": 1}
+        assert not reasons(place / "ck")
+    else:  # a second job over the same shuffle files is no choice
+        with pytest.raises(TransactionError, match="Spark's status store does not tell"):
+            query.awaitTermination(BOUND_SECS)
+        assert first
+        assert kinds(place / "ck") == []
+
+
+def forget(spark, jobs, status):
+    """Have the store forget the stages of some jobs that have a status; return their numbers."""
+    numbers = {number for stages in jobs.values() for number in stages}
+    gone = [each for each in shown(spark, "stages") if each["stageId"] in numbers and each["status"] == status]
+    store = spark.sparkContext._jsc.sc().statusStore().store()
+    kind = spark._jvm.java.lang.Class.forName("org.apache.spark.status.StageDataWrapper")
+    for stage in gone:
+        key = spark.sparkContext._gateway.new_array(spark._jvm.int, 2)
+        key[0], key[1] = stage["stageId"], stage["attemptId"]
+        store.delete(kind, key)
+    return [stage["stageId"] for stage in gone]

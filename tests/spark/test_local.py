@@ -44,7 +44,6 @@ def names(above: Path) -> list[str]:
 
 
 def held(above: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Another process that has a folder there."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(above)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -52,7 +51,7 @@ def held(above: Path) -> tuple[subprocess.Popen[str], Path]:
     return holder, Path(holder.stdout.readline().strip())
 
 
-def test_it_is_of_this_user_alone_and_removed_with_all_in_it(above: Path) -> None:
+def test_it_is_of_this_user_alone_and_removed_with_all_in_it(above):
     folder = RunFolder(str(above), "lineage-3")
     (name,) = names(above)
     assert name.startswith("lineage-3-")
@@ -62,7 +61,7 @@ def test_it_is_of_this_user_alone_and_removed_with_all_in_it(above: Path) -> Non
     assert names(above) == []
 
 
-def test_those_of_one_process_leave_each_other_alone(above: Path) -> None:
+def test_those_of_one_process_leave_each_other_alone(above):
     folders = [RunFolder(str(above), "run") for _ in range(3)]
     assert len(names(above)) == 3
     folders[1].remove()
@@ -74,7 +73,7 @@ def test_those_of_one_process_leave_each_other_alone(above: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "stopped", "at work"])
-def test_that_of_another_process_goes_when_it_has_died_and_not_when_it_sleeps(above: Path, end: str) -> None:
+def test_that_of_another_process_goes_when_it_has_died_and_not_when_it_sleeps(above, end):
     holder, theirs = held(above)
     (theirs / "offsets").mkdir()
     if end == "killed":
@@ -93,7 +92,7 @@ def test_that_of_another_process_goes_when_it_has_died_and_not_when_it_sleeps(ab
         holder.communicate()
 
 
-def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above: Path) -> None:
+def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above):
     folder = RunFolder(str(above), "run")
     folder.remove()
     Path(folder.path, "offsets").mkdir(parents=True)
@@ -102,7 +101,7 @@ def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above: Path) -> None
 
 
 @pytest.mark.slow
-def test_one_that_was_stopped_while_it_begins_keeps_nobody_from_beginning(above: Path) -> None:
+def test_one_that_was_stopped_while_it_begins_keeps_nobody_from_beginning(above):
     (above / "dead").mkdir(parents=True)
     sleeper = subprocess.Popen([sys.executable, "-c", SLEEPER, str(above)], stdout=subprocess.PIPE, text=True)
     try:
@@ -117,9 +116,7 @@ def test_one_that_was_stopped_while_it_begins_keeps_nobody_from_beginning(above:
         sleeper.communicate()
 
 
-def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
-    above: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(above, monkeypatch):
     """Another process begins at the same time, and takes the new folder for one whose process has died."""
     made, others = tempfile.mkdtemp, [lambda: sweep(str(above))]
 
@@ -136,7 +133,7 @@ def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
     folder.remove()
 
 
-def test_what_cleans_temporary_folders_leaves_it_alone(above: Path) -> None:
+def test_what_cleans_temporary_folders_leaves_it_alone(above):
     """systemd-tmpfiles passes over a folder that it can't lock, with all that lies in it."""
     folder = RunFolder(str(above), "run")
     opened = os.open(Path(folder.path).parent, os.O_RDONLY)

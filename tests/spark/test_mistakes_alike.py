@@ -110,23 +110,23 @@ def both(spark: Any) -> Iterator[Both]:
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
-def test_topologies(both: Both, place: Path, streaming: bool) -> None:
+def test_topologies(both, place, streaming):
     for build in TOPOLOGIES.values():
         both.refuse(build, place, streaming=streaming)
 
 
-def test_settings(both: Both, place: Path) -> None:
+def test_settings(both, place):
     for config in CONFIGS:
         both.refuse(words, place, config, streaming=True)
 
 
-def test_locations(both: Both) -> None:
+def test_locations(both):
     for location in LOCATIONS:
         both.refuse(words, location)
 
 
 @pytest.mark.parametrize("batch_id", [-1, "7"])
-def test_ids_of_batches(both: Both, place: Path, batch_id: Any) -> None:
+def test_ids_of_batches(both, place, batch_id):
     with pytest.raises(StatefxError) as submitted:
         submit(words(both.frames[False]), both.spark, place / "ck", batchId=batch_id)
     with (
@@ -139,19 +139,18 @@ def test_ids_of_batches(both: Both, place: Path, batch_id: Any) -> None:
 
 @pytest.fixture
 def checkpoint(place: Path) -> Path:
-    """Of one batch."""
     with TopologyTester(words(rows("value string", streaming=False)), place / "ck") as tester:
         tester.send({"lines": [("to be",)]})
     return place / "ck"
 
 
-def test_another_topology(both: Both, checkpoint: Path) -> None:
+def test_another_topology(both, checkpoint):
     both.refuse(lambda frame: words(frame, parallelism=3), checkpoint)
     both.refuse(words, checkpoint, streaming=True)
     both.refuse(words, checkpoint, adopt="copy")
 
 
-def test_a_copy(both: Both, checkpoint: Path) -> None:
+def test_a_copy(both, checkpoint):
     copy = checkpoint.with_name("copy")
     shutil.copytree(checkpoint, copy)
     both.refuse(words, copy)

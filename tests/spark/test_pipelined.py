@@ -10,12 +10,12 @@ import pytest
 from statefx import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
-    StatefulBolt,
     TopologyBuilder,
     openState,
     submit,
 )
 from statefx.errors import ConfigError
+from tests.bolts import WithState
 from tests.spark import living
 from tests.spark.running import wait_for
 from tests.spark.spouting import PHASES, Places, expected, outcome
@@ -27,8 +27,6 @@ EACH = 20
 
 @pytest.fixture
 def told(player, place):
-    """What a case of `tests.spark.living` comes to."""
-
     return lambda case: player.ask("tests.spark.living", work=str(place), case=case)
 
 
@@ -75,7 +73,6 @@ def test_a_worker_is_stopped_and_another_run_goes_on(places, ran):
 
 
 def many(tasks, levels=1):
-    """Return a topology with so many tasks in each of some levels."""
     builder = TopologyBuilder("many")
     builder.setSpout("rows", Numbers(), tasks)
     for level in range(1, levels):
@@ -93,8 +90,6 @@ def test_too_few_slots_are_told_before_anything_runs(spark, place):
 
 
 class Wide(OpaquePartitionedTransactionalSpout):
-    """Emits so many rows of 100 kB, which compress badly, in each transaction; a file says when it has."""
-
     outputFields = "key long, filling binary"
 
     def __init__(self, work, transactions, rows):
@@ -116,8 +111,6 @@ class Wide(OpaquePartitionedTransactionalSpout):
 
 
 class Numbers(PartitionedTransactionalSpout):
-    """What it has emitted is durable before a bolt with state runs."""
-
     outputFields = "key long"
     transactions, rows = 6, 100
 
@@ -136,19 +129,14 @@ class Numbers(PartitionedTransactionalSpout):
             collector.emit((number % 7,))
 
 
-class HeldCount(StatefulBolt):
-    """Counts keys, and waits at its first row until a file is there."""
-
+class HeldCount(WithState):
     def __init__(self, work):
         self.work = str(work)
 
-    def initState(self, state):
-        self.counts = state
-
     def execute(self, tup, collector):
-        if self.counts.get(0) is None:
+        if self.state.get(0) is None:
             wait_for(Path(self.work, "go").exists, "the test")
-        self.counts.put(tup.key, self.counts.get(tup.key, 0) + 1)
+        self.state.put(tup.key, self.state.get(tup.key, 0) + 1)
 
 
 def netty_mb(spark):

@@ -18,16 +18,15 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("was", "now", "provider"), [(2, 4, "memory"), (6, 4, "rocksdb"), (2, 3, "rocksdb"), (3, 1, "memory")]
 )
-def test_they_do_what_this_process_does(spark, place, provider, was, now):
-    with Driver(place, provider) as driver:
-        send(driver, range(6), topology(was), limits=SMALL)
-        here, expected = rescaled_here(driver, now, place)
-        told = []
-        done = rescale(driver.folder, {"count": now}, progress=lambda *each: told.append(each), spark=spark)
-        assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
-        assert held(driver, now) == expected
-        assert told[-1][0] == told[-1][1] >= 2 * done.bytes
-        send(driver, range(6, 8), topology(now), limits=SMALL)
+def test_they_do_what_this_process_does(spark, driver, place, provider, was, now):
+    send(driver, range(6), topology(was), limits=SMALL)
+    here, expected = rescaled_here(driver, now, place)
+    told = []
+    done = rescale(driver.folder, {"count": now}, progress=lambda *each: told.append(each), spark=spark)
+    assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
+    assert held(driver, now) == expected
+    assert told[-1][0] == told[-1][1] >= 2 * done.bytes
+    send(driver, range(6, 8), topology(now), limits=SMALL)
 
 
 def test_a_worker_that_dies_changes_nothing_where_spark_tries_once(spark, place):

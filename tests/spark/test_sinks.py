@@ -1,13 +1,24 @@
 """Sinks on Spark: a file stream's results in files and in a table, killed nowhere, read by Spark itself."""
 
+import json
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql.functions import count, lit, split
 
-from statefx import FileSink, ForeachTransactionSink, TopologyBuilder, submit
-from tests.spark.running import feed, lines_of, run
+import statefx
+from statefx import FileSink, ForeachTransactionSink, TopologyBuilder, openState, submit
+from statefx.errors import ConfigError
+from tests.conftest import ROOT
+from tests.docs.test_code_blocks import program
+from tests.spark.bolts import Keep, recount, word_count
+from tests.spark.drivers import EXPECTED, FILES, hold, log_at, published
+from tests.spark.running import feed, kept, lines_of, run, wait_for
+from tests.spark.storing import TEXTS as STORES_TEXTS
+from tests.spouts.kafka_topologies import as_json
+from tests.storage.s3_server import as_users_have_it, s3_server
 
 pytestmark = pytest.mark.slow
 
@@ -94,3 +105,118 @@ def test_a_query_that_is_stopped_during_a_call_ends_and_the_next_one_calls_again
         trigger={"availableNow": True},
     )
     assert called == [(1, 1)]
+
+
+# ---- The page on Kafka: its program runs.
+
+
+def test_the_program_of_the_page_runs(spark, kafka, place, monkeypatch, capsys):
+    kafka.topic(name="payments")
+    kafka.topic(name="totals")
+    kafka.send(
+        "payments",
+        *as_json({"account": "a", "amount": 5}, {"account": "b", "amount": 2}, {"account": "a", "amount": 1}),
+    )
+    page = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    assert "KafkaSink" in program
+    monkeypatch.chdir(place)
+    exec(program.replace("localhost:9092", kafka.address), {"__name__": "__main__"})
+    assert capsys.readouterr().out.endswith("{'a': 6, 'b': 2}\n")
+    told = [json.loads(value) for value in kafka.read("totals", 3)]
+    assert sorted((each["account"], each["total"]) for each in told) == [("a", 5), ("a", 6), ("b", 2)]
+
+
+# ---- Queries on Spark whose checkpoint is on S3: killed in each phase, and started again.
+
+
+@pytest.fixture
+def url():
+    with s3_server() as address, as_users_have_it(address) as made:
+        yield made()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("phase", ["PREPARING", "COMMITTING"])
+def test_a_driver_that_was_killed(drivers, place, url, phase):
+    feed(place / "in", **FILES)
+    hold(place, phase, 1)
+    first = drivers(place, more={"location": url})
+    first.wait_until(lambda log: [(str(one.phase), one.txid) for one in log.in_flight] == [(phase, 2)], phase)
+    assert first.kill() == (phase, 2)
+    second = drivers(place, more={"location": url}).end()
+    assert second["ended"]
+    assert second["recoveries"]
+    assert dict(openState(url, "count").items()) == EXPECTED
+    assert published(place) == EXPECTED
+    assert log_at(url).generation == 2
+    assert not (place / "ck").exists()
+
+
+@pytest.mark.soak
+def test_a_driver_that_was_replaced(drivers, place, url):
+    feed(place / "in", **FILES)
+    hold(place, "PREPARING", 1)
+    first = drivers(place, more={"location": url})
+    first.wait_until(lambda log: [one.txid for one in log.in_flight] == [2], "PREPARING")
+    assert drivers(place, more={"location": url}).end()["ended"]
+    hold(place, "PREPARING", 0)
+    assert first.end(3)["error"] == "FencedError"
+    assert dict(openState(url, "count").items()) == EXPECTED
+    assert published(place) == EXPECTED
+
+
+def test_workers_that_can_not_read_it_are_named(spark, place, url):
+    """Their environment is that of the JVM, which began before the credentials were set."""
+    feed(place / "in", a=["a"])
+    topology = word_count(lines_of(spark, place / "in"))
+    with pytest.raises(ConfigError, match=r"can't read the checkpoint in s3://.* with a local master"):
+        submit(topology, spark, url)
+    assert log_at(url).generation == 0
+
+
+@pytest.mark.soak
+def test_a_life_with_savepoints_other_tasks_and_state_as_a_table(drivers, place, url):
+    said = drivers(place, program="tests.spark.storing", more={"location": url}).end()
+    two, three = (recount(line for name in names for line in STORES_TEXTS[name]) for names in ("ab", "abc"))
+    assert (said["savepoint"], said["counted"]) == (2, three)
+    assert said["changed"] == sorted(
+        ["update" if word in two else "insert", word] for word in three if three[word] != two.get(word)
+    )
+    assert said["restored"] == two
+    assert said["rescaled"] == {**three, "z": 7}
+    assert said["partitions"] == 3
+    assert statefx.verify(url).ok
+
+
+# ---- What the cookbook says of a source that never is silent, on Spark.
+
+
+USERS = "user string, at timestamp, cents long"
+
+
+def test_windows_end_while_their_input_is_silent(spark, place, monkeypatch):
+    monkeypatch.chdir(place)
+    page = {"__name__": "windows"}
+    exec(program((ROOT / "docs" / "cookbook" / "windows.md").read_text(encoding="utf-8")), page)
+    start = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=3)
+    times = [(start + timedelta(seconds=secs)).isoformat() for secs in (1, 59, 70)]
+    feed(place / "in", a=[f"ann,{times[0]},100", f"ann,{times[1]},50", f"bob,{times[2]},20"])
+
+    builder = TopologyBuilder("averages")
+    payments = spark.readStream.schema(USERS).csv(str(place / "in"))
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+    ticks = ticks.selectExpr("cast(null AS string) AS user", "timestamp AS at", "0L AS cents")
+    builder.setStream("payments", payments, timestamp="at", lateness="1 second", idleAfter="2 seconds")
+    builder.setStream("ticks", ticks, timestamp="at", lateness="1 second")
+    averages = builder.setBolt("averages", page["Payments"]().withTumblingWindow("1 minute"), 2)
+    averages.fieldsGrouping("payments", "user").fieldsGrouping("ticks", "user")
+    builder.setBolt("out", Keep()).globalGrouping("averages")
+    query = submit(builder.createTopology(), spark, place / "ck", trigger={"processingTime": "100 milliseconds"})
+
+    def ended():
+        return [row for row in kept(place / "ck", "out", 1)[0] if row[0] is not None] if query.lastProgress else []
+
+    wait_for(lambda: len(ended()) == 2, "the windows to end")
+    query.stop()
+    assert sorted(ended()) == [("ann", start, 2, 75.0), ("bob", start + timedelta(minutes=1), 1, 20.0)]

@@ -26,8 +26,6 @@ def keeping(frame):
 
 
 class Count(StatefulProcessor):
-    """Spark's own way to keep state in Python."""
-
     def init(self, handle):
         self.handle = handle
 

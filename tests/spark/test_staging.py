@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,28 +12,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import udf
 from pyspark.util import InheritableThread
 
-from statefx import StatefulBolt, TopologyBuilder, isTick, submit
+from statefx import TopologyBuilder, isTick, submit
 from statefx.coordinator.log import read_state
-from statefx.errors import AttemptsExhaustedError, FencedError
+from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
 from statefx.plan.deployment import cache_folder
 from statefx.spark import internals, staging
 from statefx.spark.pipelined.engine import held_slots
 from statefx.storage import FolderStorage
+from tests.bolts import WithState
 from tests.spark.bolts import Once
+from tests.spark.drivers import log_of
 from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
 
-class CountRows(StatefulBolt):
+class CountRows(WithState):
     """Counts how often a row comes."""
-
-    def initState(self, state):
-        self.counts = state
 
     def execute(self, tup, collector):
         if not isTick(tup):
-            self.counts.put(tup[0], self.counts.get(tup[0], 0) + 1)
+            self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
 
 
 def counting(frame, ticks_secs=None):
@@ -45,7 +45,6 @@ def counting(frame, ticks_secs=None):
 
 
 def killing(value):
-    """Kill the worker that comes to the row ``bad``."""
     if value == "bad":
         os.kill(os.getpid(), signal.SIGKILL)
     return value
@@ -57,7 +56,6 @@ def never_staged(spark, place):
 
 
 def staged_files(place):
-    """Files of parts on this machine, of all drivers of a checkpoint."""
     lineage = read_state(FolderStorage(place / "ck")).lineage
     return list(Path(cache_folder(), "staged").glob(f"{lineage}-*/**/*.arrow"))
 
@@ -174,3 +172,96 @@ def test_a_job_that_waits_for_slots_is_shown(spark, place, taken, monkeypatch, c
     assert "stuck" not in query.status
     query.stop()
     assert state(place / "ck", "count") == {"x": 1, "y": 1}
+
+
+# ---- Rows are staged once for all attempts; staging that fails is tried again, within a bound.
+
+
+FILES = {name: [f"{name} {number}" for number in range(20)] for name in "ab"}
+NOW = {"trigger": {"availableNow": True}}
+
+
+class Fails(WithState):
+    def __init__(self, once):
+        self.once = once
+
+    def execute(self, tup, collector):
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
+        if self.context.txid == 2 and self.once:
+            raise FailedException("the feed is stale")
+
+
+def renewed_counting(frame, once=False):
+    builder = TopologyBuilder("counting")
+    builder.setStream("rows", frame)
+    builder.setBolt("count", Fails(once), parallelism=2).fieldsGrouping("rows", "value")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_another_attempt_reads_what_was_staged(spark, place, shuffled):
+    """Rule 15.2: also of a DataFrame that would be computed otherwise the second time."""
+    feed(place / "in", **FILES)
+    computed = place / "computed"
+
+    @udf("string")
+    def noted(value):
+        with open(computed, "a", encoding="ascii") as file:
+            file.write(f"{value}\n")
+        return value
+
+    lines = lines_of(spark, place / "in").select(noted("value").alias("value"))
+    run(renewed_counting(lines.repartition("value") if shuffled else lines, Once(place)), spark, place / "ck", **NOW)
+    assert state(place / "ck", "count") == dict.fromkeys(FILES["a"] + FILES["b"], 1)
+    assert log_of(place).generation == 1
+    assert computed.read_text(encoding="ascii").split("\n").count("b 0") == 1
+    assert kinds(place / "ck")[-4:] == [
+        ("PREPARING", 2, 0),
+        ("ROLLED_BACK", 2, 0),
+        ("PREPARING", 2, 1),
+        ("COMMITTING", 2, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shuffled", "says"),
+    [(True, r"Spark's query had to be started again 3 times"), (False, r"transaction 2 failed 2 times")],
+)
+def test_staging_that_fails_each_time_ends_the_query(spark, place, shuffled, says):
+    """Where Spark keeps a shuffle, only a new query computes it anew; both are bounded."""
+    feed(place / "in", **FILES)
+
+    @udf("string")
+    def killing(value):
+        if value == "b 0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    lines = lines_of(spark, place / "in")
+    frame = (lines.repartition("value") if shuffled else lines).select(killing("value").alias("value"))
+    config = {"topology.transaction.attempts.max": 2}
+    with pytest.raises(AttemptsExhaustedError, match=says):
+        run(renewed_counting(frame), spark, place / "ck", config, **NOW)
+    assert state(place / "ck", "count") == dict.fromkeys(FILES["a"], 1)
+    assert kinds(place / "ck")[-1] == ("COMMITTING", 1, 0)  # nothing has begun that could not be read
+
+
+class There(WithState):
+    def execute(self, tup, collector):
+        path, end = tup.path.removeprefix("file://"), time.monotonic() + 2
+        while os.path.exists(path) and time.monotonic() < end:
+            time.sleep(0.01)  # noqa: TID251 - a wait with a bound
+        self.state.put(os.path.basename(path), os.path.exists(path))
+
+
+def test_a_source_keeps_what_is_not_committed(spark, place):
+    """Spark tells it to let go of a batch when it plans the next one."""
+    feed(place / "in", a=["x"], b=["x"], c=["x"])
+    reading = spark.readStream.schema("value string").option("cleanSource", "delete")
+    frame = reading.option("maxFilesPerTrigger", 1).text(str(place / "in")).selectExpr("input_file_name() as path")
+    builder = TopologyBuilder("cleaned")
+    builder.setStream("rows", frame)
+    builder.setBolt("there", There()).globalGrouping("rows")
+    run(builder.createTopology(), spark, place / "ck", **NOW)
+    assert state(place / "ck", "there") == {"a": True, "b": True, "c": True}
+    wait_for(lambda: not (place / "in" / "a").exists(), "the first file to be cleaned away")

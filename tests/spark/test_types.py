@@ -8,8 +8,9 @@ from decimal import Decimal
 import pytest
 from pyspark.sql.types import Row
 
-from statefx import StatefulBolt, TopologyBuilder
-from tests.spark.bolts import Pass, PassBatch
+from statefx import TopologyBuilder
+from tests.bolts import Pass, WithState
+from tests.spark.bolts import PassBatch
 from tests.spark.running import run, state
 from tests.spouts.timed import Watch, secs
 
@@ -31,12 +32,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-class Look(StatefulBolt):
-    """Keeps what it sees, told by its ``repr``."""
-
-    def initState(self, state):
-        self.state = state
-
+class Look(WithState):
     def execute(self, tup, collector):
         self.state.put(tup.id, [repr(plain(value)) for value in tup])
 

@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
 from statefx import TopologyBuilder, submit
-from tests.spark.bolts import Keep, Pass, Sum, recount, word_count
+from tests.bolts import Pass
+from tests.spark.bolts import Keep, Sum, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kept, kinds, lines_of, run, state
 
 pytestmark = pytest.mark.slow

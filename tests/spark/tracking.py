@@ -8,7 +8,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from statefx import BasicBolt, Bolt, FailedException, Spout, StatefulBolt, TopologyBuilder, submit
+from statefx import BasicBolt, Bolt, FailedException, Spout, TopologyBuilder, submit
+from tests.bolts import Tally
 from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import wait_for
 
@@ -41,8 +42,6 @@ class Folder(Spout):
 
 
 class Refuses(BasicBolt):
-    """Refuses some messages, as long as there is a file that says so."""
-
     outputFields = "message long"
 
     def __init__(self, work):
@@ -63,20 +62,12 @@ class ByHand(Bolt):
         collector.ack(tup)
 
 
-class Tally(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        self.state.put(tup.message, self.state.get(tup.message, 0) + 1)
-
-
 def topology(work, each):
     builder = TopologyBuilder("tracking")
     builder.setSpout("folder", Folder(work, each), TASKS)
     builder.setBolt("refuses", Refuses(work), TASKS).shuffleGrouping("folder")
     builder.setBolt("by-hand", ByHand(), 1).globalGrouping("refuses")
-    builder.setBolt("tally", Tally(), TASKS).fieldsGrouping("by-hand", "message")
+    builder.setBolt("tally", Tally("message"), TASKS).fieldsGrouping("by-hand", "message")
     return builder.createTopology()
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from tests.spouts.queues import make, queue
-from tests.testing.places import place
 
-__all__ = ["make", "place", "queue"]
+__all__ = ["make", "queue"]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -15,11 +15,7 @@ import pyarrow.parquet as pq
 from statefx import BasicBolt, FileSink, TopologyBuilder, committedFiles
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
-from statefx.operators import (
-    OpaquePartitionedTransactionalSpout,
-    PartitionedTransactionalSpout,
-    TransactionalSpout,
-)
+from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
 from statefx.testing import Crash, Limits
 from tests.spouts.numbers import Count
 from tests.testing.eager import REFERENCE
@@ -186,7 +182,6 @@ class Life:
         return f"{self.rng.choice(['before', 'after'])} {step}"
 
     def play(self):
-        """Let drivers come and go, then let one do what is left."""
         self.grow(1, 3)
         for _ in range(self.rng.randint(1, STARTS)):
             self.drive()

@@ -11,8 +11,6 @@ QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "fetch.wai
 
 
 class Count(StatefulBolt):
-    """How often each row came, by all of its fields."""
-
     def initState(self, state):
         self.counts = state
 
@@ -22,8 +20,6 @@ class Count(StatefulBolt):
 
 
 class Meanwhile(Count):
-    """Has something happen outside, with each row: what `does` is, since a bolt that is sent can hold no broker."""
-
     does = staticmethod(lambda tup: None)
 
     def execute(self, tup, collector):
@@ -44,7 +40,6 @@ def topology(reads, bolt=None, parallelism=2):
 
 
 def counted(tester):
-    """The rows that were counted, of one field each."""
     return {row[0]: count for row, count in tester.state("count").items()}
 
 
@@ -61,6 +56,5 @@ def as_json(*rows):
 
 
 def trim(kafka, topic, before):
-    """Delete the records of partition 0 before an offset, as retention does."""
     place = TopicPartition(topic, 0, before)
     kafka.admin.delete_records([place])[place].result(30)

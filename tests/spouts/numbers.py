@@ -6,12 +6,9 @@
 import json
 from pathlib import Path
 
-from statefx import StatefulBolt, TopologyBuilder
-from statefx.operators import (
-    OpaquePartitionedTransactionalSpout,
-    PartitionedTransactionalSpout,
-    TransactionalSpout,
-)
+from statefx import TopologyBuilder
+from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
+from tests.bolts import WithState
 
 PARTITIONS, EACH, TAKEN = 3, 10, 4
 ALL = {partition * 1000 + number: 1 for partition in range(PARTITIONS) for number in range(EACH)}
@@ -49,8 +46,6 @@ class Partitions(Notes):
 
 
 class Whole(Notes, TransactionalSpout):
-    """Each task emits the partitions that are its own; a batch is a range in all of them."""
-
     def initializeTransaction(self, txid, previous):
         batch = self.upcoming(previous)
         return batch if batch["start"] < batch["stop"] else None
@@ -75,8 +70,6 @@ class Planned(Partitions, PartitionedTransactionalSpout):
 
 
 class Emitted(Partitions, PartitionedTransactionalSpout):
-    """Partitions end at different times: in those that have, there is nothing new."""
-
     def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
         batch = self.upcoming(lastMetadata)
         if batch["start"] == batch["stop"] or (partition == 1 and attempt.txid == 2):
@@ -103,12 +96,9 @@ class Opaque(Partitions, OpaquePartitionedTransactionalSpout):
         return batch
 
 
-class Count(StatefulBolt):
-    def initState(self, state):
-        self.counts = state
-
+class Count(WithState):
     def execute(self, tup, collector):
-        self.counts.put(tup.number, self.counts.get(tup.number, 0) + 1)
+        self.state.put(tup.number, self.state.get(tup.number, 0) + 1)
 
 
 def topology(spout, bolt=None):

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import statefx
-from statefx import IntervalJoin, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx import IntervalJoin, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, ConfigError, FailedException, InputError
 from statefx.operators import interval_join
@@ -15,6 +15,7 @@ from statefx.runtime import bolt_task
 from statefx.state.view.timers import LAST
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import every_crash
+from tests.bolts import WithState
 from tests.spouts import test_time_model as model
 from tests.spouts.test_event_time_model import Source
 from tests.spouts.timed import Emitted, Living, Opaque, Planned, Whole, at, begun, seen
@@ -23,8 +24,6 @@ KINDS = [Planned, Emitted, Opaque]
 
 
 class PerTen(WindowedBolt):
-    """Counts the rows of ten seconds."""
-
     outputFields = "start timestamp, rows long"
 
     def initWindow(self):
@@ -37,24 +36,14 @@ class PerTen(WindowedBolt):
         collector.emit((window.start, value))
 
 
-class Keep(StatefulBolt):
-    """Counts equal rows."""
-
-    def initState(self, state):
-        self.state = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         row = (tup._source, tup._stream, *tup)
         self.state[row] = self.state.get(row, 0) + 1
 
 
-class Timed(StatefulBolt):
-    """Has a timer for each row, and from that another one."""
-
+class Timed(WithState):
     outputFields = "what string, at timestamp"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.timers.set((tup.partition, tup.at), min(tup.at, LAST - timedelta(days=9)) + timedelta(days=1), "first")

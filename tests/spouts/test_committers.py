@@ -22,8 +22,6 @@ ROWS = {txid: PARTITIONS * min(TAKEN, EACH - TAKEN * (txid - 1)) for txid in ran
 
 
 class Step(BatchBolt):
-    """Passes on what it gets: half of it at once, the rest when it has the batch; writes down each call."""
-
     outputFields = "number long"
 
     def open(self, context):
@@ -52,8 +50,6 @@ class Step(BatchBolt):
 
 
 class Last(Step):
-    """Writes down how many rows each transaction has, when it has them all."""
-
     def finishBatch(self, collector):
         super().finishBatch(collector)
         self.context.config["counts"].append((collector.attempt.txid, len(self.left)))

@@ -43,62 +43,11 @@ def test_it_is_the_greatest_time_less_the_lateness(kind, tmp_path):
     assert ran(script, tmp_path, kind, lateness="5 seconds") == [25, 25, 35]
 
 
-def test_execute_sees_that_of_the_transaction_before(tmp_path):
-    with timed.begun(timed.topology(Planned([[[10]], [[30]], [[20]]])), tmp_path) as tester:
-        tester.drain()
-        assert [each[:2] for each in seen(tester).values()] == [(None, 10), (10, 30), (30, 30)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("relay", [0, 1, 2])
-@EACH
-def test_the_slowest_task_or_partition_holds_it(kind, relay, tmp_path):
-    script = [[[10], []], [[100], []], [[200], [50]], [[300], [60]], [[], [400]]]
-    found = ran(script, tmp_path, kind, tasks=2, width=2, relay=relay)
-    assert found == [None, None, 50, 60, 300]
-
-
-def test_each_partition_of_one_task_gets_on_by_itself(tmp_path):
-    script = [[[10], [20], [30]], [[], [21], [31]], [[50], [22], []]]
-    assert ran(script, tmp_path, Planned, tasks=2, relay=1) == [10, 10, 22]
-
-
 def test_tuples_of_a_spout_that_lives_in_its_task_move_it(tmp_path):
     timed.FED[:] = [[[10, 30], [50]], [[20], [21]]]
     with timed.begun(timed.topology(Living(), tasks=2, lateness="1 second"), tmp_path) as tester:
         tester.drain()
         assert watermarks(tester)[-1] == 20
-
-
-def test_restarts_keep_it(tmp_path):
-    of = timed.topology(Planned([[[100]], [[10]], [[120]]]))
-    tester = timed.begun(of, tmp_path)
-    for _ in range(3):
-        tester.emit()
-        tester.close()
-        tester = tester.restart()
-    assert [each[:2] for each in seen(tester).values()] == [(None, 100), (100, 100), (100, 120)]
-
-
-def test_another_parallelism_keeps_partitions_and_never_goes_back(tmp_path):
-    script = [[[10], [20], [30]], [[40], [], []], [[], [50], [60]]]
-    tester = timed.begun(timed.topology(Planned(script), 3), tmp_path)
-    tester.emit()
-    for tasks in (1, 2):
-        tester.close()
-        tester = tester.restart(timed.topology(Planned(script), tasks))
-        tester.emit()
-    assert watermarks(tester) == [10, 20, 40]
-
-
-def test_tasks_of_a_spout_that_are_gone_hold_nothing(tmp_path):
-    script = [[[10], [20], [5]], [[40], [50], []]]
-    tester = timed.begun(timed.topology(Whole(script), 3), tmp_path)
-    tester.emit()
-    tester.close()
-    tester = tester.restart(timed.topology(Whole(script), 2))
-    tester.emit()
-    assert watermarks(tester) == [5, 40]
 
 
 def test_more_lateness_after_a_restart_does_not_take_it_back(tmp_path):
@@ -113,8 +62,6 @@ def test_more_lateness_after_a_restart_does_not_take_it_back(tmp_path):
 
 def test_an_attempt_that_is_rolled_back_leaves_nothing_of_it(tmp_path):
     class Opaquely(Opaque):
-        """The first attempt reads a row that the second one does not."""
-
         def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
             if attempt.attempt == 0:
                 collector.emit((partition, timed.at(1000)))
@@ -150,38 +97,11 @@ def two(first, second, **times):
     return builder.createTopology()
 
 
-def test_it_is_the_least_of_the_inputs(tmp_path):
-    of = two(Planned([[[10]], [[20]], [[30]]]), Whole([[[5]], [[25]], [[50]]]), timestamp="at")
-    with timed.begun(of, tmp_path) as tester:
-        tester.drain()
-        assert watermarks(tester) == [5, 20, 30]
-
-
 def test_an_input_without_event_time_does_not_hold_it(tmp_path):
     of = two(Planned([[[10]], [[20]]]), Whole([[[1]], [[1]]]))
     with timed.begun(of, tmp_path) as tester:
         tester.drain()
         assert watermarks(tester) == [10, 20]
-
-
-def test_an_idle_input_does_not_hold_it_and_takes_nothing_back_when_it_comes_again(tmp_path):
-    script = [[[10]], [[20]], [[30]], [[40]], [[50]]]
-    of = two(Planned(script), Whole([[[5]], [[]], [[]], [[6]], [[]]]), timestamp="at", idleAfter="1 minute")
-    with timed.begun(of, tmp_path) as tester:
-        for _ in script:
-            tester.emit()
-            tester.advance(31)
-        # 62 s after its last row it is idle; a row of its own brings it back, and it holds again.
-        assert watermarks(tester) == [5, 5, 30, 30, 30]
-
-
-def test_an_idle_partition_does_not_hold_it(tmp_path):
-    script = [[[10], []], [[20], []], [[30], []]]
-    with timed.begun(timed.topology(Planned(script), idleAfter="10 seconds"), tmp_path) as tester:
-        for _ in script:
-            tester.emit()
-            tester.advance(6)
-        assert watermarks(tester) == [None, None, 30]
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
@@ -195,15 +115,6 @@ def test_a_partition_that_wakes_up_holds_it_in_any_task(tasks, tmp_path):
             driver.advance(31)
             driver.advance(31 if driver.txid == 1 else 0)
         assert watermarks(driver) == [None, 5, 5, 8]
-
-
-def test_where_all_are_idle_it_stays(tmp_path):
-    script = [[[10]], [[]], [[]]]
-    with timed.begun(timed.topology(Planned(script), idleAfter="10 seconds"), tmp_path) as tester:
-        for _ in script:
-            tester.emit()
-            tester.advance(60)
-        assert watermarks(tester) == [10, 10, 10]
 
 
 def test_nobody_is_idle_right_after_a_week_of_standing_still(tmp_path):
@@ -245,10 +156,6 @@ def test_times_of_long_ago(years, tmp_path):
 def test_a_watermark_before_the_first_year_is_shown_as_its_beginning(tmp_path):
     found = ran([[[datetime(1, 1, 1, tzinfo=UTC)]]], tmp_path, lateness="1000 days")
     assert found == [secs(datetime.min.replace(tzinfo=UTC))]
-
-
-def test_null_times_move_nothing(tmp_path):
-    assert ran([[[None]], [[None, 5]], [[None]]], tmp_path) == [None, 5, 5]
 
 
 def test_a_time_without_a_zone_is_utc(tmp_path):

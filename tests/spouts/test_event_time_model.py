@@ -27,8 +27,6 @@ ROUNDS, PENDING = 8, 4
 
 
 class Source:
-    """What the reference knows of one spout."""
-
     def __init__(self, chance, kinds, paces=(0,)):
         self.parts = chance.randint(1, 3)
         self.pace = [chance.choice(paces) for _ in range(self.parts)]
@@ -47,7 +45,6 @@ class Source:
         return [chance.choice([secs, secs, secs, None, secs + 100_000]) for secs in near]
 
     def end(self, chance):
-        """Have some partitions be finished, with rows of that round or without."""
         self.ends = [chance.choice([None, *range(ROUNDS), ROUNDS - 1]) for _ in range(self.parts)]
         for number, parts in enumerate(self.script):
             for part, end in enumerate(self.ends):

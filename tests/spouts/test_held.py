@@ -7,11 +7,12 @@ from zlib import crc32
 
 import pytest
 
-from statefx import BasicBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, Bolt, FailedException, Spout, Stateful, TopologyBuilder
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
 from statefx.operators.acker import ACKER
 from statefx.testing import Limits, TopologyTester
+from tests.bolts import Tally
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester
 
@@ -29,8 +30,6 @@ def cleared():
 
 
 class Fed(Spout):
-    """Emits what the test has put into `FED`, each word with itself as id."""
-
     outputFields = "word string"
 
     def open(self, context):
@@ -49,8 +48,6 @@ class Fed(Spout):
 
 
 class Gathers(Bolt):
-    """Emits for each `size` tuples one, anchored to them, and acks them; ``keeps`` them in its attributes."""
-
     outputFields = "word string"
 
     def __init__(self, size):
@@ -69,8 +66,6 @@ class Gathers(Bolt):
 
 
 class GathersInState(Stateful, Bolt):
-    """The same, and keeps them in its state."""
-
     outputFields = "word string"
 
     def __init__(self, size):
@@ -97,14 +92,6 @@ class Pickles:
         return pickle.loads(data)
 
 
-class Count(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
-
-
 class Refuses(BasicBolt):
     outputFields = "word string"
 
@@ -120,7 +107,7 @@ def chain(*bolts):
     for number, bolt in enumerate(bolts):
         builder.setBolt(f"bolt-{number}", bolt).globalGrouping(source)
         source = f"bolt-{number}"
-    builder.setBolt("count", Count()).globalGrouping(source)
+    builder.setBolt("count", Tally("word")).globalGrouping(source)
     return builder.createTopology()
 
 
@@ -284,7 +271,7 @@ def test_a_rolled_back_attempt_leaves_nothing_in_a_bolts_attributes(place):
     """It would hold what comes again a second time, and the tree would never end."""
     chances = []
 
-    class Once(Count):
+    class Once(Tally):
         def prePrepare(self, txid):
             if chances:
                 raise chances.pop()
@@ -292,7 +279,7 @@ def test_a_rolled_back_attempt_leaves_nothing_in_a_bolts_attributes(place):
     builder = TopologyBuilder("held")
     builder.setSpout("fed", Fed())
     builder.setBolt("gathers", Gathers(2)).globalGrouping("fed")
-    builder.setBolt("count", Once()).globalGrouping("gathers")
+    builder.setBolt("count", Once("word")).globalGrouping("gathers")
     with TopologyTester(
         builder.createTopology(), place, {"topology.message.timeout.secs": 10}, freshObjects=False
     ) as tester:
@@ -439,8 +426,6 @@ def fails(tup):
 
 
 class Keeps(Bolt):
-    """Keeps some tuples for a while, and emits and acks them when others come; refuses some."""
-
     outputFields = "task long, message long, delivery long"
 
     def open(self, context):
@@ -478,15 +463,6 @@ class KeepsInState(Stateful, Keeps):
         self.state.put("kept", kept)
 
 
-class Tally(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        key = (tup.task, tup.message, tup.delivery)
-        self.state.put(key, self.state.get(key, 0) + 1)
-
-
 def live(place, seed, breaks):
     chance = random.Random(seed)
     for each in (SOURCE, DELIVERED, TOLD, HELD):
@@ -496,7 +472,7 @@ def live(place, seed, breaks):
     builder.setSpout("queue", Queue(), 2)
     builder.setBolt("first", chance.choice([Keeps, KeepsInState])(), 2).fieldsGrouping("queue", "message")
     builder.setBolt("second", chance.choice([Keeps, KeepsInState])(), 1).globalGrouping("first")
-    builder.setBolt("tally", Tally(), 2).fieldsGrouping("second", "message")
+    builder.setBolt("tally", Tally("task", "message", "delivery"), 2).fieldsGrouping("second", "message")
     config = {
         "topology.transaction.attempts.max": 1000,
         "topology.message.timeout.secs": 30,

@@ -6,7 +6,8 @@ from statefx import Spout, TopologyBuilder
 from statefx.errors import CheckpointMismatchError
 from statefx.operators.acker import ACKER
 from statefx.testing import TopologyTester
-from tests.spouts.test_held import Count, GathersInState
+from tests.bolts import Tally
+from tests.spouts.test_held import GathersInState
 
 FED: dict[str, list[str]] = {}
 """What each spout is yet to emit, by its name in the test."""
@@ -25,8 +26,6 @@ LAST = "last"
 
 
 class Named(Spout):
-    """Emits the words of `FED` under its name, in one task: the first, or the last; each word is its own id."""
-
     outputFields = "word string"
 
     def __init__(self, name):
@@ -56,7 +55,7 @@ def gathering(spouts):
     for id, (name, tasks) in spouts.items():
         builder.setSpout(id, Named(name), tasks)
         declarer.globalGrouping(id)
-    builder.setBolt("count", Count()).globalGrouping("gathers")
+    builder.setBolt("count", Tally("word")).globalGrouping("gathers")
     return builder.createTopology()
 
 
@@ -170,7 +169,7 @@ def test_all_trees_can_be_given_up(place):
     leave_held(place, {"fed": ("one", 1)}, "one", "a")
     builder = TopologyBuilder("held")
     builder.setSpout("fed", Named("one"))
-    builder.setBolt("count", Count()).globalGrouping("fed")
+    builder.setBolt("count", Tally("word")).globalGrouping("fed")
     with TopologyTester(builder.createTopology(), place, drop=[ACKER, "gathers"], freshObjects=False) as tester:
         feed(tester, "one", "a")
         assert tester.state("count") == {"a": 1}

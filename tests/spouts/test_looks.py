@@ -37,8 +37,6 @@ def calls(work: Callable[[], object]) -> int:
 
 
 class Driver:
-    """A start of the driver: what it plans counts at once."""
-
     def __init__(self, folder, said=None, **options):
         spout = FilePartitionedSpout(folder, "text", **options)
         self.own = DriverSpout("files", spout, 1)

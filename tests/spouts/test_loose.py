@@ -23,6 +23,7 @@ from statefx import (
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AttemptsExhaustedError, BoltError
 from statefx.testing import TopologyTester
+from tests.bolts import FailsOnce, Tally, WithState
 
 FIELDS = "number long, first string, second string"
 PASS, RAISE, FAIL, ERROR = "pass", "raise", "fail", "error"
@@ -37,8 +38,6 @@ def told():
 
 
 class Messages(Spout):
-    """Emits messages, each (with an id?, what the first bolt does with it, what the second one does)."""
-
     outputFields = FIELDS
 
     def __init__(self, messages):
@@ -60,8 +59,6 @@ class Messages(Spout):
 
 
 class Does:
-    """Counts and emits a tuple, and then does with it what the tuple says."""
-
     outputFields = FIELDS
 
     def __init__(self, field):
@@ -104,14 +101,6 @@ class Unanchored(Does, Stateful, Bolt):
         (collector.fail if tup[self.field] == FAIL else collector.ack)(tup)
 
 
-class Count(StatefulBolt):
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        self.counts.put(tup.number, self.counts.get(tup.number, 0) + 1)
-
-
 def topology(spout, first, second, tasks=1, mode="skip"):
     builder = TopologyBuilder("loose")
     builder.setSpout("messages", spout)
@@ -120,7 +109,7 @@ def topology(spout, first, second, tasks=1, mode="skip"):
         on_error = mode if issubclass(bolt, BasicBolt) else "fail"
         builder.setBolt(field, bolt(field), tasks, onError=on_error).fieldsGrouping(source, "number")
         source = field
-    builder.setBolt("count", Count()).fieldsGrouping(source, "number")
+    builder.setBolt("count", Tally("number")).fieldsGrouping(source, "number")
     return builder.createTopology()
 
 
@@ -130,7 +119,6 @@ def transactions(tester):
 
 
 def lost(progress):
-    """Return how many rows each bolt has set aside."""
     return Counter(bolt for one in progress for bolt, of in one.set_aside.items() for _ in range(of.rows))
 
 
@@ -198,8 +186,6 @@ def test_mixes_of_trees_and_loose_tuples_equal_the_recount(tmp_path_factory, mix
 
 
 class Words(Spout):
-    """Emits words; those that begin with a capital have ids."""
-
     outputFields = "word string"
 
     def __init__(self, *words):
@@ -220,19 +206,11 @@ class Words(Spout):
         TOLD["fail", id, self.context.failure] += 1
 
 
-class Tally(StatefulBolt):
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
-
-
 def play(place, words, *bolts, config=None, transactions=2):
     """Run words through bolts in a row, and return what the tally counts and what was set aside."""
     builder, source = TopologyBuilder("loose"), "words"
     builder.setSpout("words", Words(*words))
-    for number, bolt in enumerate((*bolts, Tally())):
+    for number, bolt in enumerate((*bolts, Tally("word"))):
         builder.setBolt(f"bolt-{number}", bolt).globalGrouping(source)
         source = f"bolt-{number}"
     with TopologyTester(builder.createTopology(), place, config) as tester:
@@ -255,7 +233,7 @@ def test_replayable_rows_beside_a_spout_fail_the_transaction(place):
     builder.setSpout("words", Words("loose", "Tree"))
     builder.setSpout("batches", MemoryTransactionalSpout([[("replayed",)]], "word string"))
     builder.setBolt("once", Once()).globalGrouping("words").globalGrouping("batches")
-    builder.setBolt("tally", Tally()).globalGrouping("once")
+    builder.setBolt("tally", Tally("word")).globalGrouping("once")
     with TopologyTester(builder.createTopology(), place) as tester:
         sent = tester.emit()
         assert (sent.progress.attempt, lost([sent.progress])) == (2, {"once": 1})
@@ -263,8 +241,6 @@ def test_replayable_rows_beside_a_spout_fail_the_transaction(place):
 
 
 class Gathers(Bolt):
-    """Holds capitals; a small letter has it deal with all that it holds, and with the letter itself."""
-
     outputFields = "word string"
 
     def __init__(self, how):
@@ -298,8 +274,6 @@ def test_fail_keeps_what_the_call_did_for_other_tuples(place):
 
 def test_a_raise_takes_no_ack_of_another_call_back(place):
     class Holds(Stateful, Bolt):
-        """Looks into state at each small letter, and gets another object each time."""
-
         outputFields = "word string"
 
         def initState(self, state):
@@ -325,11 +299,8 @@ def test_without_an_acker_a_held_tuple_needs_nobody(place):
 
 
 def test_a_loose_tuple_that_fails_becomes_a_dead_letter(place):
-    class Refuses(StatefulBolt):
+    class Refuses(WithState):
         outputFields = "word string"
-
-        def initState(self, state):
-            self.state = state
 
         def execute(self, tup, collector):
             self.state.put(tup.word, 1)
@@ -337,7 +308,7 @@ def test_a_loose_tuple_that_fails_becomes_a_dead_letter(place):
 
     class Letters(Tally):
         def execute(self, tup, collector):
-            self.counts.put(tup.row, tup.message.split(",")[0])
+            self.state.put(tup.row, tup.message.split(",")[0])
 
     builder = TopologyBuilder("letters")
     builder.setSpout("words", Words("loose", "Tree"))
@@ -414,8 +385,6 @@ def test_rows_at_the_end_of_loose_tuples_are_loose(place):
 
 
 class Later(StatefulBolt):
-    """Keeps capitals, and emits them by a timer when a small letter comes."""
-
     outputFields = "word string"
 
     def initState(self, state):
@@ -478,22 +447,14 @@ def test_rows_of_state_are_not_lost_with_loose_tuples(kind, place):
             self.left = fed.pop() if fed else []
             super().nextTuple(collector)
 
-    class Away(BasicBolt):
-        outputFields = "word string"
-
-        def execute(self, tup, collector):
-            if not collector.attempt.attempt:
-                raise FailedException("away")
-            collector.emit((tup.word,))
-
     later = kind().withTumblingWindow(statefx.Count(2)) if kind is LaterInWindow else kind()
     builder = TopologyBuilder("later")
     builder.setSpout("words", Fed())
     bolt = builder.setBolt("later", later).globalGrouping("words")
     if kind is LaterAtTick:
         bolt.setTicks(60)
-    builder.setBolt("away", Away()).globalGrouping("later")
-    builder.setBolt("tally", Tally()).globalGrouping("away")
+    builder.setBolt("away", FailsOnce("word string")).globalGrouping("later")
+    builder.setBolt("tally", Tally("word")).globalGrouping("away")
     with TopologyTester(builder.createTopology(), place) as tester:
         transactions(tester)
         tester.emit()

@@ -3,23 +3,27 @@
 The test says which job ends next, and how; what the driver makes of it is compared line by line.
 """
 
-from statefx import BasicBolt, FailedException, TopologyBuilder
+from functools import partial
+
+import pytest
+
+from statefx import FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.engine import Answer
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.metadata import committed_metadata, read_metadata, written_files
 from statefx.coordinator.retrying import JobFailedError
+from statefx.errors import StatePhaseError
+from statefx.protocol.batches import durable_batch
 from statefx.protocol.commands import Segment
-from statefx.testing import TopologyTester
-from tests.spouts.numbers import PARTITIONS, TAKEN, Count, Planned
+from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata
+from statefx.protocol.records import Committing, Preparing, SpoutInput
+from statefx.storage import FolderStorage
+from statefx.testing import Crash, TopologyTester
+from tests.bolts import FailsOnce, Pass
+from tests.coordinator.histories import BEGINNING
+from tests.spouts.numbers import ALL, PARTITIONS, TAKEN, Count, Emitted, Notes, Opaque, Planned, topology
 
 BATCHES = 5
-
-
-class FailsOnce(BasicBolt):
-    outputFields = "number long"
-
-    def execute(self, tup, collector):
-        if (collector.attempt.txid, collector.attempt.attempt) == (2, 0):
-            raise FailedException("not at the first attempt")
-        collector.emit(tup)
 
 
 class Told(Count):
@@ -155,7 +159,7 @@ def test_d1_the_schedule_of_storms_test_with_four_batches_at_once(tmp_path):
     spout = Planned(tmp_path, each=TAKEN * BATCHES)
     builder = TopologyBuilder("storm")
     builder.setSpout("numbers", spout)
-    builder.setBolt("a", FailsOnce()).globalGrouping("numbers")
+    builder.setBolt("a", FailsOnce("number long", txid=2)).globalGrouping("numbers")
     builder.setBolt("count", Told()).globalGrouping("a")
     config = {"topology.max.spout.pending": 4, "topology.transaction.retry.delay.ms": 0}
     with TopologyTester(builder.createTopology(), tmp_path / "ck", config) as tester:
@@ -174,3 +178,152 @@ def test_d1_the_schedule_of_storms_test_with_four_batches_at_once(tmp_path):
     for (txid, _), read in batches.items():
         assert set(read) == ({0, 1} if txid in (2, 3, 4) else {0})
         assert read[min(read)] == read[max(read)], "each attempt reads the same"
+
+
+# ---- What Storm's tests of transactional topologies ask for, by their numbers, where no other file does.
+#
+# D1 is in test_pipelining.py, D4 in test_committers.py, and D7 in tests/values.
+
+
+def topology_of(spout, count=Count):
+    """Before the cut there is a bolt, so that there are two jobs."""
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", spout)
+    builder.setBolt("pass", Pass("number long")).globalGrouping("numbers")
+    builder.setBolt("count", count()).globalGrouping("pass")
+    return builder.createTopology()
+
+
+def played(tester, *script):
+    """Let jobs end in this order, then all the others; return what happened."""
+    return Conductor(tester).play([f"processing {job}" if job[0].isdigit() else job for job in script])
+
+
+@pytest.mark.parametrize("late", ["2/0", "2/0 fails"])
+@pytest.mark.parametrize("kind", [Planned, Emitted, Opaque])
+def test_d2_what_a_stale_attempt_reports_neither_counts_nor_drops_the_live_one(kind, late, tmp_path):
+    """Storm's coordinator lets a stale attempt's failure drop the live one."""
+    spout = kind(tmp_path)
+    config = {"topology.max.spout.pending": 2}
+    with TopologyTester(topology_of(spout), tmp_path / "ck", config, freshObjects=False) as tester:
+        began = [] if kind is Planned else ["1/0"]  # where 2 begins behind what 1 emitted
+        failed = "1/0 fails" if kind is Planned else "ordered 1/0 fails"
+        events = played(tester, *began, failed, late)
+        assert f"  processing {late}" in [event.removesuffix(" ends") for event in events]
+        assert [event for event in events if event.startswith("ROLLED_BACK")] == [
+            "ROLLED_BACK(2, 0)",
+            "ROLLED_BACK(1, 0)",
+        ]
+        assert {"COMMITTING(1, 1)", "COMMITTING(2, 1)"} <= set(events)
+        assert tester.state("count") == ALL
+
+
+def test_d3_the_metadata_of_a_partition_is_created_in_order_read_again_and_kept_while_it_is_needed(tmp_path):
+    storage = FolderStorage(tmp_path / "ck")
+    log = TransactionLog(storage)
+    for record in BEGINNING:
+        log.append(record)
+
+    def create(txid, **partitions):
+        log.append(Preparing(txid, 0, 1, SpoutInput(), planned={"queue": Metadata(partitions)}))
+
+    def read(txid):
+        return durable_batch(read_state(storage), "queue", txid, partial(read_metadata, storage))
+
+    large = "x" * INLINE_MAX_BYTES
+    create(1, a=large, b=1)
+    with pytest.raises(StatePhaseError, match="transaction 3 after 1"):
+        create(3, a=3)
+    create(2, b=2)
+    with pytest.raises(StatePhaseError, match="transaction 1 after 2"):
+        create(1, a=1)
+    assert read(1) == read(1) == {"a": large, "b": 1}
+    assert read(2) == {"b": 2}
+    for txid in (1, 2):
+        log.append(Committing(txid, 0, 1, {}))
+    log.fold()
+    assert committed_metadata(storage, read_state(storage), "queue") == {"a": large, "b": 2}
+    assert len(written_files(storage)) == 1, "of what no transaction needs nothing is kept"
+    create(3, a=3)
+    log.append(Committing(3, 0, 1, {}))
+    log.fold()
+    assert committed_metadata(storage, read_state(storage), "queue") == {"a": 3, "b": 2}
+    assert not written_files(storage)
+
+
+class LateRows(Emitted):
+    """There is nothing to read when transaction 1 looks first."""
+
+    def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
+        if (attempt.txid, attempt.attempt) == (1, 0):
+            return None
+        return super().emitPartitionBatchNew(attempt, collector, partition, lastMetadata)
+
+
+@pytest.mark.slow
+def test_d5_an_empty_batch_that_was_saved_is_replayed_as_an_empty_one(tmp_path):
+    spout = LateRows(tmp_path)
+    with pytest.raises(Crash):
+        TopologyTester(topology(spout), tmp_path / "ck", crash_at=moment_of(spout, tmp_path)).emit()
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        assert tester.emit().progress.input_rows == 0
+        assert tester.state("count") == {}
+        tester.drain()
+        assert tester.state("count") == ALL
+    assert {note[0] for note in spout.notes()} == {2, 3, 4, 5}
+
+
+def moment_of(spout, place):
+    with TopologyTester(topology(spout), place / "rehearsal") as tester:
+        tester.emit()
+        return tester.steps.index("before COMMITTING(1, 0)") + 1
+
+
+class OnePartition(Notes, OpaquePartitionedTransactionalSpout):
+    """Rows from 1 to 200; how many an attempt takes is written down here."""
+
+    def numPartitions(self):
+        return 1
+
+    def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+        first = 1 if lastMetadata is None else lastMetadata["last"] + 1
+        if first > 100:
+            return None
+        last = first + {(1, 0): 50, (2, 0): 50, (1, 1): 40, (2, 1): 50}.get((attempt.txid, attempt.attempt), 10) - 1
+        self.note(attempt, first, last)
+        for number in range(first, last + 1):
+            collector.emit((number,))
+        return {"last": last}
+
+
+def test_d6_a_batch_that_is_replayed_may_differ_and_those_behind_it_begin_behind_it(tmp_path):
+    spout = OnePartition(tmp_path)
+    with TopologyTester(topology_of(spout), tmp_path / "ck", {"topology.max.spout.pending": 2}) as tester:
+        events = played(tester, "1/0", "2/0", "ordered 1/0 fails")
+        assert events.index("ROLLED_BACK(2, 0)") < events.index("ROLLED_BACK(1, 0)")
+        assert tester.state("count") == dict.fromkeys(range(1, 101), 1)
+    read = {(txid, attempt): (first, last) for txid, attempt, first, last in spout.notes()}
+    a, b = [read[1, attempt] for attempt in (0, 1)], [read[2, attempt] for attempt in (0, 1)]
+    assert (a, b) == ([(1, 50), (1, 40)], [(51, 100), (41, 90)])
+
+
+class Recovers(Opaque):
+    """Its source is away at the first attempt, which finds nothing."""
+
+    def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+        if (attempt.txid, attempt.attempt) == (1, 0):
+            return None
+        return (yield from super().emitPartitionBatch(attempt, collector, partition, lastMetadata))
+
+
+class RefusesOnce(Count):
+    def prePrepare(self, txid):
+        if (txid, self.context.attempt) == (1, 0):
+            raise FailedException("no rows")
+
+
+def test_d6_an_attempt_that_found_nothing_and_was_rolled_back_is_no_end(tmp_path):
+    config = {"topology.max.spout.pending": 2}
+    with TopologyTester(topology_of(Recovers(tmp_path), RefusesOnce), tmp_path / "ck", config) as tester:
+        tester.drain()
+        assert tester.state("count") == ALL

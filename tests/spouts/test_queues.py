@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
@@ -17,21 +18,32 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder, transactions
+from statefx import BasicBolt, FailedException, TopologyBuilder, resolve, transactions
 from statefx.admin.command import main
+from statefx.client import TransactionalClient
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.queue import PendingAcks
 from statefx.connectors.sql import SqlQueueSpout
-from statefx.errors import BoltError, ConfigError, InputError, TopologyError, TransactionConflictError
+from statefx.errors import (
+    BoltError,
+    CheckpointError,
+    ConfigError,
+    FencedError,
+    InputError,
+    TopologyError,
+    TransactionConflictError,
+)
 from statefx.operators.sealed_names import Sealed
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
+from tests.bolts import WithState
 from tests.providers.redis_server import RedisServer
-from tests.sinks.database import SqliteDatabase
+from tests.sinks.database import PostgresDatabase, SqliteDatabase
+from tests.sinks.postgres_server import PostgresServer
 from tests.spouts.queues import NOTES, Queue, RedisQueue, SqlQueue, connections
 from tests.testing.lives import seeds
 
@@ -46,11 +58,8 @@ class Upper(BasicBolt):
         collector.emit((tup.text.upper(),))
 
 
-class Count(StatefulBolt):
+class Count(WithState):
     outputFields = "text string"
-
-    def initState(self, state: Any) -> None:
-        self.state = state
 
     def execute(self, tup: Any, collector: Any) -> None:
         self.state.put(tup.text, self.state.get(tup.text, 0) + 1)
@@ -528,10 +537,7 @@ class Refuses(Upper):
         super().execute(tup, collector)
 
 
-class Dead(StatefulBolt):
-    def initState(self, state: Any) -> None:
-        self.state = state
-
+class Dead(WithState):
     def execute(self, tup: Any, collector: Any) -> None:
         self.state.put(tup.text, tup["_tries"])
 
@@ -658,3 +664,334 @@ def test_a_queue_that_can_not_is_refused():
 
     with pytest.raises(TopologyError, match="Plain has no pendingAcks"):
         Plain("text string", exactlyOnce=True)
+
+
+# ---- `resolve` ends what is sealed in a queue by the log of its checkpoint, and takes nothing from who may decide it.
+
+
+def crashed(queue: Queue, place: Path, moment: str) -> None:
+    def die() -> None:
+        raise Crash(moment)
+
+    with start(queue, place) as tester:
+        tester.when(moment, die)
+        with pytest.raises(Crash):
+            tester.drain()
+
+
+def actions(found: list[Any]) -> dict[str, int]:
+    """Return how many messages each action is for."""
+    counts: dict[str, int] = {}
+    for each in found:
+        counts[each.action] = counts.get(each.action, 0) + each.messages
+    return counts
+
+
+def test_what_is_decided_is_taken_off_the_queue(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    crashed(queue, place, "after COMMITTING(1, 0)")
+    before = queue.owners()
+    left = sum("@sealed" not in owner for owner in before)
+    shown = resolve(queue.spout(), place / "ck")
+    assert queue.owners() == before
+    assert actions(shown) == {"acknowledge": len(before) - left}
+    assert {(each.spout, each.txid, each.attempt, each.generation) for each in shown} == {("jobs", 1, 0, 1)}
+    assert resolve(queue.spout(exactlyOnce=False), place / "ck", yes=True) == shown
+    assert len(queue.owners()) == left
+    assert resolve(queue.spout(), place / "ck", yes=True) == []
+    with start(queue, place) as successor:
+        assert successor.generation == 2  # nobody was fenced
+        check(successor, queue, place)
+
+
+@pytest.mark.slow
+def test_what_is_not_decided_goes_back_and_its_driver_is_fenced(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    crashed(queue, place, "before COMMITTING(1, 0)")
+    before = queue.owners()
+    assert any("@sealed" in owner for owner in before)
+    shown = resolve(queue.spout(), place / "ck")
+    assert queue.owners() == before
+    assert list(actions(shown)) == ["fence"]
+    done = resolve(queue.spout(), place / "ck", yes=True)
+    assert actions(done) == {"release": actions(shown)["fence"]}
+    assert not any("@sealed" in owner for owner in queue.owners())
+    assert len(queue.owners()) == len(TEXTS)
+    with start(queue, place) as successor:
+        assert successor.generation == 3
+        check(successor, queue, place)
+
+
+@pytest.mark.slow
+def test_at_any_step_of_a_driver_that_lives_or_dies_nothing_is_lost_or_doubled(make, place, stride, monkeypatch):
+    def life(name: str, at: int | None, *, dies: bool) -> list[str]:
+        folder = place / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        queue = make(folder)
+        queue.add(*TEXTS)
+        tester = start(queue, folder)
+        steps, passed = tester._steps, []
+
+        def call(moment: str) -> None:
+            passed.append(moment)
+            if len(passed) == at:
+                resolve(queue.spout(), folder / "ck", yes=True)
+                if dies:
+                    steps.crashed = moment
+                    raise Crash(moment)
+
+        steps.call = call
+        try:
+            tester.drain()
+        except (Crash, FencedError):
+            assert at is not None
+        else:
+            assert not dies
+        finally:
+            tester.close()
+        with start(queue, folder) as successor:
+            check(successor, queue, folder)
+        return passed
+
+    moments = life("rehearsal", None, dies=False)
+    assert "after COMMITTING(1, 0)" in moments
+    for at, moment in enumerate(moments, 1):
+        if at % stride == 0 or "COMMITTING" in moment:
+            for dies in (False, True):
+                life(f"{at}-{dies}", at, dies=dies)
+
+
+@pytest.mark.slow
+def test_what_a_driver_that_lives_may_still_decide_is_not_taken_from_it_unless_it_is_fenced(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    found = []
+    with start(queue, place) as tester:
+        tester.when("before COMMITTING(1, 0)", lambda: found.append(resolve(queue.spout(), place / "ck")))
+        tester.drain()
+        assert list(actions(found[0])) == ["fence"]
+        queue.add("late")
+        for txid in range(tester.txid + 1, tester.txid + 10):  # the first ones may be empty
+            moment = f"before COMMITTING({txid}, 0)"
+            tester.when(moment, lambda: found.append(resolve(queue.spout(), place / "ck", yes=True)))
+        with pytest.raises(FencedError):
+            drain_until(tester, lambda: not queue.owners())
+    assert actions(found[-1]) == {"release": 1}
+    with start(queue, place) as successor:
+        check(successor, queue, place, [*TEXTS, "late"])
+
+
+@pytest.mark.slow
+def test_what_was_sealed_too_late_is_released_beside_a_driver_that_goes_on(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    with start(queue, place) as first:
+        check(first, queue, place)
+        origin = first._coordinator.log.state.origin
+    with start(queue, place) as tester:
+        queue.add("a", "b")
+        late = opened(queue, 2, txid=1, origin=origin)
+        seal(queue, late, late.receive(1), 1)  # for a transaction that is committed without it
+        zombie = opened(queue, 1, txid=99, origin=origin)
+        seal(queue, zombie, zombie.receive(1), 99)  # of a driver that was replaced
+        done = resolve(queue.spout(), place / "ck", yes=True)
+        assert sorted((each.generation, each.txid, each.action) for each in done) == [
+            (1, 99, "release"),
+            (2, 1, "release"),
+        ]
+        assert sorted(queue.owners()) == sorted([zombie.owner, late.owner])
+        check(tester, queue, place, [*TEXTS, "a", "b"])
+        assert tester.generation == 2
+
+
+def test_a_client_is_resolved_as_well(queue, place):
+    queue.add("a", "b")
+    own = TransactionalClient(place / "ck", id="jobs", queues={"jobs": queue.spout()})
+    t = own.begin()
+    t.ack(*t.receive("jobs"))
+    kind = type(queue.spout().pendingAcks())
+    with pytest.MonkeyPatch.context() as patch:
+
+        def gone(*given: Any) -> None:
+            raise Crash("before acknowledge")
+
+        patch.setattr(kind, "acknowledge", gone)
+        with pytest.raises(Crash):
+            t.commit()
+    (shown,) = resolve(queue.spout(), place / "ck", yes=True)
+    assert (shown.spout, shown.action, shown.messages) == ("jobs.acks", "acknowledge", 1)
+    assert queue.owners() == [""]
+
+
+@pytest.mark.parametrize("unknown", ["release", "acknowledge"])
+def test_without_the_checkpoint_nothing_is_done_but_what_the_user_says(queue, place, monkeypatch, unknown):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    crashed(queue, place, "before COMMITTING(1, 0)")
+    other = opened(queue, 1, origin="other", idleSecs=1)
+    queue.add("others")
+    name = seal(queue, other, other.receive(1))
+    (sealed,) = {owner.split("/")[0] for owner in queue.owners() if "@sealed" in owner} - {"other"}
+    shutil.rmtree(place / "ck")
+    before = queue.owners()
+    for given in ({}, {"origin": sealed}, {"unknown": unknown}):
+        with pytest.raises(CheckpointError, match=rf"no checkpoint .*unknown='release'.*'{sealed}' \(\d+ messages\)"):
+            resolve(queue.spout(), place / "ck", yes=True, **given)
+    assert queue.owners() == before
+    count = sum(owner.startswith(sealed) and "@sealed" in owner for owner in before)
+    done = resolve(queue.spout(), place / "ck", yes=True, unknown=unknown, origin=sealed)
+    assert actions(done) == {unknown: count}
+    after = queue.owners()
+    assert name in after
+    assert len(after) == len(before) - (count if unknown == "acknowledge" else 0)
+    assert not any(owner.startswith(sealed) and "@sealed" in owner for owner in after)
+
+
+def test_a_log_that_is_older_than_what_is_sealed_can_not_tell(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    with start(queue, place) as tester:
+        check(tester, queue, place)
+        origin = tester._coordinator.log.state.origin
+    queue.add("a")
+    later = opened(queue, 7, txid=50, origin=origin)
+    name = seal(queue, later, later.receive(1), 50)
+    (left,) = resolve(queue.spout(), place / "ck", yes=True)
+    assert (left.action, left.generation) == ("leave", 7)
+    assert "the log ends with 1: it is older" in left.reason
+    assert queue.owners() == [name]
+    (done,) = resolve(queue.spout(), place / "ck", yes=True, unknown="release")
+    assert done.action == "release"
+    assert queue.owners() == [later.owner]
+
+
+@pytest.mark.slow
+def test_from_a_shell(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    database = SqliteDatabase(place)
+    queue = SqlQueue(database)
+    queue.add(*TEXTS)
+    crashed(queue, place, "after COMMITTING(1, 0)")
+    given = json.dumps({"url": database.url, "table": "jobs"})
+    command = ["resolve", str(place / "ck"), "statefx.connectors.sql:SqlQueueSpout", given]
+    before = queue.owners()
+    assert main([*command, "--table"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["spout", "task", "txid", "attempt", "generation", "messages", "action", "reason"]
+    assert all("acknowledge  attempt 0 of transaction 1 is decided" in line for line in lines[1:])
+    assert queue.owners() == before
+    assert main([*command, "--yes", "--json"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(said) == len(lines) - 1
+    assert not any("@sealed" in owner for owner in queue.owners())
+    for wrong, code, match in (
+        (["resolve", "nowhere", *command[2:]], 1, "there is no checkpoint in"),
+        ([*command[:2], "statefx.nothing:Queue", "{}"], 2, "statefx.nothing:Queue can't be imported"),
+        ([*command[:3], '{"host": 1}'], 2, "can't be made with ['host']"),
+        ([*command[:2], "statefx:FileSink", '{"path": "x"}'], 2, "is no queue whose messages"),
+    ):
+        assert main(wrong) == code
+        assert match in capsys.readouterr().err
+
+
+def test_resolve_mistakes(place, monkeypatch):
+    monkeypatch.chdir(place)
+
+    class Plain(QueueSpout):
+        def receive(self, limit: int) -> list[Message]:
+            return []
+
+        def finish(self, ids: Any) -> None:
+            pass
+
+    queue = SqlQueue(SqliteDatabase(place))
+    with pytest.raises(ConfigError, match="Plain has no pendingAcks"):
+        resolve(Plain("text string"), place / "ck")
+    with pytest.raises(ConfigError, match="is no queue whose messages"):
+        resolve(queue, place / "ck")
+    with pytest.raises(ConfigError, match="unknown is 'release' or 'acknowledge', not 'leave'"):
+        resolve(queue.spout(), place / "ck", unknown="leave")
+    with TopologyTester(topology(queue), place / "ck"), pytest.raises(ConfigError, match="is for a checkpoint that is"):
+        resolve(queue.spout(), place / "ck", unknown="release", origin="else")
+
+
+# ---- Servers of queues are killed, or away for a while, under a topology that reads them: each message counts once.
+
+
+Served = tuple[Any, Callable[[Path], Queue]]
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A server of the test's own, and what makes a queue there; Redis writes each answer down before it gives it."""
+    if request.param == "redis":
+        with RedisServer() as server:
+            yield server, lambda folder: RedisQueue(server, f"jobs-{folder.name}")
+    else:
+        with PostgresServer() as postgres:
+            yield postgres, lambda folder: SqlQueue(PostgresDatabase(postgres, folder))
+
+
+class Outage:
+    """Kills a server at a moment of a tester, and starts it at once, or when the driver waits to try again."""
+
+    def __init__(self, server: Any, tester: TopologyTester, at: int | None, *, stays_away: bool) -> None:
+        self.server, self.at, self.stays_away = server, at, stays_away
+        self.passed: list[str] = []
+        self.is_down = self.was_waited_for = False
+        self._call = tester._steps.call
+        tester._steps.call = self.call
+
+    def call(self, moment: str) -> None:
+        self._call(moment)
+        if moment == "pause":
+            self.was_waited_for = self.was_waited_for or self.is_down
+            self.end()
+            return
+        self.passed.append(moment)
+        if len(self.passed) == self.at:
+            self.server.kill()
+            self.is_down = True
+            if not self.stays_away:
+                self.end()
+
+    def end(self) -> None:
+        if self.is_down:
+            self.server.start()
+            self.is_down = False
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("stays_away", [False, True])
+def test_a_server_that_is_killed_at_any_step_loses_and_doubles_nothing(served, place, stride, stays_away, monkeypatch):
+    server, make = served
+
+    def life(name: str, at: int | None) -> Outage:
+        folder = place / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        queue = make(folder)
+        queue.add(*TEXTS[:9])
+        with TopologyTester(topology(queue), folder / "ck") as tester:
+            outage = Outage(server, tester, at, stays_away=stays_away)
+            queue.add(*TEXTS[9:])
+            limit = time.monotonic() + BOUND_SECS
+            while outage.is_down or queue.owners():
+                assert time.monotonic() < limit
+                tester.drain()
+                outage.end()  # its tasks had nothing to do with it
+            check(tester, queue, folder)
+        return outage
+
+    moments = life("rehearsal", None).passed
+    assert "after COMMITTING(1, 0)" in moments
+    waits = [
+        life(str(at), at).was_waited_for
+        for at, moment in enumerate(moments, 1)
+        if at % stride == 0 or "COMMITTING" in moment
+    ]
+    assert any(waits) == stays_away

@@ -13,6 +13,7 @@ import pytest
 
 from statefx import StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.testing import Crash, Limits
+from tests.bolts import WithState
 from tests.runtime.recount import KINDS, Recount, windowed
 from tests.spouts import timed
 from tests.spouts.test_event_time_model import ROUNDS, Source
@@ -24,15 +25,7 @@ TTL = 15.5
 WINDOWS = [kind for kind in KINDS if not kind.startswith("counted")]
 
 
-class Keep(StatefulBolt):
-    """Keeps what others emit, by transaction."""
-
-    def open(self, context):
-        self.context = context
-
-    def initState(self, state):
-        self.state = state
-
+class Keep(WithState):
     def execute(self, tup, collector):
         place = self.context.txid, tup._source, tup._stream, tup.what
         self.state.put(place, self.state.get(place, 0) + 1)
@@ -63,8 +56,6 @@ class Tuples(WindowedBolt):
 
 
 class Late(StatefulBolt):
-    """Makes of what is late the text that `Keep` takes."""
-
     outputFields = "what string"
 
     def initState(self, state):
@@ -75,8 +66,6 @@ class Late(StatefulBolt):
 
 
 class Timed(StatefulBolt):
-    """Sets timers of both clocks for each row, and remembers for a while when it saw the key last."""
-
     outputFields = "what string"
 
     def open(self, context):
@@ -100,13 +89,10 @@ class Timed(StatefulBolt):
 
 
 def after(time):
-    """For how long a timer is set, by the time of its row."""
     return 4 if time is None else 2 + int(secs(time)) % 7
 
 
 class Timers:
-    """What `Timed` has to emit."""
-
     def __init__(self):
         self.set = {False: {}, True: {}}
         self.recent = {}
@@ -178,7 +164,6 @@ def drive(chance, of, place, crashes):
 
 
 def expected(sources, kinds, rounds):
-    """Return what is emitted, by transaction, component, stream and text."""
     found = Counter()
     recounts = {"values": Recount(kinds[0]), "tuples": Recount(kinds[1])}
     timers = Timers()

@@ -23,8 +23,6 @@ def cleared():
 
 
 class Fed(Spout):
-    """Emits what the test has put into `FED`, each word with itself as id."""
-
     outputFields = "word string"
 
     def open(self, context):

@@ -1,23 +1,18 @@
 """Spouts that live in their tasks, in this process: what is acked, failed, emitted again; by Storm's rules."""
 
+import logging
 import random
 from collections import Counter, defaultdict
 from zlib import crc32
 
 import pytest
 
-from statefx import (
-    BasicBolt,
-    BatchBolt,
-    Bolt,
-    FailedException,
-    Spout,
-    StatefulBolt,
-    TopologyBuilder,
-)
-from statefx.connectors import MemoryTransactionalSpout
+from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout, Message, QueueSpout
 from statefx.errors import BoltError, CodecError, SchemaError
+from statefx.protocol.trees import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import Limits, TopologyTester
+from tests.bolts import Tally, WithState
 from tests.testing.living import LivingTester
 
 HEARD = []
@@ -31,8 +26,6 @@ def heard():
 
 
 class Words(Spout):
-    """Emits words, each with its place as id."""
-
     outputFields = "word string"
 
     def __init__(self, *words, at_once=1):
@@ -61,17 +54,7 @@ class Twice(BasicBolt):
         collector.emit((tup.word,))
 
 
-class Count(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
-
-
 class Refuses(BasicBolt):
-    """Fails the words that begin with ``bad``."""
-
     outputFields = "word string"
 
     def execute(self, tup, collector):
@@ -81,13 +64,12 @@ class Refuses(BasicBolt):
 
 
 def chain(spout, *bolts, parallelism=2):
-    """Return a topology of bolts in a row, the last of which counts."""
     builder, source = TopologyBuilder("tracked"), "words"
     builder.setSpout("words", spout)
     for number, bolt in enumerate(bolts):
         builder.setBolt(f"bolt-{number}", bolt, parallelism).fieldsGrouping(source, "word")
         source = f"bolt-{number}"
-    builder.setBolt("count", Count(), 2).fieldsGrouping(source, "word")
+    builder.setBolt("count", Tally("word"), 2).fieldsGrouping(source, "word")
     return builder.createTopology()
 
 
@@ -119,9 +101,9 @@ def test_what_a_tree_has_changed_before_it_failed_stays(place):
     """As in Storm: a message that is delivered again counts again in what had counted it before."""
     builder = TopologyBuilder("tracked")
     builder.setSpout("words", Words("bad", "a"))
-    builder.setBolt("count", Count()).globalGrouping("words")
+    builder.setBolt("count", Tally("word")).globalGrouping("words")
     builder.setBolt("refuses", Refuses()).globalGrouping("words")
-    builder.setBolt("end", Count()).globalGrouping("refuses")
+    builder.setBolt("end", Tally("word")).globalGrouping("refuses")
     with TopologyTester(builder.createTopology(), place) as tester:
         tester.emit()
         assert tester.state("count") == {"bad": 1, "a": 1}
@@ -282,7 +264,7 @@ def test_what_the_end_of_a_batch_emits_belongs_to_no_message(place):
 
 
 def test_what_is_added_up_before_it_is_sent_belongs_to_no_message(place):
-    class Adds(StatefulBolt):
+    class Adds(WithState):
         combinedFields = "word string, count long"
 
         def initCombine(self, tup):
@@ -290,9 +272,6 @@ def test_what_is_added_up_before_it_is_sent_belongs_to_no_message(place):
 
         def combine(self, a, b):
             return (a[0], a[1] + b[1])
-
-        def initState(self, state):
-            self.state = state
 
         def execute(self, tup, collector):
             self.state.put(tup.word, self.state.get(tup.word, 0) + tup.count)
@@ -346,7 +325,6 @@ class Queue(Spout):
 
 
 def draw(*of):
-    """Return a number that depends on these alone."""
     return crc32(repr(of).encode())
 
 
@@ -356,8 +334,6 @@ def fails(bolt, tup):
 
 
 class Grows(BasicBolt):
-    """Emits a few tuples for each; refuses some deliveries."""
-
     outputFields = "task long, message long, delivery long, leaf long"
 
     def __init__(self, name):
@@ -372,8 +348,6 @@ class Grows(BasicBolt):
 
 
 class Joins(Bolt):
-    """Emits for two tuples one that is anchored to both; a last one alone."""
-
     outputFields = "task long, message long, delivery long, leaf long"
 
     def execute(self, tup, collector):
@@ -384,15 +358,6 @@ class Joins(Bolt):
         collector.ack(tup)
 
 
-class Tally(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        key = (tup.task, tup.message, tup.delivery, tup.leaf)
-        self.state.put(key, self.state.get(key, 0) + 1)
-
-
 def trees():
     builder = TopologyBuilder("trees")
     builder.setSpout("queue", Queue(), 2)
@@ -401,8 +366,8 @@ def trees():
     )
     builder.setBolt("again", Grows("again"), 3).fieldsGrouping("queue", "task")
     builder.setBolt("joins", Joins(), 2).fieldsGrouping("grows", "message")
-    builder.setBolt("tally", Tally(), 2).fieldsGrouping("joins", "message", "leaf")
-    builder.setBolt("other", Tally(), 1).globalGrouping("again")
+    builder.setBolt("tally", Tally("task", "message", "delivery", "leaf"), 2).fieldsGrouping("joins", "message", "leaf")
+    builder.setBolt("other", Tally("task", "message", "delivery", "leaf"), 1).globalGrouping("again")
     return builder.createTopology()
 
 
@@ -572,7 +537,7 @@ def test_beside_a_spout_of_transactions(place):
     builder = TopologyBuilder("both")
     builder.setSpout("words", Words("a", "b"))
     builder.setSpout("batches", MemoryTransactionalSpout([[("a",), ("c",)]], "word string"))
-    builder.setBolt("count", Count()).globalGrouping("words").globalGrouping("batches")
+    builder.setBolt("count", Tally("word")).globalGrouping("words").globalGrouping("batches")
     with TopologyTester(builder.createTopology(), place) as tester:
         tester.drain()
         assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
@@ -588,3 +553,269 @@ def test_a_spout_that_emits_without_end_is_refused(place):
 
     with pytest.raises(BoltError, match="nextTuple does not return: let it emit a few"):
         refused(place, Endless())
+
+
+# ---- Rules from spouts that live in their tasks: a rule is acked when every task has it, and no task has it alone.
+
+
+__all__ = ["heard"]
+
+TASKS = 3
+
+
+class Rules(Words):
+    def ack(self, id):
+        HEARD.append(("ack rule", id))
+
+    def fail(self, id):
+        HEARD.append(("fail rule", id))
+
+
+class Judge(StatefulBolt):
+    outputFields = "word string"
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.rules, self.seen = state.broadcast("rules"), state
+
+    def executeBroadcast(self, tup, collector):
+        self.rules.put(tup.word, True)
+
+    def execute(self, tup, collector):
+        self.seen.put(tup.word, sorted(self.rules))
+
+
+class ByHand(Stateful, Bolt):
+    """Acks and fails by itself."""
+
+    outputFields = "word string"
+    open, initState = Judge.open, Judge.initState
+
+    def executeBroadcast(self, tup, collector):
+        self.rules.put(tup.word, True)
+        if tup.word == "bad" and self.context.task == 1:
+            collector.fail(tup)
+        else:
+            collector.ack(tup)
+
+    def execute(self, tup, collector):
+        self.seen.put(tup.word, sorted(self.rules))
+        collector.ack(tup)
+
+
+class Doubts(Judge):
+    def executeBroadcast(self, tup, collector):
+        super().executeBroadcast(tup, collector)
+        if self.context.task == 1 and self.context.attempt == 0:
+            raise FailedException("not at the first attempt")
+
+
+def judged(judge, words, rules):
+    builder = TopologyBuilder("judged")
+    builder.setSpout("words", Words(*words, at_once=len(words)))
+    builder.setSpout("rules", Rules(*rules, at_once=len(rules)))
+    builder.setBolt("judge", judge, TASKS).fieldsGrouping("words", "word").broadcastGrouping("rules")
+    return builder.createTopology()
+
+
+def run(tester):
+    """Run all; return the words with the rules by which they were judged, and the rules of each task."""
+    tester.drain()
+    return tester.state("judge"), [sorted(tester.state("judge", task, map="rules")) for task in range(TASKS)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("judge", [Judge(), ByHand()])
+def test_a_rule_is_acked_when_all_tasks_have_it(place, judge, seed):
+    with TopologyTester(judged(judge, "abc", ["first", "second"]), place, seed=seed) as tester:
+        words, rules = run(tester)
+    assert rules == [["first", "second"]] * TASKS
+    assert sorted(words) == ["a", "b", "c"]
+    assert sorted(HEARD) == [("ack", 0), ("ack", 1), ("ack", 2), ("ack rule", 0), ("ack rule", 1)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rule_that_one_task_can_not_take_is_taken_by_none(place, seed):
+    with TopologyTester(judged(Doubts(), "abc", ["first"]), place, seed=seed) as tester:
+        words, rules = run(tester)
+        assert max(each.progress.attempt for each in tester._transactions) == 1, "the transaction was tried again"
+    assert (sorted(words), rules) == (["a", "b", "c"], [["first"]] * TASKS)
+    assert ("fail rule", 0) not in HEARD
+
+
+def test_a_rule_that_a_task_fails_by_hand_is_failed_once(place):
+    with TopologyTester(judged(ByHand(), "a", ["good", "bad"]), place) as tester:
+        _, rules = run(tester)
+    assert rules == [["bad", "good"]] * TASKS, "what it has put stays, as in Storm"
+    assert sorted(HEARD) == [("ack", 0), ("ack rule", 0), ("fail rule", 1)]
+
+
+# ---- Why a message has failed: what the spout finds in its context, what the log says, what a dead letter carries.
+
+
+@pytest.fixture(autouse=True)
+def cleared():
+    HEARD.clear()
+
+
+class ReasonWords(Spout):
+    outputFields = "word string"
+
+    def __init__(self, *words):
+        self.words = words
+
+    def open(self, context):
+        self.context, self.left = context, list(self.words)
+
+    def nextTuple(self, collector):
+        assert self.context.failure == ""
+        while self.left:
+            collector.emit((self.left[0],), id=self.left.pop(0))
+
+    def ack(self, id):
+        HEARD.append(("ack", id, self.context.failure))
+
+    def fail(self, id):
+        HEARD.append(("fail", id, self.context.failure))
+
+
+def behind(spout, bolt):
+    builder = TopologyBuilder("reasons")
+    builder.setSpout("words", spout)
+    builder.setBolt("check", bolt).globalGrouping("words")
+    return builder.createTopology()
+
+
+def reason_heard(place, spout, bolt, **config):
+    with TopologyTester(behind(spout, bolt), place, config) as tester:
+        tester.drain()
+    return {id: (what, why) for what, id, why in HEARD}
+
+
+def test_fail_finds_the_bolt_and_its_reason_and_the_next_call_none(place, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert reason_heard(place, ReasonWords("bad", "a", "worse", "bad too"), Refuses()) == {
+            "bad": ("fail", "bolt 'check': bad is refused"),
+            "a": ("ack", ""),
+            "worse": ("ack", ""),
+            "bad too": ("fail", "bolt 'check': bad too is refused"),
+        }
+    assert "2 tuples of spouts have failed, the first: bolt 'check': bad is refused" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ((), "it failed the tuple, without a reason"),
+        (("no card",), "no card"),
+        ((ValueError("no card"),), "no card"),
+        (("half \ud800 of a pair",), r"half \ud800 of a pair"),
+        (("x" * 1000,), "x" * 200),
+    ],
+)
+def test_a_plain_bolt_may_give_anything_as_the_reason(place, given, why):
+    class Fails(Bolt):
+        def execute(self, tup, collector):
+            collector.fail(tup, *given)
+
+    assert reason_heard(place, ReasonWords("a"), Fails()) == {"a": ("fail", f"bolt 'check': {why}")}
+
+
+def test_a_task_gives_a_hundred_reasons_and_then_others(place):
+    words = [f"bad {number}" for number in range(REASONS_MAX + 2)]
+    found = reason_heard(place, ReasonWords(*words), Refuses())
+    own = [f"bolt 'check': {word} is refused" for word in words[:REASONS_MAX]]
+    assert [found[word] for word in words] == [("fail", why) for why in [*own, *[f"bolt 'check': {OTHERS}"] * 2]]
+
+
+def test_slots_are_told_the_reasons_of_their_own_roots_up_to_a_bound():
+    roots = [root_of(7, number % 2, number) for number in range(4 * REASONS_TOLD_MAX)]
+    failed = {f"why {number}": (root,) for number, root in enumerate(roots)}
+    part = TreeReport(failed).part_of({1: "words/1"}).failed
+    assert len(part) == REASONS_TOLD_MAX + 1
+    assert part["why 1"] == (roots[1],)
+    assert "why 0" not in part
+    assert sorted(root for own in part.values() for root in own) == roots[1::2]
+    assert len(part[OTHERS]) == REASONS_TOLD_MAX
+
+
+def test_a_rollback_is_told_with_the_topologys_name(place, caplog):
+    class Once(BatchBolt):
+        def execute(self, tup, collector):
+            pass
+
+        def finishBatch(self, collector):
+            if (collector.attempt.txid, collector.attempt.attempt) == (1, 0):
+                raise FailedException("once")
+
+    assert reason_heard(place, ReasonWords("a"), Once()) == {"a": ("ack", "")}
+    assert any(
+        each.startswith("reasons: transaction 1, attempt 0 was rolled back: ") and "once" in each
+        for each in caplog.messages
+    )
+
+
+def test_a_time_out_is_a_reason(place):
+    class Forgets(Bolt):
+        def execute(self, tup, collector):
+            pass
+
+    config = {"topology.message.timeout.secs": 10}
+    with TopologyTester(behind(ReasonWords("a"), Forgets()), place, config) as tester:
+        tester.drain()
+        tester.advance(11)
+        tester.drain()
+    assert HEARD == [("fail", "a", "it was not acked within 10 s")]
+
+
+# ---- dead letters
+
+QUEUE = {}
+
+
+class Jobs(QueueSpout):
+    def receive(self, limit):
+        return [Message(text, (text,), tries) for text, tries in QUEUE.items()]
+
+    def finish(self, ids):
+        for id in ids:
+            del QUEUE[id]
+
+
+class Dead(WithState):
+    seen = set()
+
+    def execute(self, tup, collector):
+        if tup.word not in self.seen:
+            self.seen.add(tup.word)
+            raise FailedException("the dead letter is refused")
+        self.state[tup.word] = tup["_id"], tup["_tries"], tup["_reason"]
+
+
+def test_a_dead_letter_says_why_its_message_failed_last(place):
+    tries = []
+
+    class Numbered(BasicBolt):
+        def execute(self, tup, collector):
+            if tup.word == "bad":
+                tries.append(tup)
+                raise FailedException(f"refused, time {len(tries)}")
+
+    Dead.seen.clear()
+    QUEUE.update({"a": 0, "bad": 0, "tried before": 3})
+    builder = TopologyBuilder("reasons")
+    builder.setSpout("jobs", Jobs("word string", maxTries=3, retryDelay=0))
+    builder.setBolt("check", Numbered()).globalGrouping("jobs")
+    builder.setBolt("dead", Dead()).globalGrouping("jobs", stream="dead")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        for _ in range(100):
+            tester.drain()
+            if not QUEUE:
+                break
+        assert tester.state("dead") == {
+            "bad": ("bad", 4, "bolt 'check': refused, time 3"),
+            "tried before": ("tried before", 4, None),
+        }
+    assert QUEUE == {}

@@ -99,8 +99,6 @@ class Node(Notes, Bolt):
 
 
 class Leaf(Notes, StatefulBolt):
-    """Anchors and acks by itself; refuses some."""
-
     def execute(self, tup, collector):
         if draw(self.name, tup.uid).random() < 0.05:
             self.note("fail", tup)
@@ -122,7 +120,6 @@ class Model:
         self.ends_ms = {}
 
     def transact(self, txid, messages, now_ms):
-        """Return what the spout hears of a transaction."""
         ends_ms = now_ms + TIMEOUT_SECS * 1000
         for message in messages:
             self.roots[message], self.open[message], self.ends_ms[message] = {message}, set(), ends_ms
@@ -157,7 +154,6 @@ class Model:
 
 
 def kept_by(tester, tasks):
-    """Return what all tasks of the acker know of trees."""
     found = {}
     for task in range(tasks):
         own = tester.state(ACKER, task)
@@ -232,8 +228,6 @@ def test_open_trees_go_with_their_block_when_the_acker_gets_other_tasks(place):
 
 
 class Holds(Bolt):
-    """Holds all that it is given."""
-
     def open(self, context):
         self.held = []
 

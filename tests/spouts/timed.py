@@ -6,18 +6,13 @@ A time is seconds after `START`, None, or a datetime. A row is (partition, at).
 from datetime import UTC, datetime, timedelta
 
 from statefx import BasicBolt, Spout, StatefulBolt, TopologyBuilder
-from statefx.operators import (
-    OpaquePartitionedTransactionalSpout,
-    PartitionedTransactionalSpout,
-    TransactionalSpout,
-)
+from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
 from statefx.testing import TopologyTester
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def at(secs):
-    """Return a time of a script."""
     return secs if secs is None or isinstance(secs, datetime) else START + timedelta(seconds=secs)
 
 
@@ -48,8 +43,6 @@ class Parts(Scripted):
 
 
 class Whole(Scripted, TransactionalSpout):
-    """Task by task, since it has no partitions."""
-
     def initializeTransaction(self, txid, previous):
         return self.upcoming(previous)
 
@@ -178,7 +171,6 @@ def seen(driver, task=0):
 
 
 def watermarks(driver, task=0):
-    """Return the watermarks at the ends of the transactions, in order."""
     return [after for _, after, _, _ in seen(driver, task).values()]
 
 

@@ -33,8 +33,6 @@ class Marked(Codec):
 
 
 class Json(Codec):
-    """Text keys by the alphabet, whatever their case; values as JSON, which has no tuples."""
-
     name = "json-1"
 
     def encode_key(self, key: Any, /) -> bytes:
@@ -51,8 +49,6 @@ class Json(Codec):
 
 
 class Backwards(Json):
-    """Keys from z to a."""
-
     name = "backwards"
 
     def encode_key(self, key: Any, /) -> bytes:
@@ -71,8 +67,6 @@ class JsonTwo(Json):
 
 
 class Broken(Json):
-    """Fails where it is told to by what it is given."""
-
     name = "broken"
 
     def encode_value(self, value: Any, /) -> Any:
@@ -91,8 +85,6 @@ class Point:
 
 
 class Points:
-    """A serializer, as Storm's."""
-
     def serialize(self, thing: Any) -> bytes:
         return f"{thing.x},{thing.y}".encode()
 
@@ -111,8 +103,6 @@ class Pickled:
 
 
 class Registered(Json):
-    """Asks a registry about every value it reads: fails as often as the file of this name has lines."""
-
     name = "registered"
     outages = ""
 
@@ -172,4 +162,4 @@ class Half:
 
 
 def function() -> None:
-    """No class."""
+    pass

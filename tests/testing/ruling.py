@@ -24,8 +24,6 @@ def given(seed, partitions=2, each=6):
 
 
 class Judge(StatefulBolt):
-    """Keeps of each payment how often it came, in which transaction, and what the rules were."""
-
     def open(self, context):
         self.context = context
 
@@ -46,7 +44,6 @@ class Judge(StatefulBolt):
 
 
 def ruled(payments, rules, judge=None, tasks=2, take=1):
-    """Return a topology over partitions, of each of which a transaction takes `take` rows."""
     builder = TopologyBuilder("ruled")
     builder.setSpout("payments", MemoryTransactionalSpout(payments, PAYMENTS, takePerBatch=take))
     builder.setSpout("rules", MemoryTransactionalSpout(rules, RULES, takePerBatch=take), len(rules))

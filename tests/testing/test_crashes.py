@@ -24,7 +24,7 @@ def left(root: Path) -> list[bytes]:
     return [path.read_bytes() for path in root.rglob("*") if path.is_file()]
 
 
-def test_each_moment_has_its_files_and_objects_put_back(tmp_path: Path) -> None:
+def test_each_moment_has_its_files_and_objects_put_back(tmp_path):
     server: list[str] = []
     found = []
     for point in crashes(tmp_path, life(tmp_path, server), server):
@@ -49,13 +49,13 @@ def test_each_moment_has_its_files_and_objects_put_back(tmp_path: Path) -> None:
     ]
 
 
-def test_moments_with_nothing_between_them_are_one(tmp_path: Path) -> None:
+def test_moments_with_nothing_between_them_are_one(tmp_path):
     server: list[str] = []
     points = list(crashes(tmp_path, life(tmp_path, server), server, reruns=False))
     assert points[1].moments == ("after write state/a", "before the server")
 
 
-def test_a_run_that_depends_on_memory_is_found(tmp_path: Path) -> None:
+def test_a_run_that_depends_on_memory_is_found(tmp_path):
     runs: list[int] = []
 
     def forgetting(steps: DurableSteps) -> None:
@@ -68,7 +68,7 @@ def test_a_run_that_depends_on_memory_is_found(tmp_path: Path) -> None:
         list(crashes(tmp_path, forgetting))
 
 
-def test_a_crash_whose_cleaning_up_is_durable_is_found(tmp_path: Path) -> None:
+def test_a_crash_whose_cleaning_up_is_durable_is_found(tmp_path):
     """A killed process cleans nothing up: what a ``finally`` changes is not in the copy."""
 
     def tidy(steps: DurableSteps) -> None:
@@ -82,7 +82,7 @@ def test_a_crash_whose_cleaning_up_is_durable_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reached", "new"), [((1, 1, 2), [True, False, True]), ((1, 2, 1), [True, True, False])])
-def test_an_outcome_is_new_once(tmp_path: Path, reached: tuple[int, ...], new: list[bool]) -> None:
+def test_an_outcome_is_new_once(tmp_path, reached, new):
     def three(steps: DurableSteps) -> None:
         for name in "abc":
             steps.each_moment(name)

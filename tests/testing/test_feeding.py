@@ -10,7 +10,6 @@ from statefx import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     Spout,
-    StatefulBolt,
     TopologyBuilder,
     TransactionalSpout,
     WindowedBolt,
@@ -22,9 +21,7 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.testing import TopologyTester, rows
 from statefx.testing.steps import Crash
 from statefx_redis import RedisStreamSpout
-from tests.testing.places import place
-
-__all__ = ["place"]
+from tests.bolts import WithState
 
 FIELDS = "word string, at timestamp"
 
@@ -111,11 +108,8 @@ EXACT = [*REPLAYING, Queue]
 KINDS = [*EXACT, Tracked]
 
 
-class Count(StatefulBolt):
+class Count(WithState):
     outputFields = "word string, count long"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
@@ -239,10 +233,7 @@ def test_dedup_and_other_streams_are_fed_too(place):
         assert tester.state("refused") == {"b": 1, "c": 1}
 
 
-class Texts(StatefulBolt):
-    def initState(self, state):
-        self.state = state
-
+class Texts(WithState):
     def execute(self, tup, collector):
         self.state.put(tup.text, 1)
 

@@ -4,7 +4,6 @@ import re
 from collections import namedtuple
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +14,7 @@ from pyspark.sql import Row
 from statefx import StatefulBolt, TopologyBuilder, openState
 from statefx.errors import BoltError, TopologyError
 from statefx.testing import rows
+from tests.bolts import WithState
 from tests.testing.topologies import Driver
 
 Turned = namedtuple("Turned", "n w")
@@ -22,16 +22,11 @@ Turned = namedtuple("Turned", "n w")
 KEPT: list[Any] = []
 
 
-class Does(StatefulBolt):
-    """Does with its state and its collector what the test says."""
-
+class Does(WithState):
     outputFields = "w string, n string"
 
     def __init__(self, does: Callable[[Any, Any], object]) -> None:
         self.does = does
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.does(self.state, collector)
@@ -77,34 +72,30 @@ def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
         ),
     ],
 )
-def test_the_error_says_what_to_write(place: Path, does: Callable[[Any, Any], object], says: str) -> None:
-    with Driver(place) as driver:
-        tester = started(driver, does)
-        with pytest.raises(BoltError, match=says):
-            tester.send({"lines": [("a",)]})
-
-
-def test_a_row_that_bears_other_names_is_taken_by_position(place: Path) -> None:
-    with Driver(place) as driver:
-        other = namedtuple("other", "left right")
-        assert started(driver, lambda s, c: c.emit(other("a", "1"))).send({"lines": [("a",)]}).emitted("does") == [
-            ("a", "1")
-        ]
-
-
-def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(place: Path) -> None:
-    with Driver(place) as driver:
-        sent = started(driver, lambda s, c: c.emit((str(s == s), str({s: 1}[s])))).send({"lines": [("a",)]})
-        assert sent.emitted("does") == [("True", "1")]
-
-
-def test_a_state_that_was_kept_says_which_one_to_use(place: Path) -> None:
-    KEPT.clear()
-    with Driver(place) as driver:
-        tester = started(driver, lambda s, c: (KEPT.append(s), KEPT[0].put("a", 1)))
+def test_the_error_says_what_to_write(driver, does, says):
+    tester = started(driver, does)
+    with pytest.raises(BoltError, match=says):
         tester.send({"lines": [("a",)]})
-        with pytest.raises(BoltError, match=r"the state is closed: .* Use the one that initState was given last"):
-            tester.send({"lines": [("a",)]})
+
+
+def test_a_row_that_bears_other_names_is_taken_by_position(driver):
+    other = namedtuple("other", "left right")
+    assert started(driver, lambda s, c: c.emit(other("a", "1"))).send({"lines": [("a",)]}).emitted("does") == [
+        ("a", "1")
+    ]
+
+
+def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(driver):
+    sent = started(driver, lambda s, c: c.emit((str(s == s), str({s: 1}[s])))).send({"lines": [("a",)]})
+    assert sent.emitted("does") == [("True", "1")]
+
+
+def test_a_state_that_was_kept_says_which_one_to_use(driver):
+    KEPT.clear()
+    tester = started(driver, lambda s, c: (KEPT.append(s), KEPT[0].put("a", 1)))
+    tester.send({"lines": [("a",)]})
+    with pytest.raises(BoltError, match=r"the state is closed: .* Use the one that initState was given last"):
+        tester.send({"lines": [("a",)]})
 
 
 class Sessions:
@@ -114,16 +105,13 @@ class Sessions:
         raise PySparkRuntimeError("CONTEXT_ONLY_VALID_ON_DRIVER")
 
 
-def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(place: Path) -> None:
+def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(driver):
     bolt = Ends()
     bolt.session = Sessions()
     builder = TopologyBuilder("idioms")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("ends", bolt).globalGrouping("lines")
-    with (
-        Driver(place) as driver,
-        pytest.raises(TopologyError, match=r"attribute 'session' .* as a stream \(setStream\)"),
-    ):
+    with pytest.raises(TopologyError, match=r"attribute 'session' .* as a stream \(setStream\)"):
         driver.start(builder.createTopology())
 
 
@@ -153,42 +141,36 @@ def puts_again(state: Any, collector: Any) -> None:
 
 
 @pytest.mark.parametrize("does", [keeps, keeps_a_default, keeps_what_it_put, puts_again])
-def test_a_value_that_was_changed_and_not_put_is_told(
-    place: Path, does: Callable[[Any, Any], object], caplog: pytest.LogCaptureFixture
-) -> None:
-    with Driver(place) as driver:
-        started(driver, does).send({"lines": [("a",)]})
+def test_a_value_that_was_changed_and_not_put_is_told(driver, does, caplog):
+    started(driver, does).send({"lines": [("a",)]})
     told = [record.message for record in caplog.records if "in place" in record.message]
     assert len(told) == (does is not puts_again)
     assert all("'does' changed the value of key 'a'" in line for line in told)
 
 
-def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place: Path) -> None:
+def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(driver):
     def divides(state: Any, collector: Any) -> None:
         state["a"] = 1 / 0
 
-    with Driver(place) as driver:
-        tester = started(driver, divides)
-        with pytest.raises(BoltError) as caught:
-            tester.send({"lines": [("a",)]})
+    tester = started(driver, divides)
+    with pytest.raises(BoltError) as caught:
+        tester.send({"lines": [("a",)]})
     assert [entry.name for entry in caught.traceback][1:] == ["send", "_transact", "_driving"]
     shown = re.findall(r'File ".*/(.+)", line \d+, in (.+)', str(caught.value.__cause__))
     assert shown == [("test_idioms.py", "execute"), ("test_idioms.py", "divides")]
 
 
-def test_a_view_can_not_be_written(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = started(driver, lambda s, c: s.put("a", 1))
-        tester.send({"lines": [("a",)]})
-        with (
-            openState(place / "checkpoint", "does") as view,
-            pytest.raises(TypeError, match="read-only: its bolt changes it, in execute"),
-        ):
-            view["a"] = 2
+def test_a_view_can_not_be_written(driver, place):
+    tester = started(driver, lambda s, c: s.put("a", 1))
+    tester.send({"lines": [("a",)]})
+    with (
+        openState(place / "checkpoint", "does") as view,
+        pytest.raises(TypeError, match="read-only: its bolt changes it, in execute"),
+    ):
+        view["a"] = 2
 
 
-def test_the_tester_knows_its_bolts_before_anything_was_sent(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = started(driver, lambda s, c: None)
-        with pytest.raises(TopologyError, match="no component 'dose'; the nearest is 'does'"):
-            tester.emitted("dose")
+def test_the_tester_knows_its_bolts_before_anything_was_sent(driver):
+    tester = started(driver, lambda s, c: None)
+    with pytest.raises(TopologyError, match="no component 'dose'; the nearest is 'does'"):
+        tester.emitted("dose")

@@ -5,7 +5,6 @@ import os
 import pickle
 import sqlite3
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,15 +23,15 @@ def one_bolt(bolt: Any, parallelism: int = 1, grouping: str = "shuffleGrouping")
     return builder.createTopology()
 
 
-def test_a_builder_is_no_topology(place: Path) -> None:
+def test_a_builder_is_no_topology(place):
     builder = TopologyBuilder("one")
     with pytest.raises(TopologyError, match=r"TopologyTester needs a Topology, got the builder: pass builder\.create"):
-        TopologyTester(builder, place / "checkpoint")  # type: ignore[arg-type]
+        TopologyTester(builder, place / "checkpoint")
     assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("config", ["rocksdb", ["topology.state.provider"], 5, [], ""])
-def test_a_config_that_is_no_mapping(place: Path, config: Any) -> None:
+def test_a_config_that_is_no_mapping(place, config):
     with pytest.raises(ConfigError, match="config must be a mapping of settings, got"):
         TopologyTester(word_count(), place / "checkpoint", config)
     assert list(place.iterdir()) == []
@@ -69,7 +68,7 @@ def test_a_config_that_is_no_mapping(place: Path, config: Any) -> None:
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "-".join(map(str, value)),
 )
-def test_settings(place: Path, config: dict[str, Any], says: str) -> None:
+def test_settings(place, config, says):
     with pytest.raises(ConfigError, match=says):
         TopologyTester(word_count(), place / "checkpoint", config)
     assert list(place.iterdir()) == []
@@ -83,13 +82,13 @@ def test_settings(place: Path, config: dict[str, Any], says: str) -> None:
         ("statefx.state:StateStore", "not a subclass of .*StateProvider"),
     ],
 )
-def test_providers(place: Path, provider: str, says: str) -> None:
+def test_providers(place, provider, says):
     with pytest.raises(ProviderError, match=says):
         TopologyTester(word_count(), place / "checkpoint", {"topology.state.provider": provider})
     assert list(place.iterdir()) == []
 
 
-def test_an_option_s_name_is_free_where_the_provider_has_the_option(place: Path) -> None:
+def test_an_option_s_name_is_free_where_the_provider_has_the_option(place):
     config = {
         "topology.state.provider": "rocksdb",
         "topology.state.provider.config": {"dir": str(place / "caches")},
@@ -119,7 +118,7 @@ HELD = [
 
 
 @pytest.mark.parametrize("thing", HELD, ids=lambda thing: type(thing).__name__)
-def test_a_bolt_that_holds_what_can_not_travel(place: Path, thing: object) -> None:
+def test_a_bolt_that_holds_what_can_not_travel(place, thing):
     says = r"bolt 'bolt' can't be sent to the executors because of its attribute 'thing' \(.*open\(\), not in __init__"
     with pytest.raises(TopologyError, match=says) as caught:
         TopologyTester(one_bolt(Holds(thing)), place / "checkpoint")
@@ -127,7 +126,7 @@ def test_a_bolt_that_holds_what_can_not_travel(place: Path, thing: object) -> No
     assert list(place.iterdir()) == []
 
 
-def test_state_by_key_behind_shuffle_is_told_when_it_starts(place: Path, caplog: Any) -> None:
+def test_state_by_key_behind_shuffle_is_told_when_it_starts(driver, caplog):
     class Seen(StatefulBolt):
         def initState(self, state):
             pass
@@ -135,13 +134,13 @@ def test_state_by_key_behind_shuffle_is_told_when_it_starts(place: Path, caplog:
         def execute(self, tup, collector):
             pass
 
-    with caplog.at_level(logging.WARNING, "statefx"), Driver(place) as driver:
+    with caplog.at_level(logging.WARNING, "statefx"):
         driver.start(one_bolt(Seen(), 2))
     assert "bolt 'bolt' keeps state in 2 tasks, but its input 'lines' comes by shuffle grouping" in caplog.text
 
 
-def test_what_is_usual_is_told_nothing(place: Path, caplog: Any) -> None:
-    with caplog.at_level(logging.WARNING, "statefx"), Driver(place) as driver:
+def test_what_is_usual_is_told_nothing(driver, caplog):
+    with caplog.at_level(logging.WARNING, "statefx"):
         driver.start()
     assert caplog.records == []
 
@@ -191,10 +190,8 @@ def unspeakable(collector: object) -> None:
     ],
     ids=["deep", "in the collector", "with a cause", "surrogate", "unspeakable"],
 )
-def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx(
-    place: Path, do: Any, places: list[str], last: str
-) -> None:
-    with Driver(place) as driver, pytest.raises(BoltError) as caught:
+def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx(driver, do, places, last):
+    with pytest.raises(BoltError) as caught:
         driver.start(one_bolt(Emits(do))).send(lines("a"))
     told = caught.value.traceback.splitlines()
     frames = [line.rpartition(" in ")[2] for line in told if line.startswith("  File ")]
@@ -208,8 +205,6 @@ def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx
 
 
 class Does(Stateful, BatchBolt):
-    """Does one thing in one hook, in every attempt."""
-
     outputFields = "value string"
 
     def __init__(self, hook: str, do: Any) -> None:
@@ -251,24 +246,21 @@ RETURNED = [
 
 @pytest.mark.parametrize("hook", ["execute", "finishBatch"])
 @pytest.mark.parametrize(("value", "says"), RETURNED, ids=["list", "tuple", "generator", "coroutine", "bool"])
-def test_rows_that_are_returned_instead_of_emitted(place: Path, hook: str, value: Any, says: str) -> None:
+def test_rows_that_are_returned_instead_of_emitted(driver, hook, value, says):
     bolt = Does(hook, lambda state, collector: value() if callable(value) else value)
-    with (
-        Driver(place) as driver,
-        pytest.raises(BoltError, match=rf"{hook} {says}, which nobody would see: emit") as told,
-    ):
+    with pytest.raises(BoltError, match=rf"{hook} {says}, which nobody would see: emit") as told:
         driver.start(one_bolt(bolt)).send(lines("a"))
     assert told.value.hook == hook
 
 
-def test_a_batch_that_is_returned_instead_of_emitted(place: Path) -> None:
+def test_a_batch_that_is_returned_instead_of_emitted(driver):
     class Returns(BasicBolt):
         outputFields = "value string"
 
         def executeBatch(self, batch, collector):
             return batch
 
-    with Driver(place) as driver, pytest.raises(BoltError, match=r"executeBatch returned .*\(RecordBatch\), which"):
+    with pytest.raises(BoltError, match=r"executeBatch returned .*\(RecordBatch\), which"):
         driver.start(one_bolt(Returns())).send(lines("a"))
 
 
@@ -282,9 +274,7 @@ def test_a_batch_that_is_returned_instead_of_emitted(place: Path) -> None:
         ("close", (), "it is closed when the transaction has ended"),
     ],
 )
-def test_a_bolt_can_not_end_its_transaction(
-    place: Path, hook: str, call: str, arguments: tuple[int, ...], remedy: str
-) -> None:
+def test_a_bolt_can_not_end_its_transaction(place, hook, call, arguments, remedy):
     bolt = Does(hook, lambda state, *_: getattr(state, call)(*arguments))
     says = rf"hook {hook}, transaction 1: StatePhaseError: {call}\(\) is not the bolt's to call: {remedy}"
     with Driver(place) as driver, pytest.raises(BoltError, match=says):
@@ -296,9 +286,9 @@ def test_a_bolt_can_not_end_its_transaction(
         assert done.state("bolt") == {"seen": committed}
 
 
-def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(place: Path, caplog: Any) -> None:
+def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(driver, caplog):
     """It can never succeed, however often it is tried; what is decided is committed by the mended bolt."""
-    with Driver(place) as driver, caplog.at_level(logging.WARNING, "statefx"):
+    with caplog.at_level(logging.WARNING, "statefx"):
         tester = driver.start(one_bolt(Does("preCommit", lambda state: state.put("more", 1))))
         says = r"hook preCommit, transaction 1: StatePhaseError: put on a read-only .*mend what fails and start again"
         with pytest.raises(BoltError, match=says):
@@ -311,11 +301,11 @@ def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(place: Path, cap
 
 
 @pytest.mark.slow
-def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(place: Path, caplog: Any) -> None:
+def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(driver, caplog):
     def fail(state: Any) -> None:
         raise ValueError("no such mailbox")
 
-    with Driver(place) as driver, caplog.at_level(logging.WARNING, "statefx"):
+    with caplog.at_level(logging.WARNING, "statefx"):
         tester = driver.start(one_bolt(Does("preCommit", fail)))
         with pytest.raises(StoppedError, match=r"hook preCommit, transaction 1: ValueError: no such mailbox .*in fail"):
             tester.send(lines("a"))
@@ -324,16 +314,16 @@ def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(place:
         assert "It is decided and can't be rolled back: mend what fails" in caplog.text
 
 
-def test_a_failed_exception_without_a_reason_names_the_line(place: Path) -> None:
+def test_a_failed_exception_without_a_reason_names_the_line(driver):
     def fail(state: Any, collector: Any) -> None:
         raise FailedException
 
     says = r"failed 8 times .*FailedException, without a reason \(.*test_mistakes\.py:\d+, in fail\)"
-    with Driver(place) as driver, pytest.raises(AttemptsExhaustedError, match=says):
+    with pytest.raises(AttemptsExhaustedError, match=says):
         driver.start(one_bolt(Does("execute", fail))).send(lines("a"))
 
 
-def test_a_bolt_that_can_not_be_copied_for_its_tasks(place: Path) -> None:
+def test_a_bolt_that_can_not_be_copied_for_its_tasks(place):
     class NoCopies(Emits):
         def __deepcopy__(self, memo):
             raise ValueError("there is one of me")
@@ -347,7 +337,7 @@ def test_a_bolt_that_can_not_be_copied_for_its_tasks(place: Path) -> None:
 
 
 @pytest.mark.parametrize("location", [None, 5, "", " ", "a\0b", b"x", ["ck"]])
-def test_a_location_that_is_no_path(location: Any) -> None:
+def test_a_location_that_is_no_path(location):
     with pytest.raises(ConfigError, match="checkpointLocation must be a folder's path, got"):
         TopologyTester(word_count(), location)
 
@@ -367,36 +357,33 @@ def test_a_location_that_is_no_path(location: Any) -> None:
         ({"split": [("a",)]}, "the topology has no stream 'split'"),
     ],
 )
-def test_rows_that_would_come_otherwise_than_meant(place: Path, work: Any, says: str) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        for send in (tester.send, lambda work: tester.run([work])):
-            with pytest.raises(ConfigError, match=says):
-                send(work)
-        tester.send(lines("a"))  # nothing was begun
-        assert tester.state("count") == {"a": 1}
+def test_rows_that_would_come_otherwise_than_meant(driver, work, says):
+    tester = driver.start()
+    for send in (tester.send, lambda work: tester.run([work])):
+        with pytest.raises(ConfigError, match=says):
+            send(work)
+    tester.send(lines("a"))  # nothing was begun
+    assert tester.state("count") == {"a": 1}
 
 
-def test_rows_of_a_generator_come_all(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        sent = tester.send({"lines": ((text,) for text in ("a", "b"))})  # type: ignore[dict-item]
-        assert sent.progress.input_rows == 2
-        assert tester.state("count") == {"a": 1, "b": 1}
+def test_rows_of_a_generator_come_all(driver):
+    tester = driver.start()
+    sent = tester.send({"lines": ((text,) for text in ("a", "b"))})
+    assert sent.progress.input_rows == 2
+    assert tester.state("count") == {"a": 1, "b": 1}
 
 
-def test_what_nobody_can_have_emitted_is_not_an_empty_list(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        sent = tester.send(lines("a"))
-        for asked in (tester, sent):
-            with pytest.raises(TopologyError, match="no component 'cuont'; the nearest is 'count'"):
-                asked.emitted("cuont")
-            with pytest.raises(TopologyError, match="'split' has no stream 'late'; its streams are default"):
-                asked.emitted("split", "late")
+def test_what_nobody_can_have_emitted_is_not_an_empty_list(driver):
+    tester = driver.start()
+    sent = tester.send(lines("a"))
+    for asked in (tester, sent):
+        with pytest.raises(TopologyError, match="no component 'cuont'; the nearest is 'count'"):
+            asked.emitted("cuont")
+        with pytest.raises(TopologyError, match="'split' has no stream 'late'; its streams are default"):
+            asked.emitted("split", "late")
 
 
-def test_settings_can_not_be_written_by_a_bolt(place: Path) -> None:
+def test_settings_can_not_be_written_by_a_bolt(driver):
     class Writes(BasicBolt):
         def open(self, context):
             context.config["last"] = 1
@@ -404,24 +391,24 @@ def test_settings_can_not_be_written_by_a_bolt(place: Path) -> None:
         def execute(self, tup, collector):
             pass
 
-    with Driver(place) as driver, pytest.raises(BoltError, match=r"hook open, .*does not support item assignment"):
+    with pytest.raises(BoltError, match=r"hook open, .*does not support item assignment"):
         driver.start(one_bolt(Writes())).send(lines("a"))
 
 
-def test_a_task_that_nobody_heeds(place: Path) -> None:
+def test_a_task_that_nobody_heeds(driver):
     builder = TopologyBuilder("two")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("emits", Emits(lambda c: c.emit((1,), task=1))).shuffleGrouping("lines")
     builder.setBolt("reads", Holds(1), 2).shuffleGrouping("emits")
     says = "task=1 would change nothing: nobody reads the stream by directGrouping .it is read by 'reads' by shuffle"
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(builder.createTopology()).send(lines("a"))
 
 
-def test_a_bolt_that_emits_without_output_fields(place: Path) -> None:
+def test_a_bolt_that_emits_without_output_fields(driver):
     class Forgets(Emits):
         outputFields = None
 
     says = r"on stream 'default', .*declared are none\. Say what it emits: outputFields = \"word string"
-    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+    with pytest.raises(BoltError, match=says):
         driver.start(one_bolt(Forgets(lambda c: c.emit((1,))))).send(lines("a"))

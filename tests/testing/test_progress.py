@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Stateful, StatefulBolt, TopologyBuilder
+from statefx import Stateful, TopologyBuilder
 from statefx.coordinator.progress import SUMMARY_SECS, Summary
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators import BatchBolt
@@ -17,7 +17,8 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.testing import TopologyTester, rows
 from statefx.testing.faults import JobFails
 from statefx_memory import MemoryStateProvider
-from tests.testing.topologies import Driver, lines, totals, word_count
+from tests.bolts import WithState
+from tests.testing.topologies import lines, totals, word_count
 
 STEPS = {"restore": 30, "open": 10, "execute": 40, "finish": 20}
 """Milliseconds that `Slow` and the store below it spend, at least."""
@@ -56,11 +57,8 @@ class Slow(Stateful, BatchBolt):
         spend("finish")
 
 
-class Twice(StatefulBolt):
+class Twice(WithState):
     outputFields = "value string"
-
-    def initState(self, state):
-        self.state = state
 
     def execute(self, tup, collector):
         self.state.putAll({tup.value: 1, "n": self.state.get("n", 0) + 1})
@@ -76,7 +74,7 @@ def slow():
 
 
 @pytest.mark.slow
-def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
+def test_the_time_of_each_bolt_by_what_it_did(place):
     config = {"topology.state.provider": f"{__name__}:SlowToOpen"}
     with TopologyTester(slow(), place, config) as tester:
         told = tester.send({"lines": [("a",)]}).progress.as_dict()
@@ -92,7 +90,7 @@ def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_keys_and_bytes_of_each_stateful_bolt(place: Path) -> None:
+def test_keys_and_bytes_of_each_stateful_bolt(place):
     with TopologyTester(slow(), place) as tester:
         told = tester.send({"lines": [("a",), ("b",), ("b",)]}).progress.as_dict()
     assert told["numInputRows"] == 3
@@ -103,40 +101,38 @@ def test_keys_and_bytes_of_each_stateful_bolt(place: Path) -> None:
     assert told["stateBytesChanged"]["slow"] == on_disk
 
 
-def test_the_size_of_each_state(place: Path, provider: str) -> None:
-    with Driver(place, provider) as driver:
-        tester = driver.start(word_count())
-        told = [tester.send(lines(text)).progress.as_dict() for text in ("a b", "b c", "d")]
-        counted = [progress["stateKeys"] for progress in told]
-        assert counted == ([{}] * 3 if provider == "rocksdb" else [{"count": 0}, {"count": 2}, {"count": 3}])
-        on_disk = sum(path.stat().st_size for path in (driver.folder / "state" / "count").rglob("*.changelog"))
-        assert told[-1]["stateBytes"] == {"count": on_disk}
-        assert driver.start(word_count()).send(lines("a")).progress.stored_bytes["count"] > on_disk
+def test_the_size_of_each_state(driver, provider):
+    tester = driver.start(word_count())
+    told = [tester.send(lines(text)).progress.as_dict() for text in ("a b", "b c", "d")]
+    counted = [progress["stateKeys"] for progress in told]
+    assert counted == ([{}] * 3 if provider == "rocksdb" else [{"count": 0}, {"count": 2}, {"count": 3}])
+    on_disk = sum(path.stat().st_size for path in (driver.folder / "state" / "count").rglob("*.changelog"))
+    assert told[-1]["stateBytes"] == {"count": on_disk}
+    assert driver.start(word_count()).send(lines("a")).progress.stored_bytes["count"] > on_disk
 
 
-def test_the_time_of_the_driver_by_phase(place: Path) -> None:
+def test_the_time_of_the_driver_by_phase(driver):
     """Attempts that were rolled back are not in it."""
-    with Driver(place) as driver:
-        tester = driver.start(totals())
+    tester = driver.start(totals())
 
-        def passes(step, secs, then=None):
-            tester.when(step, lambda: (tester.advance(secs), then and then()))
+    def passes(step, secs, then=None):
+        tester.when(step, lambda: (tester.advance(secs), then and then()))
 
-        def of_the_second_attempt():  # both prepare
-            passes("before prepare total/0 for 1", 2.0)
-            passes("before COMMITTING(1, 1)", 4.0)
-            passes("before commit hooks total/0 for 1", 8.0)
-            passes("before COMMITTED(1)", 16.0)
+    def of_the_second_attempt():  # both prepare
+        passes("before prepare total/0 for 1", 2.0)
+        passes("before COMMITTING(1, 1)", 4.0)
+        passes("before commit hooks total/0 for 1", 8.0)
+        passes("before COMMITTED(1)", 16.0)
 
-        passes("before ROLLED_BACK(1, 0)", 100.0)
-        passes("before PREPARING(1, 1)", 1.0, of_the_second_attempt)
-        told = tester.send(lines("a b"), JobFails()).progress
+    passes("before ROLLED_BACK(1, 0)", 100.0)
+    passes("before PREPARING(1, 1)", 1.0, of_the_second_attempt)
+    told = tester.send(lines("a b"), JobFails()).progress
     assert told.duration_ms == {"run": 2000.0, "hooks": 8000.0, "log": 21000.0}
     assert told.rows_per_second == 1 / 31
 
 
-def test_at_debug_each_committed_transaction_is_a_line(place: Path, caplog) -> None:
-    with caplog.at_level(logging.DEBUG, "statefx"), Driver(place) as driver:
+def test_at_debug_each_committed_transaction_is_a_line(driver, caplog):
+    with caplog.at_level(logging.DEBUG, "statefx"):
         tester = driver.start(word_count())
         tester.when("before COMMITTING(2, 0)", lambda: tester.advance(1.5))
         for line in ("a b", "a c"):
@@ -148,7 +144,7 @@ def test_at_debug_each_committed_transaction_is_a_line(place: Path, caplog) -> N
     ]
 
 
-def test_what_a_task_measured_decides_nothing() -> None:
+def test_what_a_task_measured_decides_nothing():
     """Two acks that differ in nothing else say the same."""
     one, other = (Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics={"execute": ms}) for ms in (1.0, 2.0))
     assert one == other

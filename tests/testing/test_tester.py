@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from statefx.testing.faults import HooksFail, JobFails
 from tests.testing.topologies import Count, Driver, Split, hooks, lines, totals, witnessed, word_count, words
 
 
-def test_a_transaction_is_sent_and_looked_at(place: Path, provider: str) -> None:
+def test_a_transaction_is_sent_and_looked_at(place, provider):
     with TopologyTester(word_count(), place / "checkpoint", {"topology.state.provider": provider}) as tester:
         sent = tester.send({"lines": [("to be or not to be",)]})
         assert isinstance(sent, Sent)
@@ -35,30 +34,29 @@ def test_a_transaction_is_sent_and_looked_at(place: Path, provider: str) -> None
         assert (counts.txid, counts["be"]) == (2, 3)
 
 
-def test_a_crash_ends_the_tester_and_a_restart_goes_on(place: Path) -> None:
-    with Driver(place) as driver:
-        work = [lines("a"), lines("b")]
-        tester = driver.start(crash_at=12)
-        with pytest.raises(Crash) as crash:
-            tester.run(work)
-        assert tester.crashed == str(crash.value) == tester.steps[-1]
-        with pytest.raises(TransactionError, match="this driver has ended"):
-            tester.send(lines("c"))
-        restarted = tester.restart()
-        assert (restarted.generation, restarted.crashed) == (2, None)
-        restarted.run(work)
-        assert restarted.state("count") == words(work)
-        restarted.close()
+def test_a_crash_ends_the_tester_and_a_restart_goes_on(driver):
+    work = [lines("a"), lines("b")]
+    tester = driver.start(crash_at=12)
+    with pytest.raises(Crash) as crash:
+        tester.run(work)
+    assert tester.crashed == str(crash.value) == tester.steps[-1]
+    with pytest.raises(TransactionError, match="this driver has ended"):
+        tester.send(lines("c"))
+    restarted = tester.restart()
+    assert (restarted.generation, restarted.crashed) == (2, None)
+    restarted.run(work)
+    assert restarted.state("count") == words(work)
+    restarted.close()
 
 
-def test_a_crash_in_the_constructor_is_one_as_well(place: Path) -> None:
+def test_a_crash_in_the_constructor_is_one_as_well(place):
     with pytest.raises(Crash):
         TopologyTester(word_count(), place / "checkpoint", crash_at=3)
     with TopologyTester(word_count(), place / "checkpoint") as tester:
         assert tester.generation == 1
 
 
-def test_steps_are_what_crash_at_counts(place: Path) -> None:
+def test_steps_are_what_crash_at_counts(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         tester.send(lines("a"))
@@ -77,39 +75,36 @@ def test_steps_are_what_crash_at_counts(place: Path) -> None:
             driver.start(totals(), crash_at=n).send(lines("a"))
 
 
-def test_faults_strike_once(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        assert tester.send(lines("a"), JobFails(), JobFails()).progress.attempt == 2
-        assert tester.send(lines("a")).progress.attempt == 0
-        tester.inject(HooksFail("rollback"))
-        assert tester.send(lines("a")).progress.attempt == 0, "nothing was rolled back, so nothing was struck"
+def test_faults_strike_once(driver):
+    tester = driver.start()
+    assert tester.send(lines("a"), JobFails(), JobFails()).progress.attempt == 2
+    assert tester.send(lines("a")).progress.attempt == 0
+    tester.inject(HooksFail("rollback"))
+    assert tester.send(lines("a")).progress.attempt == 0, "nothing was rolled back, so nothing was struck"
 
 
-def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start()
-        for n in (1, 2):
-            tester.send(lines("a b c"), JobFails())
-            before = len(tester.steps)
-            tester.wake()
-            assert not [step for step in tester.steps[before:] if "COMMITT" in step]
-            assert tester.state("count") == {"a": n, "b": n, "c": n}
+def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(driver):
+    tester = driver.start()
+    for n in (1, 2):
+        tester.send(lines("a b c"), JobFails())
+        before = len(tester.steps)
+        tester.wake()
+        assert not [step for step in tester.steps[before:] if "COMMITT" in step]
+        assert tester.state("count") == {"a": n, "b": n, "c": n}
 
 
-def test_time_passes_when_it_is_told_to(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(totals())
-        tester.when("before COMMITTING(1, 0)", lambda: tester.advance(2.5))
-        sent = tester.send(lines("a"))
-        assert sent.progress.duration_ms == {"run": 0.0, "hooks": 0.0, "log": 2500.0}
-        assert tester.pauses == []
-        tester.send(lines("a"), JobFails())
-        assert tester.pauses == [0.1]
+def test_time_passes_when_it_is_told_to(driver):
+    tester = driver.start(totals())
+    tester.when("before COMMITTING(1, 0)", lambda: tester.advance(2.5))
+    sent = tester.send(lines("a"))
+    assert sent.progress.duration_ms == {"run": 0.0, "hooks": 0.0, "log": 2500.0}
+    assert tester.pauses == []
+    tester.send(lines("a"), JobFails())
+    assert tester.pauses == [0.1]
 
 
 @pytest.mark.slow
-def test_the_same_seed_is_the_same_run(place: Path) -> None:
+def test_the_same_seed_is_the_same_run(place):
 
     def run(name: str, seed: int) -> list[object]:
         with Driver(place, name=name) as driver:
@@ -120,17 +115,16 @@ def test_the_same_seed_is_the_same_run(place: Path) -> None:
     assert len({str(run(f"seed-{seed}", seed)) for seed in range(5)}) > 1, "outputs arrive in several orders"
 
 
-def test_a_task_of_another_run_has_a_bolt_of_its_own(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(witnessed(), freshObjects=False)
-        for faults in ((), (), (JobFails(),), ()):
-            tester.send(lines("a"), *faults)
-        in_hooks = 5
-        assert hooks(driver.journal).count("open") == 2 + in_hooks
-        assert tester.state("witness") == {"seen": 4}
+def test_a_task_of_another_run_has_a_bolt_of_its_own(driver):
+    tester = driver.start(witnessed(), freshObjects=False)
+    for faults in ((), (), (JobFails(),), ()):
+        tester.send(lines("a"), *faults)
+    in_hooks = 5
+    assert hooks(driver.journal).count("open") == 2 + in_hooks
+    assert tester.state("witness") == {"seen": 4}
 
 
-def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
+def test_batch_streams_are_numbered_by_the_caller(place):
     builder = TopologyBuilder("batches")
     builder.setStream("lines", rows("value string", streaming=False))
     builder.setBolt("split", Split()).shuffleGrouping("lines")
@@ -158,18 +152,17 @@ def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
         ((1,), "do not fit its schema"),
     ],
 )
-def test_rows_that_are_not_the_streams_are_refused(place: Path, row: object, says: str) -> None:
-    with Driver(place) as driver, pytest.raises(ConfigError, match=says):
-        driver.start().send({"lines": [row]})  # type: ignore[list-item]
+def test_rows_that_are_not_the_streams_are_refused(driver, row, says):
+    with pytest.raises(ConfigError, match=says):
+        driver.start().send({"lines": [row]})
 
 
-def test_a_key_that_several_tasks_hold_is_ambiguous(place: Path) -> None:
-    with Driver(place) as driver:
-        tester = driver.start(witnessed(2, "allGrouping"))
-        tester.send(lines("a"))
-        with pytest.raises(AmbiguousKeyError, match="'seen'"):
-            tester.state("witness")
-        assert tester.state("witness", task=1) == {"seen": 1}
+def test_a_key_that_several_tasks_hold_is_ambiguous(driver):
+    tester = driver.start(witnessed(2, "allGrouping"))
+    tester.send(lines("a"))
+    with pytest.raises(AmbiguousKeyError, match="'seen'"):
+        tester.state("witness")
+    assert tester.state("witness", task=1) == {"seen": 1}
 
 
 class Divides(BasicBolt):
@@ -179,17 +172,17 @@ class Divides(BasicBolt):
         collector.emit((1 / tup.n,))
 
 
-def test_a_bolts_error_keeps_its_cause(place: Path) -> None:
+def test_a_bolts_error_keeps_its_cause(driver):
     builder = TopologyBuilder("divides")
     builder.setStream("numbers", rows("n long"))
     builder.setBolt("divides", Divides()).shuffleGrouping("numbers")
-    with Driver(place) as driver, pytest.raises(BoltError, match="ZeroDivisionError") as caught:
+    with pytest.raises(BoltError, match="ZeroDivisionError") as caught:
         driver.start(builder.createTopology()).send({"numbers": [(1,), (0,)]})
     assert "in execute\n    collector.emit((1 / tup.n,))" in str(caught.value.__cause__)
 
 
 @pytest.mark.slow
-def test_caches_are_deleted_with_the_tester(place: Path) -> None:
+def test_caches_are_deleted_with_the_tester(place):
     tester = TopologyTester(word_count(), place / "checkpoint")
     cache = tester._cache
     restarted = tester.restart()
@@ -203,7 +196,7 @@ def test_caches_are_deleted_with_the_tester(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tasks_of_spouts_live(place: Path) -> None:
+def test_tasks_of_spouts_live(place):
     """What is committed is the same, whatever order the seed makes."""
     texts = [[("to be",), ("or not",), ("to be",)], [("or",)]]
     builder = TopologyBuilder("living")
@@ -227,7 +220,7 @@ def test_tasks_of_spouts_live(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_neither_spark_nor_a_test_library_is_imported(place: Path) -> None:
+def test_neither_spark_nor_a_test_library_is_imported(place):
     script = f"""
 import sys
 sys.modules.update(dict.fromkeys(("pyspark", "py4j", "pytest", "hypothesis")))
@@ -252,7 +245,7 @@ with TopologyTester(builder.createTopology(), {str(place)!r} + "/checkpoint") as
 
 
 @pytest.mark.slow
-def test_a_job_that_holds_all_tasks_may_fail(place: Path) -> None:
+def test_a_job_that_holds_all_tasks_may_fail(place):
     builder = TopologyBuilder("living")
     builder.setSpout("lines", MemoryTransactionalSpout([[("to be",), ("or",)]], "value string", takePerBatch=1))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")

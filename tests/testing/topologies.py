@@ -5,19 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from statefx import (
-    BasicBolt,
-    BatchBolt,
-    FileSink,
-    Stateful,
-    StatefulBolt,
-    Topology,
-    TopologyBuilder,
-    TransactionalSpout,
-    TransactionAttempt,
-)
+from statefx import BatchBolt, FileSink, Stateful, Topology, TopologyBuilder, TransactionalSpout, TransactionAttempt
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
+from tests.bolts import Count, Split
 
 Lines = Mapping[str, Sequence[tuple[str]]]
 
@@ -25,29 +16,7 @@ REFERENCES = {"memory": "statefx_memory:MemoryStateProvider", "rocksdb": "statef
 """Looking a provider up by its name takes longer than a transaction, and these tests start thousands of drivers."""
 
 
-class Split(BasicBolt):
-    outputFields = "word string"
-
-    def execute(self, tup, collector):
-        for word in tup.value.split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    outputFields = "word string, count long"
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        count = self.counts.get(tup.word, 0) + 1
-        self.counts.put(tup.word, count)
-        collector.emit((tup.word, count))
-
-
 class Total(Stateful, BatchBolt):
-    """Counts all words, and writes into the list ``config["journal"]`` what its hooks are told."""
-
     outputFields = "total long"
 
     def open(self, context):
@@ -84,8 +53,6 @@ SMALL = Limits(SnapshotPolicy(min_bytes=1, ratio=0), fold_after=10, sweep_every=
 
 
 class Works(TransactionalSpout):
-    """Reads these transactions, one after the other."""
-
     outputFields = "value string"
 
     def __init__(self, works: Sequence[Lines]) -> None:
@@ -100,7 +67,6 @@ class Works(TransactionalSpout):
 
 
 def begun(name: str, works: Sequence[Lines] | None) -> TopologyBuilder:
-    """Return a builder that has a stream of lines, or a spout of them."""
     builder = TopologyBuilder(name)
     if works is None:
         builder.setStream("lines", rows("value string"))
@@ -110,7 +76,6 @@ def begun(name: str, works: Sequence[Lines] | None) -> TopologyBuilder:
 
 
 def word_count(parallelism: int = 2, name: str = "word-count", works: Sequence[Lines] | None = None) -> Topology:
-    """Lines are split into words, which are counted."""
     builder = begun(name, works)
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=parallelism).fieldsGrouping("split", "word")
@@ -137,12 +102,10 @@ def totals(total: BatchBolt | None = None, works: Sequence[Lines] | None = None)
 
 
 def lines(*texts: str) -> Lines:
-    """One transaction."""
     return {"lines": [(text,) for text in texts]}
 
 
 def words(transactions: Sequence[Lines]) -> dict[str, int]:
-    """What the words of all transactions come to."""
     return dict(Counter(word for work in transactions for (text,) in work.get("lines", ()) for word in text.split()))
 
 
@@ -234,7 +197,6 @@ class Witness(Stateful, BatchBolt):
 
 
 def witnessed(parallelism: int = 1, grouping: str = "globalGrouping") -> Topology:
-    """One bolt that tells what is done to it."""
     builder = TopologyBuilder("witnessed")
     builder.setStream("lines", rows("value string"))
     getattr(builder.setBolt("witness", Witness(), parallelism), grouping)("lines")
@@ -242,5 +204,4 @@ def witnessed(parallelism: int = 1, grouping: str = "globalGrouping") -> Topolog
 
 
 def hooks(journal: Sequence[tuple[Any, ...]], *but: str) -> list[str]:
-    """Return the names of the calls, without `but`."""
     return [entry[0] for entry in journal if entry[0] not in but]

@@ -55,14 +55,14 @@ def run(folder: Path, *, path: str = "", **environment: str) -> "subprocess.Comp
     )
 
 
-def test_a_java_that_is_there_is_found_and_nothing_is_said(tmp_path: Path) -> None:
+def test_a_java_that_is_there_is_found_and_nothing_is_said(tmp_path):
     java(tmp_path / "jdk", "21")
     done = run(tmp_path, path=str(tmp_path / "jdk" / "bin"))
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, str(tmp_path / "jdk"), "")
 
 
 @pytest.mark.parametrize("version", ["1.8", "11"])
-def test_an_old_java_is_passed_over_and_the_first_that_can_be_had_is_installed(tmp_path: Path, version: str) -> None:
+def test_an_old_java_is_passed_over_and_the_first_that_can_be_had_is_installed(tmp_path, version):
     old = tmp_path / "old"
     java(old, version)
     java(Path("/usr/lib/jvm/java-21"), "21", at=tmp_path / "staged")
@@ -73,7 +73,7 @@ def test_an_old_java_is_passed_over_and_the_first_that_can_be_had_is_installed(t
     assert (done.returncode, done.stdout.strip()) == (0, "/usr/lib/jvm/java-21"), done.stderr
 
 
-def test_where_none_can_be_installed_the_line_to_run_is_told(tmp_path: Path) -> None:
+def test_where_none_can_be_installed_the_line_to_run_is_told(tmp_path):
     command(tmp_path / "apt" / "apt-cache", "#!/bin/sh\nexit 100\n")
     command(tmp_path / "apt" / "apt-get", APT_GET)
     done = run(tmp_path, path=str(tmp_path / "apt"))
@@ -81,7 +81,7 @@ def test_where_none_can_be_installed_the_line_to_run_is_told(tmp_path: Path) -> 
     assert "apt-get install --yes --no-install-recommends openjdk-17-jre-headless" in done.stderr.splitlines()[-1]
 
 
-def test_without_root_the_line_to_run_names_a_package_that_can_be_had(tmp_path: Path) -> None:
+def test_without_root_the_line_to_run_names_a_package_that_can_be_had(tmp_path):
     command(tmp_path / "apt" / "apt-cache", APT_CACHE)
     command(tmp_path / "apt" / "apt-get", APT_GET)
     command(tmp_path / "apt" / "id", "#!/bin/sh\necho 1000\n")

@@ -102,8 +102,8 @@ def run(root: Path, *extras: str, wheels: Path | str, **environment: str) -> "su
 
 @pytest.mark.soak
 def test_a_source_package_is_built_whatever_setuptools_python_brings_and_then_no_package_is_looked_for(
-    tmp_path: Path, wheels: Path
-) -> None:
+    tmp_path, wheels
+):
     root = project(tmp_path)
     first = run(root, "more", wheels=wheels, PIP_USER="1")  # as in the pip.conf of some shared machines
     assert first.returncode == 0, first.stderr
@@ -119,13 +119,13 @@ def test_a_source_package_is_built_whatever_setuptools_python_brings_and_then_no
     assert third.returncode == 0, third.stderr
 
 
-def test_an_interpreter_that_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_an_interpreter_that_does_not_fit_is_named(tmp_path):
     done = run(project(tmp_path), "more", wheels=tmp_path, PYTHON="/bin/false")
     assert done.returncode == 1
     assert "PYTHON=/bin/false is not Python 3.11 or later with its venv module." in done.stderr
 
 
-def test_without_extras_it_says_how_it_is_used(tmp_path: Path) -> None:
+def test_without_extras_it_says_how_it_is_used(tmp_path):
     done = run(project(tmp_path), wheels=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: tools/venv.sh EXTRAS")

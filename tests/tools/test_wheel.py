@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.slow
-def test_each_package_of_the_wheel_is_typed(tmp_path: Path) -> None:
+def test_each_package_of_the_wheel_is_typed(tmp_path):
     """Without ``py.typed``, `mypy --strict` refuses the imports that the documentation shows."""
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:

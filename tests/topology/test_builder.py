@@ -2,17 +2,37 @@
 
 import pickle
 import re
+import sqlite3
+from contextlib import closing
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
+from statefx import Bolt, ConsoleSink, FileSink, StatefulWindowedBolt
 from statefx.config import Config
-from statefx.connectors.sql import SqlSink
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
+from statefx.connectors.sql import SqlPartitionedSpout, SqlSink
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import BasicBolt, BatchBolt, Committer, IntervalJoin, StatefulBolt, WindowedBolt, parse_schema
+from statefx.operators import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    IntervalJoin,
+    StatefulBolt,
+    TransactionalSpout,
+    WindowedBolt,
+    parse_schema,
+)
+from statefx.plan.levels import compile_plan
+from statefx.testing import rows
 from statefx.topology import Edge, Grouping, TopologyBuilder
+from statefx.topology.graph import Topology
+from statefx.topology.identity import routing
 from statefx.topology.submission import check_config, doubts
+from tests.bolts import Pass
 from tests.topology.frames import Frame
 
 
@@ -306,6 +326,71 @@ def test_a_bolt_without_inputs(builder):
     refuse(builder, "bolt 'split' has no input; chain a grouping", component="split")
 
 
+def test_an_unknown_source(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("line")
+    refuse(builder, "bolt 'split' reads 'line', which is not in the topology; the nearest id is 'lines'", source="line")
+
+
+def test_the_default_stream_of_a_bolt_that_emits_nothing(builder):
+    builder.setBolt("sink", Sink()).shuffleGrouping("lines")
+    builder.setBolt("split", Split()).shuffleGrouping("sink")
+    refuse(builder, "reads stream 'default' of 'sink', which does not declare it")
+
+
+def test_a_bolt_that_reads_itself(builder):
+    builder.setBolt("a", Split()).shuffleGrouping("lines").shuffleGrouping("a")
+    refuse(builder, "form a cycle: a -> a", path=["a", "a"])
+
+
+@pytest.mark.parametrize("kind", ["map<string, int>", "array<map<string, int>>", "struct<a: struct<b: map<int, int>>>"])
+def test_a_key_that_holds_a_map(kind):
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", Frame(f"tags {kind}"))
+    builder.setBolt("count", Count()).fieldsGrouping("lines", "tags")
+    refuse(builder, "groups 'lines' by 'tags', which holds a map; a map has no hash", field="tags")
+
+
+@pytest.mark.parametrize("kind", ["double", "array<struct<a: decimal(38,1)>>", "timestamp_ntz"])
+def test_a_key_of_any_other_type(kind):
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", Frame(f"tags {kind}"))
+    builder.setBolt("count", Count()).fieldsGrouping("lines", "tags")
+    assert builder.createTopology()
+
+
+def test_keys_of_two_sources_must_be_as_many(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("join", Count()).fieldsGrouping("lines", "value").partialKeyGrouping("split", "word", "size")
+    refuse(builder, r"of type \(string\) and 'split' by partialKey\(word, size\) of type \(string, int\)")
+
+
+def test_direct_grouping_of_a_data_frame(builder):
+    builder.setBolt("split", Split()).directGrouping("lines")
+    refuse(builder, "bolt 'split' reads 'lines' by directGrouping, but a DataFrame names no tasks", source="lines")
+
+
+def test_a_stream_that_nobody_reads(builder):
+    builder.setStream("idle", Frame())
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    refuse(builder, "nobody reads the stream 'idle'; give a bolt a grouping of it, or take it out", component="idle")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_streaming_and_batch_together(first):
+    builder = TopologyBuilder("words")
+    builder.setStream("one", Frame(streaming=first))
+    builder.setStream("two", Frame(streaming=not first))
+    live, batch = ("one", "two") if first else ("two", "one")
+    refuse(builder, f"'{live}' is a streaming DataFrame and '{batch}' a batch one", components=(live, batch))
+
+
+def test_data_frames_of_two_sessions():
+    builder = TopologyBuilder("words")
+    builder.setStream("one", Frame(session=object()))
+    builder.setStream("two", Frame(session=object()))
+    refuse(builder, "'one' and 'two' belong to different sessions", components=("one", "two"))
+
+
 @pytest.mark.parametrize(
     ("name", "fields"), [("shuffleGrouping", ()), ("allGrouping", ()), ("fieldsGrouping", ("word", "size"))]
 )
@@ -372,11 +457,6 @@ def test_what_is_usual_is_not_doubted(builder):
     assert doubts(builder.createTopology()) == []
 
 
-def test_an_unknown_source(builder):
-    builder.setBolt("split", Split()).shuffleGrouping("line")
-    refuse(builder, "bolt 'split' reads 'line', which is not in the topology; the nearest id is 'lines'", source="line")
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -392,12 +472,6 @@ def test_an_undeclared_stream(builder, source, message):
     refuse(builder, f"bolt 'split' reads stream 'lat' of '{source}'.*{message}", stream="lat", source=source)
 
 
-def test_the_default_stream_of_a_bolt_that_emits_nothing(builder):
-    builder.setBolt("sink", Sink()).shuffleGrouping("lines")
-    builder.setBolt("split", Split()).shuffleGrouping("sink")
-    refuse(builder, "reads stream 'default' of 'sink', which does not declare it")
-
-
 def test_a_cycle_shows_its_path(builder):
     builder.setBolt("a", Split()).shuffleGrouping("lines").shuffleGrouping("c")
     builder.setBolt("b", Split()).shuffleGrouping("a")
@@ -410,32 +484,11 @@ def test_a_cycle_shows_its_path(builder):
     assert set(pairwise(path)) == {("a", "b"), ("b", "c"), ("c", "a")}
 
 
-def test_a_bolt_that_reads_itself(builder):
-    builder.setBolt("a", Split()).shuffleGrouping("lines").shuffleGrouping("a")
-    refuse(builder, "form a cycle: a -> a", path=["a", "a"])
-
-
 @pytest.mark.parametrize("name", ["fieldsGrouping", "partialKeyGrouping"])
 def test_a_field_that_the_stream_lacks(builder, name):
     builder.setBolt("split", Split()).shuffleGrouping("lines")
     getattr(builder.setBolt("count", Count()), name)("split", "word", "Size")
     refuse(builder, "bolt 'count' groups 'split' by 'Size', .* its fields are word, size", field="Size", source="split")
-
-
-@pytest.mark.parametrize("kind", ["map<string, int>", "array<map<string, int>>", "struct<a: struct<b: map<int, int>>>"])
-def test_a_key_that_holds_a_map(kind):
-    builder = TopologyBuilder("words")
-    builder.setStream("lines", Frame(f"tags {kind}"))
-    builder.setBolt("count", Count()).fieldsGrouping("lines", "tags")
-    refuse(builder, "groups 'lines' by 'tags', which holds a map; a map has no hash", field="tags")
-
-
-@pytest.mark.parametrize("kind", ["double", "array<struct<a: decimal(38,1)>>", "timestamp_ntz"])
-def test_a_key_of_any_other_type(kind):
-    builder = TopologyBuilder("words")
-    builder.setStream("lines", Frame(f"tags {kind}"))
-    builder.setBolt("count", Count()).fieldsGrouping("lines", "tags")
-    assert builder.createTopology()
 
 
 @pytest.mark.parametrize(
@@ -460,39 +513,6 @@ def test_keys_of_two_sources_must_have_equal_types(left, right, fine):
         refuse(
             builder, r"bolt 'join' groups 'left' by fields\(k\) of type \(.*cast one side", sources=("left", "right")
         )
-
-
-def test_keys_of_two_sources_must_be_as_many(builder):
-    builder.setBolt("split", Split()).shuffleGrouping("lines")
-    builder.setBolt("join", Count()).fieldsGrouping("lines", "value").partialKeyGrouping("split", "word", "size")
-    refuse(builder, r"of type \(string\) and 'split' by partialKey\(word, size\) of type \(string, int\)")
-
-
-def test_direct_grouping_of_a_data_frame(builder):
-    builder.setBolt("split", Split()).directGrouping("lines")
-    refuse(builder, "bolt 'split' reads 'lines' by directGrouping, but a DataFrame names no tasks", source="lines")
-
-
-def test_a_stream_that_nobody_reads(builder):
-    builder.setStream("idle", Frame())
-    builder.setBolt("split", Split()).shuffleGrouping("lines")
-    refuse(builder, "nobody reads the stream 'idle'; give a bolt a grouping of it, or take it out", component="idle")
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_streaming_and_batch_together(first):
-    builder = TopologyBuilder("words")
-    builder.setStream("one", Frame(streaming=first))
-    builder.setStream("two", Frame(streaming=not first))
-    live, batch = ("one", "two") if first else ("two", "one")
-    refuse(builder, f"'{live}' is a streaming DataFrame and '{batch}' a batch one", components=(live, batch))
-
-
-def test_data_frames_of_two_sessions():
-    builder = TopologyBuilder("words")
-    builder.setStream("one", Frame(session=object()))
-    builder.setStream("two", Frame(session=object()))
-    refuse(builder, "'one' and 'two' belong to different sessions", components=("one", "two"))
 
 
 @pytest.mark.parametrize("version", [0, -1, True, 1.0, "2", None, 2**31])
@@ -551,3 +571,285 @@ def test_keys_of_a_join_are_not_the_bolts(builder):
     pairs = Pairs("a", "b", on="key", between=("0 seconds", "1 hour"), select="a.key")
     with pytest.raises(TopologyError, match="migrateKey of Pairs would never be called: what a join keeps"):
         builder.setBolt("pairs", pairs)
+
+
+# ---- An input by broadcastGrouping that a bolt can't keep, or has no use for, is refused before anything starts.
+
+
+def nothing(self, *given):
+    pass
+
+
+ROWS = {"execute": nothing}
+STATE = {"initState": nothing, "outputFields": "account string", **ROWS}
+
+
+def hears(self, tup, collector):
+    pass
+
+
+def combine_batch(self, batch):
+    return batch
+
+
+def made(base, hooks):
+    return type("Check", (base,), hooks)()
+
+
+def wired(bolt, *groupings, tasks=2):
+    builder = TopologyBuilder("checked")
+    builder.setStream("payments", rows("account string, cents long"))
+    builder.setStream("rules", rows("name string, cents long"))
+    declarer = builder.setBolt("check", bolt, tasks)
+    for name, *given in groupings:
+        getattr(declarer, name)(*given)
+    used = {source for _, source, *_ in groupings}
+    for source in {"payments", "rules"} - used:
+        builder.setBolt(f"other-{source}", made(BasicBolt, ROWS)).shuffleGrouping(source)
+    return builder
+
+
+PAYMENTS, RULES = ("fieldsGrouping", "payments", "account"), ("broadcastGrouping", "rules")
+
+
+@pytest.mark.parametrize(
+    ("base", "hooks", "groupings", "said"),
+    [
+        (BasicBolt, ROWS, [PAYMENTS, RULES], ["Check keeps no state", "StatefulBolt", "allGrouping"]),
+        (StatefulBolt, STATE, [PAYMENTS, RULES], ["def executeBroadcast(self, tup, collector)"]),
+        (
+            StatefulBolt,
+            {**STATE, "executeBroadcast": hears, "combineBatch": combine_batch},
+            [PAYMENTS, RULES],
+            ["added up before it is sent", "a bolt behind it"],
+        ),
+        (StatefulBolt, {**STATE, "executeBroadcast": hears}, [RULES], ["no other input", "fieldsGrouping"]),
+        (
+            StatefulBolt,
+            {**STATE, "executeBroadcast": hears},
+            [PAYMENTS, ("allGrouping", "rules")],
+            ["would never be called", "broadcastGrouping"],
+        ),
+        (StatefulBolt, {**STATE, "executeBroadcast": hears}, [PAYMENTS, ("broadcastGrouping", "check")], ["cycle"]),
+        (StatefulBolt, {**STATE, "executeBroadcast": hears}, [PAYMENTS, ("broadcastGrouping", "rule")], ["'rules'"]),
+        (StatefulBolt, {**STATE, "executeBroadcast": hears}, [PAYMENTS, RULES, RULES], ["2 times", "Declare it once"]),
+    ],
+)
+def test_what_can_not_be_broadcast_is_refused_with_the_remedy(base, hooks, groupings, said):
+    with pytest.raises(TopologyError) as caught:
+        wired(made(base, hooks), *groupings).createTopology()
+    assert [part for part in said if part not in str(caught.value)] == []
+
+
+def test_a_sink_has_no_rules():
+    builder = wired(made(BasicBolt, ROWS), PAYMENTS)
+    builder.setSink("out", ConsoleSink()).broadcastGrouping("rules")
+    with pytest.raises(TopologyError, match=r"sink 'out' reads 'rules' by broadcastGrouping, .*use allGrouping"):
+        builder.createTopology()
+
+
+def test_windows_have_no_rules():
+    windowed = made(StatefulWindowedBolt, {"initState": nothing, "execute": hears})
+    with pytest.raises(TopologyError, match=r"puts all of its input into windows: let a bolt behind it go by them"):
+        wired(windowed.withTumblingWindow("1 minute"), ("globalGrouping", "payments"), RULES).createTopology()
+
+
+def test_the_hook_is_one_of_bolts_with_state():
+    with pytest.raises(TypeError, match="executeBroadcast is a hook of Stateful"):
+        type("Check", (Bolt,), {**ROWS, "executeBroadcast": hears})
+
+
+@pytest.mark.parametrize("name", ["executeBroadCast", "execute_broadcast", "processBroadcastElement"])
+def test_names_that_look_like_the_hook_are_refused(name):
+    with pytest.raises(TypeError, match="the hook is executeBroadcast"):
+        type("Check", (StatefulBolt,), {**STATE, name: hears})
+
+
+def test_rows_may_come_in_any_way_where_rules_are_all_that_is_kept():
+    bolt = made(StatefulBolt, {**STATE, "executeBroadcast": hears})
+    assert doubts(wired(bolt, ("shuffleGrouping", "payments"), RULES).createTopology()) == []
+
+
+def test_broadcast_inputs_move_no_key():
+    topology = wired(made(StatefulBolt, {**STATE, "executeBroadcast": hears}), PAYMENTS, RULES).createTopology()
+    assert routing(topology, "check") == (("fields", "string"),)
+
+
+def test_rules_of_a_dataframe_pass_one_task_and_have_barriers():
+    bolt = made(StatefulBolt, {**STATE, "executeBroadcast": hears})
+    plan = compile_plan(wired(bolt, PAYMENTS, RULES, tasks=9).createTopology())
+    assert {name: plan.components[name].parallelism for name in plan.streams} == {"payments": 3, "rules": 1}
+    assert plan.broadcast_channels("check", 1) == {(1, "rules", 0)}
+
+
+# ---- A combiner that can't add up the bolt's input is refused before anything starts, with the remedy.
+
+
+COUNTED = "word string, count long"
+
+
+def bolt(**members):
+    return type("Mine", (BasicBolt,), {"execute": lambda self, tup, collector: None, **members})()
+
+
+def combine(self, a, b):
+    return a
+
+
+def init(self, tup):
+    return tup
+
+
+def batch(self, batch):
+    return batch
+
+
+def combiner_wired(reader, fields="word string", grouping="fieldsGrouping", *keys):
+    builder = TopologyBuilder("words")
+    builder.setSpout("words", MemoryTransactionalSpout([], fields))
+    declarer = builder.setBolt("count", reader)
+    getattr(declarer, grouping)("words", *(keys or (("word",) if grouping in BY_KEY else ())))
+    return builder.createTopology()
+
+
+BY_KEY = ("fieldsGrouping", "partialKeyGrouping")
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"combine": combine, "combineBatch": batch}, ["combine and combineBatch", "take one out"]),
+        ({"initCombine": init}, ["initCombine", "def combine(self, a, b)"]),
+        ({"initCombine": init, "combineBatch": batch}, ["initCombine", "for combine only"]),
+        ({"combinedFields": COUNTED}, ["combinedFields", "def combineBatch(self, batch)"]),
+        ({"combinedFields": "word strong", "combineBatch": batch}, ["combinedFields", "strong"]),
+        ({"combinedFields": {"default": COUNTED}, "combineBatch": batch}, ["combinedFields", "a schema is Spark DDL"]),
+    ],
+)
+def test_hooks_that_do_not_belong_together_are_refused(members, words):
+    with pytest.raises(TopologyError) as error:
+        TopologyBuilder("words").setBolt("count", bolt(**members))
+    assert all(word in str(error.value) for word in ["bolt 'count'", "Mine", *words]), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("members", "fields", "grouping", "words"),
+    [
+        ({"combine": combine}, "word string", "shuffleGrouping", ["shuffle grouping", "or combineBatch"]),
+        ({"combine": combine}, "word string", "globalGrouping", ["global grouping"]),
+        ({"combineBatch": batch}, "word string", "directGrouping", ["directGrouping", "another grouping"]),
+        ({"combine": combine}, "word array<string>", "fieldsGrouping", ["'word'", "use combineBatch"]),
+        ({"combine": combine, "combinedFields": COUNTED}, "word string", "fieldsGrouping", ["initCombine(self, tup)"]),
+        ({"combineBatch": batch, "combinedFields": "n long"}, "word string", "fieldsGrouping", ["not have 'word'"]),
+        ({"combineBatch": batch, "combinedFields": "word int"}, "word long", "partialKeyGrouping", ["other types"]),
+    ],
+)  # fmt: skip
+def test_an_input_that_can_not_be_added_up_is_refused(members, fields, grouping, words):
+    with pytest.raises(TopologyError) as error:
+        combiner_wired(bolt(**members), fields, grouping)
+    assert all(word in str(error.value) for word in ["bolt 'count'", "'words'", *words]), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("members", "fields", "grouping"),
+    [
+        ({"combine": combine}, COUNTED, "fieldsGrouping"),
+        ({"combine": combine, "combinedFields": COUNTED}, COUNTED, "partialKeyGrouping"),
+        ({"combine": combine, "initCombine": init, "combinedFields": COUNTED}, "word string", "fieldsGrouping"),
+        ({"combineBatch": batch, "combinedFields": "n long"}, "word string", "globalGrouping"),
+        ({"combineBatch": batch}, "word array<string>", "fieldsGrouping"),
+    ],
+)
+def test_others_are_not(members, fields, grouping):
+    assert isinstance(combiner_wired(bolt(**members), fields, grouping), Topology)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("combine_batch", "combineBatch"),
+        ("combineBatchs", "combineBatch"),
+        ("Combine", "combine"),
+        ("init_combine", "initCombine"),
+        ("combined_fields", "combinedFields"),
+    ],
+)
+def test_a_near_miss_names_the_hook(name, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: the hook is {right}"):
+        bolt(**{name: lambda self, *_: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "hook", "expected"),
+    [
+        ("combine", lambda self, a: a, r"combine\(self, a, b\)"),
+        ("initCombine", lambda self: None, r"initCombine\(self, tup\)"),
+    ],
+)
+def test_other_arguments_are_refused(name, hook, expected):
+    with pytest.raises(TypeError, match=expected):
+        bolt(**{name: hook})
+
+
+def test_a_spout_has_no_combiner():
+    """Nobody would call it."""
+    assert not hasattr(TransactionalSpout, "combine")
+
+
+# ---- A topology that reads its own output is fed without end: it is refused, unless that is said to be wanted.
+
+
+SERVERS = "one:9092,two:9092"
+
+
+def topology(spout, sink, **options):
+    builder = TopologyBuilder("loop")
+    builder.setSpout("records", spout)
+    builder.setBolt("pass", Pass("value string")).shuffleGrouping("records")
+    builder.setSink("out", sink, **options).shuffleGrouping("pass")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("topics", ["totals", ["payments", "totals"], re.compile("to.*")])
+@pytest.mark.parametrize("id", [None, "of-its-own"])
+def test_a_topic_that_the_topology_reads_and_writes_is_refused_and_both_are_named(topics, id):
+    sink = KafkaSink(SERVERS, "totals", value="value", transactionalId=id)
+    says = r"sink 'out' writes to kafka://one:9092,two:9092/totals.*, and spout 'records' reads it.*loop=True"
+    with pytest.raises(TopologyError, match=says) as refused:
+        topology(KafkaSpout("two:9092, one:9092", topics), sink)  # the same servers, written in another way
+    assert (refused.value.component, refused.value.source) == ("out", "records")
+
+
+@pytest.mark.parametrize(
+    ("servers", "topics"),
+    [(SERVERS, "totals-2"), (SERVERS, re.compile("total")), (SERVERS, re.compile("pay.*")), ("one:9092", "totals")],
+)
+def test_other_topics_and_other_servers_are_no_loop(servers, topics):
+    topology(KafkaSpout(servers, topics), KafkaSink(SERVERS, "totals", value="value"))
+
+
+def test_a_target_that_is_no_topic_is_no_loop_whatever_its_name():
+    assert not KafkaSpout(SERVERS, "totals").reads("totals")
+
+
+def test_a_loop_that_is_wanted_is_allowed():
+    topology(KafkaSpout(SERVERS, ["payments", "retry"]), KafkaSink(SERVERS, "retry", value="value"), loop=True)
+
+
+def test_a_table_that_the_topology_reads_and_writes_is_refused(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute("create table words (id integer primary key, value text)")
+    url = f"sqlite:///{tmp_path}/db"
+    spout = SqlPartitionedSpout(url, "words", "id", "value string")
+    with pytest.raises(TopologyError, match=r"sink 'out' writes to .*words, and spout 'records' reads it"):
+        topology(spout, SqlSink(url, "words"))
+    topology(spout, SqlSink(url, "others"))
+
+
+def test_a_folder_that_the_topology_reads_and_writes_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    spout = FilePartitionedSpout(tmp_path / "link", "text")
+    with pytest.raises(TopologyError, match=r"sink 'out' writes to .*/in, and spout 'records' reads it"):
+        topology(spout, FileSink(tmp_path / "in"))
+    topology(spout, FileSink(tmp_path / "out"))

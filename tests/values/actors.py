@@ -55,5 +55,4 @@ class Actor:
 
 
 def values(backend):
-    """What anyone reads in the database."""
     return {key: int(row.value) for key, row in backend.rows.items() if row.value is not None}

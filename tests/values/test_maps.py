@@ -1,10 +1,18 @@
 """What maps do beside the schedules of test_schedules: reading, encoding, mistakes, and what can't be theirs."""
 
+import pickle
+import socket
+import sqlite3
+import threading
+from contextlib import closing
+
 import pytest
 
-from statefx.errors import FailedException, StatePhaseError, ValueMismatchError
+from statefx.connectors.sql import SqlBackend, url
+from statefx.errors import ConfigError, FailedException, StatePhaseError, ValueMismatchError
 from statefx.protocol.identity import TransactionAttempt
-from statefx.values import MemoryBackend, OpaqueMap, Row, TransactionalMap
+from statefx.values import MemoryBackend, OpaqueMap, OpaqueValue, Row, TransactionalMap, TransactionalValue
+from statefx.values.stamp import Stamp
 from tests.values.actors import Actor, Kept, add, context, values
 
 
@@ -94,8 +102,6 @@ def test_a_map_is_of_one_attempt(backend):
 
 
 class Broken(MemoryBackend):
-    """Writes, and does not come back."""
-
     def multiPut(self, rows, expected):
         super().multiPut(rows, expected)
         if "b" in rows:
@@ -211,8 +217,6 @@ def test_two_tasks_that_update_one_key_are_refused(backend):
 
 
 class Away(MemoryBackend):
-    """Writes the first key, and is away."""
-
     def multiPut(self, rows, expected):
         first, *left = rows
         super().multiPut({first: rows[first]}, expected)
@@ -230,8 +234,6 @@ def test_an_update_of_a_transactional_map_that_was_cut_off_can_be_called_again(b
 
 
 class Stubborn(MemoryBackend):
-    """Its comparison is wrong."""
-
     def multiPut(self, rows, expected):
         return list(rows)
 
@@ -240,3 +242,191 @@ class Stubborn(MemoryBackend):
 def test_a_backend_that_refuses_without_a_reason_fails_the_attempt(backend, make):
     with pytest.raises(FailedException, match="although the version there is"):
         make(Stubborn(backend.name), 1).multiPut({"a": 1})
+
+
+# ---- What a transaction that comes again makes of a value: the rules of the values alone.
+
+
+FIVE, FIVE_AGAIN, SIX = TransactionAttempt(5, 0), TransactionAttempt(5, 1), TransactionAttempt(6, 0)
+
+
+def value_add(amount):
+    return lambda curr: curr + amount
+
+
+def test_a_transactional_value_is_changed_once_by_a_transaction():
+    value = TransactionalValue(TransactionAttempt(4, 2), 10).update(FIVE, value_add(3))
+    assert value == TransactionalValue(FIVE, 13)
+    assert value.update(FIVE, value_add(3)) is value.update(FIVE_AGAIN, value_add(3)) is value
+    assert value.update(SIX, value_add(1)) == TransactionalValue(SIX, 14)
+
+
+def test_a_transactional_value_refuses_a_lower_transaction():
+    with pytest.raises(ValueMismatchError, match=r"transaction 5, attempt 1, can't .* transaction 6, attempt 0"):
+        TransactionalValue(SIX, 10).update(FIVE_AGAIN, value_add(3))
+
+
+def test_an_opaque_value_begins_again_with_what_was_before():
+    value = OpaqueValue(TransactionAttempt(4, 0), 4).update(FIVE, 7)
+    assert value == OpaqueValue(FIVE, 7, 4)
+    assert value.get(FIVE) == value.get(FIVE_AGAIN) == 4
+    assert value.update(FIVE_AGAIN, 6) == OpaqueValue(FIVE_AGAIN, 6, 4)
+
+
+def test_an_opaque_value_of_a_later_transaction_begins_with_the_last_one():
+    value = OpaqueValue(FIVE, 7, 4)
+    assert value.get(SIX) == 7
+    assert value.update(SIX, 9) == OpaqueValue(SIX, 9, 7)
+
+
+def test_an_opaque_value_that_was_not_committed_counts_in_no_later_transaction():
+    value = OpaqueValue(FIVE, 7, 4)
+    assert value.get(SIX, committed=4) == 4
+    assert value.update(SIX, 6, committed=4) == OpaqueValue(SIX, 6, 4)
+
+
+@pytest.mark.parametrize("attempt", [FIVE, TransactionAttempt(4, 9)])
+def test_an_opaque_value_refuses_a_lower_attempt(attempt):
+    """Compared by the transaction alone, a late task of attempt 0 would write over attempt 1."""
+    value = OpaqueValue(FIVE_AGAIN, 6, 4)
+    for use in (value.get, lambda attempt: value.update(attempt, 7)):
+        with pytest.raises(ValueMismatchError, match="restored from a backup") as raised:
+            use(attempt)
+        assert (raised.value.attempt, raised.value.found) == (attempt, FIVE_AGAIN)
+        assert pickle.loads(pickle.dumps(raised.value)).found == FIVE_AGAIN
+
+
+@pytest.mark.parametrize("owner", ["opaque totals/0@4be1", "opaque a name/0@4be1"])
+def test_a_stamp_is_read_as_it_was_written(owner):
+    stamp = Stamp(FIVE_AGAIN, "9f3c21aa", owner)
+    assert Stamp.parse(str(stamp)) == stamp
+
+
+@pytest.mark.parametrize("text", ["", "5", "5.0", "5.0 run", "5 run owner", "x.0 run owner", "5.0.1 run owner"])
+def test_what_is_no_stamp_is_refused(text):
+    with pytest.raises(ValueError, match="is not the version of a value"):
+        Stamp.parse(text)
+
+
+# ---- The contract of a backend: one of two writers that expect the same version writes; and maps over real databases.
+
+
+OLD, NEW, NEWER = Row("1.0 r o", "1", None), Row("2.0 r o", "2", "1"), Row("3.0 r o", None, "2")
+
+
+@pytest.fixture(
+    params=["memory", "atomic", "sqlite", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server])]
+)
+def backend_backend(request, tmp_path):
+    name = tmp_path.name
+    if request.param in ("memory", "atomic"):
+        made = MemoryBackend(name, atomic=request.param == "atomic")
+        yield made
+        made.rows.clear()
+        return
+    url = f"sqlite:///{tmp_path}/db" if request.param == "sqlite" else request.getfixturevalue("postgres").url()
+    with closing(SqlBackend(url, name)) as made:
+        yield made
+
+
+def test_a_row_is_written_if_it_has_the_version_that_is_expected(backend_backend):
+    assert backend_backend.multiGet(["a", "b"]) == {}
+    assert not list(backend_backend.multiPut({"a": OLD, "é'\n": NEWER}, {"a": None, "é'\n": None}))
+    assert list(backend_backend.multiPut({"a": NEW}, {"a": None})) == ["a"]
+    assert list(backend_backend.multiPut({"a": NEW}, {"a": NEW.version})) == ["a"]
+    assert list(backend_backend.multiPut({"b": NEW}, {"b": OLD.version})) == ["b"]
+    assert backend_backend.multiGet(["b", "a", "é'\n"]) == {"a": OLD, "é'\n": NEWER}
+    assert not list(backend_backend.multiPut({"a": NEW}, {"a": OLD.version}))
+    assert backend_backend.multiGet(["a"]) == {"a": NEW}
+
+
+def test_what_is_told_to_be_unwritten_is_unwritten(backend_backend):
+    backend_backend.multiPut({"a": OLD, "b": OLD}, {"a": None, "b": None})
+    refused = set(
+        backend_backend.multiPut({"a": NEW, "b": NEW, "c": NEW}, {"a": OLD.version, "b": NEW.version, "c": None})
+    )
+    assert "b" in refused
+    found = backend_backend.multiGet(["a", "b", "c"])
+    assert {key for key in ("a", "b", "c") if found.get(key) != NEW} == refused
+
+
+def test_many_keys_at_once(backend_backend):
+    rows = {f"key {number}": Row("1.0 r o", str(number), None) for number in range(2500)}
+    assert not list(backend_backend.multiPut(rows, dict.fromkeys(rows)))
+    assert backend_backend.multiGet(rows) == rows
+
+
+def test_of_two_writers_one_writes(backend_backend):
+    """They start at the same time, again and again; each round expects what the last one has left."""
+    rounds, writers = 20, 2
+    backend_backend.multiPut({"a": Row("0", None, None)}, {"a": None})
+    gate, won = threading.Barrier(writers), []
+
+    def write(number, own):
+        for turn in range(rounds):
+            gate.wait()
+            row = Row(f"{turn + 1}", str(number), None)
+            if not list(own.multiPut({"a": row}, {"a": f"{turn}"})):
+                won.append(number)
+            gate.wait()
+
+    copies = [pickle.loads(pickle.dumps(backend_backend)) for _ in range(writers)]
+    threads = [threading.Thread(target=write, args=each) for each in enumerate(copies)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for copy in copies:
+        getattr(copy, "close", lambda: None)()
+    assert len(won) == rounds
+    assert backend_backend.multiGet(["a"])["a"].version == str(rounds)
+
+
+def test_a_map_over_it_takes_back_what_was_not_committed(backend_backend):
+    first = Actor(backend_backend, {}, 1, 0, {"a": 4, "b": 1})
+    assert first.finish()
+    late = Actor(backend_backend, first.state, 2, 0, {"a": 3, "c": 3})
+    for _ in range(1 if getattr(backend_backend, "atomic", False) else 3):
+        late.step()  # it has read its keys, and writes when others are through
+    assert Actor(backend_backend, first.state, 2, 1, {"a": 2, "c": 3}).finish()
+    again = Actor(backend_backend, first.state, 2, 2, {"b": 1})
+    assert again.finish()
+    assert not late.finish()
+    totals = OpaqueMap(backend_backend, Kept(again.state), context(TransactionAttempt(3, 0)))
+    assert totals.multiGet(["a", "b", "c"]) == {"a": 4, "b": 2}
+    assert totals.multiUpdate({"a": 1, "c": 1}, add, 0) == {"a": 5, "c": 1}
+
+
+def test_a_table_is_read_by_anyone(tmp_path):
+    with closing(SqlBackend(f"sqlite:///{tmp_path}/db", "totals")) as backend_backend:
+        OpaqueMap(backend_backend, Kept(), context(TransactionAttempt(1, 0))).multiPut({"a": 4, "b": None})
+    with closing(sqlite3.connect(tmp_path / "db")) as db:
+        rows = db.execute("SELECT key, CAST(value AS INTEGER) FROM totals WHERE value IS NOT NULL").fetchall()
+    assert rows == [("a", 4)]
+
+
+def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
+    with closing(SqlBackend(f"sqlite:///{tmp_path}/missing/db", "totals")) as backend_backend:
+        with pytest.raises(FailedException, match="'totals' can't be used now: unable to open"):
+            backend_backend.multiGet(["a"])
+        (tmp_path / "missing").mkdir()
+        assert backend_backend.multiGet(["a"]) == {}
+
+
+@pytest.mark.slow
+def test_a_host_that_never_answers_fails_the_attempt(monkeypatch):
+    """A dead host sends nothing at all; as this one, which accepts connections."""
+    assert url._LIBPQ["connect_timeout"] <= 30
+    monkeypatch.setitem(url._LIBPQ, "connect_timeout", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        away = f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d"
+        with closing(SqlBackend(away, "totals")) as backend_backend, pytest.raises(FailedException, match="timeout"):
+            backend_backend.multiGet(["a"])
+
+
+@pytest.mark.parametrize(
+    "address", ["nothing", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true", "mysql://h/d"]
+)
+def test_a_place_that_tasks_can_not_share_or_reach_is_refused(address):
+    with pytest.raises(ConfigError, match="SqlBackend"):
+        SqlBackend(address, "totals")

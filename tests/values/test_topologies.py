@@ -18,8 +18,6 @@ from tests.values.actors import values
 
 
 class Totals(Stateful, BatchBolt):
-    """Counts numbers in a database, and fails the first attempts of chosen transactions when it has written."""
-
     def __init__(self, name, kind, fails=(), atomic=False):
         self.backend = MemoryBackend(name, atomic)
         self.kind, self.fails = kind, fails

@@ -1,3 +1,0 @@
-from tests.testing.places import place, provider
-
-__all__ = ["place", "provider"]
