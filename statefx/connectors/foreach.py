@@ -86,11 +86,9 @@ class ForeachTransactionSink(Sink):
         return {"fn": None}
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what stages the rows of one task."""
         return Stager(context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what calls the function."""
         assert self.fn is not None, "only the driver's own object has the function"
         fn = self.fn
         return StagedCommitter(self.target, context, lambda: _Calls(fn, context))

@@ -27,6 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from statefx.config import is_count, is_number
 from statefx.errors import ConfigError, TopologyError, UnreachableError
 from statefx.operators import Sink, Spout, SpoutCollector, TransactionAttempt, parse_schema, to_ddl
 from statefx.operators.acker import ACKNOWLEDGES
@@ -113,9 +114,9 @@ class QueueSpout(Spout):
 
     def __init__(self, fields: Any, *, maxTries: int = 5, retryDelay: float = 1.0, exactlyOnce: bool = False) -> None:
         name = type(self).__name__
-        if isinstance(maxTries, bool) or not isinstance(maxTries, int) or maxTries < 1:
+        if not is_count(maxTries):
             raise TopologyError(f"{name}: maxTries is a whole number from 1, not {maxTries!r}")
-        if isinstance(retryDelay, bool) or not isinstance(retryDelay, int | float) or not retryDelay >= 0:
+        if not is_number(retryDelay):
             raise TopologyError(f"{name}: retryDelay is a number of seconds from 0, not {retryDelay!r}")
         self.schema = parse_schema(fields)
         ddl = to_ddl(self.schema)
@@ -180,7 +181,6 @@ class QueueSpout(Spout):
     # ---- as a spout
 
     def acknowledging(self) -> Sink | None:
-        """Return the sink that acknowledges in the transaction."""
         if not self._exactly_once:
             return None
         acks: object = self.pendingAcks()
@@ -249,7 +249,6 @@ class QueueSpout(Spout):
             self._done.append(id)
 
     def fail(self, id: Any) -> None:
-        """Try the message again later."""
         message = self._out.get(id)
         if message is None:  # of another object of this task: the queue hands it out again
             return
@@ -262,7 +261,6 @@ class QueueSpout(Spout):
         heapq.heappush(self._due, (time.monotonic() + secs, self._number, id))
 
     def close(self) -> None:
-        """Tell the queue what is done."""
         self._ended.set()
         try:
             self._tell()
@@ -306,7 +304,7 @@ class QueueSpout(Spout):
 
 def check_idle_secs(spout: str, value: Any) -> None:
     """Refuse what is no time after which messages of a task that is gone are taken over; ConfigError names `spout`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
+    if not is_number(value, 1):
         raise ConfigError(f"{spout}: idleSecs is a number of seconds from 1, got {value!r}")
 
 
@@ -376,19 +374,15 @@ class _Acknowledging(Sink):
 
     @property
     def target(self) -> str:
-        """The queue."""
         return self._acks.target
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what seals."""
         return _Sealing(self._acks, context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what acknowledges."""
         return _Finishing(self._acks, context)
 
     def release(self) -> None:
-        """Close the connection that seals."""
         self._acks.close()
 
 
@@ -437,7 +431,6 @@ class _Finishing(SinkCommitter):
                 yield name, found.txid
 
     def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
-        """See whether the queue can be reached, and keeps what it has acknowledged."""
         self._acks.check()
         list(self._names())
 

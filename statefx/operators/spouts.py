@@ -30,14 +30,12 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from statefx.operators.hook_names import SPOUTS
-from statefx.operators.hooks import check_hooks, overrides
+from statefx.operators.hooks import SPOUTS, check_hooks, overrides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from statefx.operators.collector import Collector
-    from statefx.operators.context import Context
+    from statefx.operators.context import Collector, Context
     from statefx.protocol.identity import TransactionAttempt
 
 Metadata = Any

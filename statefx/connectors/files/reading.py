@@ -12,10 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.files.layout import Layout
-from statefx.connectors.files.manifest import INTERVAL, Manifest
-from statefx.connectors.files.writers import FORMATS
-from statefx.connectors.files.written import txid_of_file
+from statefx.connectors.files.manifest import INTERVAL, Layout, Manifest, txid_of_file
+from statefx.connectors.files.sink import FORMATS
 from statefx.connectors.staged import FOLDER, txid_of_staged
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import read_state

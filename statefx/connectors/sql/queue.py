@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
-from statefx.connectors.sql.columns import check_columns
-from statefx.connectors.sql.connection import SqlConnection
-from statefx.connectors.sql.source import (
+from statefx.connectors.sql.columns import (
+    check_columns,
     column_of,
     fields_of,
     is_of_data,
     read_as_text,
+    reader,
     reuses_numbers,
     table_columns,
     unreadable,
 )
-from statefx.connectors.sql.types import reader
-from statefx.connectors.sql.url import SqlUrl, alchemy
+from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
 from statefx.operators import Context, parse_schema, to_ddl
 from statefx.operators.json_values import refuse_keys
@@ -63,18 +62,10 @@ class _Jobs:
 
     @cached_property
     def table(self) -> Any:
-        """The table with the columns that are of interest here."""
         sa = alchemy()
         space, _, plain = self.name.rpartition(".")
         notes = (sa.column(OWNER, sa.Text()), sa.column(UNTIL, sa.Float()), sa.column(TRIES, sa.Integer()))
         return sa.table(plain, sa.column(self.id), *notes, schema=space or None)
-
-    @property
-    def described(self) -> sa.Table:
-        """The name of the table, for a look at its columns."""
-        space, _, plain = self.name.rpartition(".")
-        found: sa.Table = alchemy().Table(plain, alchemy().MetaData(), schema=space or None)
-        return found
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -114,7 +105,6 @@ class _Jobs:
         return list(connection.execute(alchemy().select(column).where(self.of(prefix)).distinct()).scalars())
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -203,7 +193,7 @@ class SqlQueueSpout(QueueSpout):
                 f"{location}: {jobs.name} lacks columns in which tasks note who has a row: {'; '.join([*adds, index])}"
             )
         try:
-            check_columns(connection, jobs.described, _NOTE_FIELDS, (), f"{location}: {jobs.name}")
+            check_columns(connection, jobs.table, _NOTE_FIELDS, (), f"{location}: {jobs.name}")
         except SinkError as error:
             raise TopologyError(error.message) from None
         lite = connection.dialect.name == "sqlite"
@@ -220,11 +210,9 @@ class SqlQueueSpout(QueueSpout):
         return schema
 
     def reads(self, target: str) -> bool:
-        """Tell whether a sink writes to the table."""
         return target == self._jobs.target
 
     def pendingAcks(self) -> PendingAcks:
-        """Return what passes rows to transactions."""
         return _PendingAcks(self._jobs, is_text=self._is_text, idle_secs=self._idle_secs)
 
     def connect(self, context: Context) -> None:
@@ -236,7 +224,6 @@ class SqlQueueSpout(QueueSpout):
         ]
 
     def receive(self, limit: int) -> Iterable[Message]:
-        """Take rows that nobody has."""
         sa, jobs = alchemy(), self._jobs
         table = jobs.table
         with jobs.transaction() as connection:
@@ -293,7 +280,6 @@ class SqlQueueSpout(QueueSpout):
                 connection.execute(table.delete().where(some, table.c[OWNER] == self.owner))
 
     def renew(self, ids: Sequence[Any]) -> None:
-        """Let the time of rows begin anew."""
         table = self._jobs.table
         with self._jobs.transaction() as connection:
             until = {UNTIL: self._jobs.now(connection) + self._idle_secs}
@@ -302,7 +288,6 @@ class SqlQueueSpout(QueueSpout):
                 connection.execute(table.update().where(some, table.c[OWNER] == self.owner).values(until))
 
     def close(self) -> None:
-        """Tell which rows are done, and close the connection."""
         super().close()
         self._jobs.close()
 
