@@ -58,7 +58,6 @@ class _Shown(StagedSink):
     last: Marker | None = None
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what shows rows; every start begins without a marker."""
         if self.last is not None and self.last.generation != context.owner.generation:
             self.last = None  # of a former start; a marker of this start is that of another sink with the same object
         return _Forgetful(self.target, context, lambda: self.connect(context.schema))

@@ -191,6 +191,14 @@ class Feed:
             collector.emit(values, stream)
 
 
+class _Fed:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def numPartitions(self) -> int:
+        return len(self._feed.parts)
+
+
 class _FedTransactional(TransactionalSpout):
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -208,13 +216,7 @@ class _FedTransactional(TransactionalSpout):
             self._feed.emit(collector, part, *metadata[part])
 
 
-class _FedPlanned(PartitionedTransactionalSpout):
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def numPartitions(self) -> int:
-        return len(self._feed.parts)
-
+class _FedPlanned(_Fed, PartitionedTransactionalSpout):
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         return _next(self._feed, partition, lastMetadata)
 
@@ -224,13 +226,7 @@ class _FedPlanned(PartitionedTransactionalSpout):
         self._feed.emit(collector, partition, *metadata)
 
 
-class _FedPartitioned(PartitionedTransactionalSpout):
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def numPartitions(self) -> int:
-        return len(self._feed.parts)
-
+class _FedPartitioned(_Fed, PartitionedTransactionalSpout):
     def emitPartitionBatchNew(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
     ) -> Any:
@@ -242,13 +238,7 @@ class _FedPartitioned(PartitionedTransactionalSpout):
         self._feed.emit(collector, partition, *metadata)
 
 
-class _FedOpaque(OpaquePartitionedTransactionalSpout):
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def numPartitions(self) -> int:
-        return len(self._feed.parts)
-
+class _FedOpaque(_Fed, OpaquePartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
     ) -> Any:

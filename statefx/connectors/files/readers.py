@@ -127,7 +127,6 @@ def is_fault(error: Exception) -> bool:
 
 
 def unreadable(form: str, path: str, where: str, error: Exception) -> InputError:
-    """Return the error of a file from which a part can't be read."""
     return InputError(f"{path} is no {form} file of these fields{where}: {error}", path=path)
 
 

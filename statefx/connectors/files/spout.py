@@ -320,7 +320,6 @@ class KnownFiles:
         self._back.add(name)
 
     def _list_gone(self) -> None:
-        """Begin a list when enough files are gone."""
         if self._list is not None or len(self._ended) - len(self._there) < LISTED:
             return
         gone = [number for number in self._ended if self._names[number] not in self._there]

@@ -178,7 +178,6 @@ Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 
 def is_named(topic: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
-    """Tell whether a topic is one of those that are named, or fits the pattern."""
     return topics.fullmatch(topic) is not None if isinstance(topics, re.Pattern) else topic in topics
 
 

@@ -140,7 +140,6 @@ def _fastavro() -> Any:
 
 
 def _json(schema: Any) -> Any:
-    """Return a schema of texts as JSON has it; the name of a type is one too."""
     if isinstance(schema, str) and schema.lstrip()[:1] in ("{", "[", '"'):
         try:
             return json.loads(schema)

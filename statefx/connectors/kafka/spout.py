@@ -37,7 +37,6 @@ _TOPICS = "topics are a name, a list of names, or a pattern, re.compile('payment
 
 
 def topics_of(given: Any) -> list[str] | re.Pattern[str]:
-    """Return names, or a pattern of them."""
     if isinstance(given, re.Pattern):
         if isinstance(given.pattern, bytes):
             raise TopologyError(f"{_TOPICS}, of a text, not {given!r}")
@@ -57,7 +56,6 @@ def topics_of(given: Any) -> list[str] | re.Pattern[str]:
 
 
 def start_of(given: Any, topics: Sequence[str] | re.Pattern[str]) -> Start:
-    """Return where a first run begins."""
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise TopologyError(f"start={given!r} has no time zone: datetime(..., tzinfo=timezone.utc)")
@@ -92,7 +90,6 @@ def is_target(target: str, servers: str, topics: Sequence[str] | re.Pattern[str]
 
 
 def columns_of(given: Any, values: Format) -> list[str]:
-    """Return which columns are emitted."""
     names = [] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
     if not names:
         raise TopologyError(f"columns= names what is emitted, as in ('value', 'timestamp'), not {given!r}")
@@ -121,26 +118,22 @@ def group_of(given: Any) -> str | None:
 
 
 def patience_of(given: Any) -> float:
-    """Return seconds."""
     if not is_number(given) or not 0 < given < math.inf:
         raise TopologyError(f"patience is a number of seconds above 0, not {given!r}")
     return float(given)
 
 
 def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:
-    """Refuse what is not one of a few words."""
     if given not in allowed:
         raise TopologyError(f"{name} is {' or '.join(map(repr, allowed))}, not {given!r}")
 
 
 def check_bound(name: str, most: int | None) -> None:
-    """Refuse what is not a bound."""
     if most is not None and not is_count(most):
         raise TopologyError(f"{name} is a whole number from 1, or None, not {most!r}")
 
 
 def format_of(value: str, schema: Any) -> Format:
-    """Return what reads values."""
     if value not in ("bytes", "string", "json", "avro"):
         raise TopologyError(f"KafkaSpout has no values as {value!r}: there are bytes, string, json and avro")
     if (schema is None) != (value in ("bytes", "string")):

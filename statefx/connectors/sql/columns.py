@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.sql.connection import alchemy
+from statefx.connectors.sql.connection import alchemy, reason_of
 from statefx.errors import InputError, SinkError, TopologyError
 from statefx.operators import to_ddl
 from statefx.operators.fitting import MISFITS
@@ -236,11 +236,9 @@ def columns_of(connection: sa.Connection, table: sa.Table) -> dict[str, Column]:
         return _lite_columns(connection, table)
     if connection.dialect.name == "postgresql":
         return _postgres_columns(connection, table)
-    with warnings.catch_warnings():  # of a type that SQLAlchemy does not know, which no field has
-        warnings.simplefilter("ignore", alchemy().exc.SAWarning)
-        found = alchemy().inspect(connection).get_columns(table.name, schema=table.schema)
     zones = connection.dialect.name not in ("mysql", "mariadb")
-    return {column["name"]: _generic_column(column["type"], zones=zones) for column in found}
+    listed = listed_columns(alchemy().inspect(connection), table.name, table.schema)
+    return {name: _generic_column(column["type"], zones=zones) for name, column in listed.items()}
 
 
 def _holds(database: str, kind: pa.DataType, column: Column) -> bool:
@@ -444,15 +442,32 @@ def _folding(
 # ---- reading columns of a user's table
 
 
+def listed_columns(inspector: Any, table: str, schema: str | None) -> dict[str, Any]:
+    """Return what SQLAlchemy tells of a table's columns, by their names; NoSuchTableError if there is no table."""
+    with warnings.catch_warnings():  # of types that it does not know: nobody may read or write these
+        warnings.simplefilter("ignore", alchemy().exc.SAWarning)
+        return {column["name"]: column for column in inspector.get_columns(table, schema=schema)}
+
+
+def unique_keys(inspector: Any, table: str, schema: str | None) -> list[list[str]]:
+    """Return by which columns no two rows of a table are equal; an index of some of the rows tells nothing."""
+    indexes = [
+        index
+        for index in inspector.get_indexes(table, schema=schema)
+        if index["unique"] and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
+    ]
+    keys = [*inspector.get_unique_constraints(table, schema=schema), *indexes]
+    primary = inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]
+    return [primary, *(key["column_names"] for key in keys)]
+
+
 def table_columns(connection: Any, name: str, wanted: Sequence[str], database: str) -> dict[str, Any]:
     """Return what SQLAlchemy tells of a table's columns; TopologyError if one of `wanted` is not there, or no table."""
     sqlalchemy = alchemy()
     space, _, plain = name.rpartition(".")
     inspector = sqlalchemy.inspect(connection)
     try:
-        with warnings.catch_warnings():  # of types that SQLAlchemy does not know: told below if they are to be read
-            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)
-            columns = {each["name"]: each for each in inspector.get_columns(plain, schema=space or None)}
+        columns = listed_columns(inspector, plain, space or None)
     except sqlalchemy.exc.NoSuchTableError:
         near = ", ".join(sorted(inspector.get_table_names(schema=space or None))[:10]) or "none"
         raise TopologyError(f"{database} has no table {name!r}; there are {near}") from None
@@ -555,10 +570,9 @@ def unreadable(
         error = error or failure(keys, fields)
     for field in fields if error is not None else ():
         if (cause := failure(keys, pa.schema([field]))) is not None:
-            reason = " ".join(str(getattr(cause, "orig", cause)).split())
             return InputError(
-                f"{table}.{field.name} can't be read as {to_ddl(pa.schema([field]))}: {reason}; it is in the row with "
-                f"{order}={keys[0]!r}: declare another type, schema='...', or correct the value (UPDATE "
+                f"{table}.{field.name} can't be read as {to_ddl(pa.schema([field]))}: {reason_of(cause)}; it is in the "
+                f"row with {order}={keys[0]!r}: declare another type, schema='...', or correct the value (UPDATE "
                 f"{table.rpartition(' ')[2]} SET {field.name} = ... WHERE {order} = {keys[0]!r})",
                 field=field.name,
                 key=keys[0],

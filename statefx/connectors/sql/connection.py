@@ -35,6 +35,11 @@ def alchemy() -> Any:
     return sqlalchemy
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what the driver says of an error, in one line."""
+    return " ".join(str(getattr(error, "orig", error)).split())
+
+
 class SqlUrl:
     """A database's URL, read without connecting; ConfigError if SQLAlchemy can't read it, or the database is in memory.
 
@@ -93,7 +98,6 @@ class SqlUrl:
         return f"the name {name!r} has {size} {unit}, of which {self.backend} keeps {limit}: choose a shorter one"
 
     def require_driver(self) -> None:
-        """Import the driver; ConfigError if it is not installed."""
         try:
             self._dialect.import_dbapi()
         except ImportError as error:
@@ -162,7 +166,7 @@ class SqlConnection:
             if not self._is_of_driver(error):
                 raise
             kind = RowRefusedError if self.is_refusal(error) else SinkError
-            reason = " ".join(str(getattr(error, "orig", error)).split())
+            reason = reason_of(error)
             if self.lite and reason.endswith("is locked"):
                 reason += ": another process writes to it, or was stopped while it did: end that process"
             elif self.lite and reason.endswith("unable to open database file"):

@@ -96,7 +96,6 @@ class _Jobs:
             yield column.in_(ids[at : at + CHUNK])
 
     def of(self, prefix: str) -> Any:
-        """Return the condition of rows whose owner's name begins so."""
         return self.table.c[OWNER].startswith(prefix, autoescape=True)
 
     def owners(self, connection: sa.Connection, prefix: str) -> list[str]:
@@ -216,7 +215,6 @@ class SqlQueueSpout(QueueSpout):
         return _PendingAcks(self._jobs, is_text=self._is_text, idle_secs=self._idle_secs)
 
     def connect(self, context: Context) -> None:
-        """Begin with what this task had been given before."""
         self._begun = False
         self._reads = [  # here: they can't be pickled
             None if pa.types.is_string(field.type) and field.name in self._texts else reader(field.type)
@@ -254,7 +252,6 @@ class SqlQueueSpout(QueueSpout):
         return messages
 
     def _unreadable(self, connection: sa.Connection, free: Any, limit: int) -> Exception:
-        """Return the error that names the value that can't be read."""
         sa, jobs = alchemy(), self._jobs
         connection.rollback()
         id = jobs.table.c[jobs.id]

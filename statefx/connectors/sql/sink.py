@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -20,9 +19,19 @@ from statefx.connectors.sql.columns import (
     columns_of,
     contains,
     converter,
+    listed_columns,
     sql_type,
+    unique_keys,
 )
-from statefx.connectors.sql.connection import RowRefusedError, SqlConnection, SqlUrl, alchemy, is_replaced, session_name
+from statefx.connectors.sql.connection import (
+    RowRefusedError,
+    SqlConnection,
+    SqlUrl,
+    alchemy,
+    is_replaced,
+    reason_of,
+    session_name,
+)
 from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.json_values import JsonRows, JsonType, refuse_keys
@@ -433,7 +442,7 @@ class SqlTable(Target):
             if not self._database.is_refusal(error):
                 raise
             if len(rows) == 1:
-                refused(connection, batch, " ".join(str(getattr(error, "orig", error)).split()))
+                refused(connection, batch, reason_of(error))
                 return
             half = len(rows) // 2
             self._insert_part(connection, batch.slice(0, half), rows[:half], refused)
@@ -514,9 +523,7 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
     table, schema, fields = described.name, described.schema, list(described.columns.keys())
     if not inspector.has_table(table, schema=schema):
         return
-    with warnings.catch_warnings():  # of types that SQLAlchemy does not know
-        warnings.simplefilter("ignore", alchemy().exc.SAWarning)
-        found = {column["name"]: column for column in inspector.get_columns(table, schema=schema)}
+    found = listed_columns(inspector, table, schema)
     for name in fields:
         if name not in found:
             raise SinkError(
@@ -533,19 +540,15 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
                 target=target,
                 field=name,
             )
-    if key:
-        unique = [inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]]
-        unique += [each["column_names"] for each in inspector.get_unique_constraints(table, schema=schema)]
-        unique += [each["column_names"] for each in inspector.get_indexes(table, schema=schema) if each["unique"]]
-        if not any(set(each) == set(key) for each in unique):
-            preparer = connection.dialect.identifier_preparer
-            name, *columns = map(preparer.quote, (f"{table}_key", *key))
-            raise SinkError(
-                f"{target} has no primary key or unique constraint on ({', '.join(key)}), "
-                "the sink's key: without one, rows can't be replaced. Make one: CREATE UNIQUE INDEX "
-                f"{name} ON {preparer.format_table(described)} ({', '.join(columns)})",
-                target=target,
-            )
+    if key and not any(set(unique) == set(key) for unique in unique_keys(inspector, table, schema)):
+        preparer = connection.dialect.identifier_preparer
+        name, *columns = map(preparer.quote, (f"{table}_key", *key))
+        raise SinkError(
+            f"{target} has no primary key or unique constraint on ({', '.join(key)}), "
+            "the sink's key: without one, rows can't be replaced. Make one: CREATE UNIQUE INDEX "
+            f"{name} ON {preparer.format_table(described)} ({', '.join(columns)})",
+            target=target,
+        )
 
 
 # ---- the sink

@@ -40,9 +40,10 @@ from statefx.connectors.sql.columns import (
     reader,
     reuses_numbers,
     table_columns,
+    unique_keys,
     unreadable,
 )
-from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine
+from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine, reason_of
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
 from statefx.operators.fitting import MISFITS, fitted_array
@@ -130,18 +131,13 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
         )
     if key == [order]:
         _warn_of_reuse(connection, plain, what)
-    keys = [key]
-    keys += [each["column_names"] for each in inspector.get_unique_constraints(plain, schema=space or None)]
-    indexes = inspector.get_indexes(plain, schema=space or None)
-    if not view and not any(columns[:1] == [order] for columns in [*keys, *(each["column_names"] for each in indexes)]):
+    keys = unique_keys(inspector, plain, space or None)
+    indexes = [index["column_names"] for index in inspector.get_indexes(plain, schema=space or None)]
+    if not view and not any(columns[:1] == [order] for columns in [*keys, *indexes]):
         logger.warning(
             "%s has no index, so that each look for new rows reads the whole table: CREATE INDEX ON %s (%s)",
             what, name, order,
         )  # fmt: skip
-    for each in indexes:
-        partial = any(option.endswith("_where") for option in each.get("dialect_options", {}))
-        if each["unique"] and not partial:
-            keys.append(each["column_names"])
     unique, lite = [order] in keys, connection.dialect.name == "sqlite"
     fields = fields_of(columns, f"{database}: {name}", lite=lite) if given is None else given
     if given is not None and not lite:
@@ -588,7 +584,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             self.close()  # nothing is known of a connection that has failed
             if not isinstance(error, alchemy().exc.DBAPIError):
                 raise
-            reason = " ".join(str(error.orig).split())
+            reason = reason_of(error)
             away = isinstance(error, alchemy().exc.OperationalError | alchemy().exc.InterfaceError)
             if away and not reason.startswith("no such "):  # of SQLite: a table or a column is gone
                 raise FailedException(f"{self.database} can't be read: {reason}") from error
