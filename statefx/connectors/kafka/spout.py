@@ -204,32 +204,33 @@ class KafkaSource:
         self,
         servers: str,
         topics: str | Sequence[str] | re.Pattern[str],
-        value: str,
-        schema: Any,
+        value: str = "bytes",
+        schema: Any = None,
         *,
-        key: str,
-        columns: Sequence[str],
-        start: Start,
-        limits: Limits,
-        maxRecordBytes: int | None,
-        isolation: str,
-        unavailable: str,
-        lost: str,
-        bad: str,
-        group: str | None,
-        patience: float,
-        config: Mapping[str, Any] | None,
+        key: str = "bytes",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        start: Start = "earliest",
+        maxRows: int | None = 1_000_000,
+        maxPartitions: int | None = None,
+        maxRecordBytes: int | None = None,
+        isolation: str = "read_committed",
+        unavailable: Literal["wait", "skip"] = "wait",
+        lost: Policy = "fail",
+        bad: Policy = "fail",
+        group: str | None = GROUP,
+        patience: float = 30.0,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.topics = topics_of(topics)
         self.start = start_of(start, self.topics)
-        check_bound("maxRows", limits.rows)
-        check_bound("maxPartitions", limits.partitions)
+        check_bound("maxRows", maxRows)
+        check_bound("maxPartitions", maxPartitions)
         check_bound("maxRecordBytes", maxRecordBytes)
         check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         check_choice("unavailable", unavailable, ("wait", "skip"))
         check_choice("lost", lost, ("fail", "skip"))
         check_choice("bad", bad, ("fail", "skip"))
-        self.limits = limits
+        self.limits = Limits(maxRows, maxPartitions)
         self.isolation, self.unavailable, self.lost, self.bad = isolation, unavailable, lost, bad
         self._losses = Losses(lost == "skip")
         self.group, self.patience_secs = group_of(group), patience_of(patience)
@@ -344,33 +345,7 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         Another argument can't be used.
     """
 
-    def __init__(
-        self,
-        servers: str,
-        topics: str | Sequence[str] | re.Pattern[str],
-        value: str = "bytes",
-        schema: Any = None,
-        *,
-        key: str = "bytes",
-        columns: Sequence[str] = DEFAULT_COLUMNS,
-        start: Start = "earliest",
-        maxRows: int | None = 1_000_000,
-        maxPartitions: int | None = None,
-        maxRecordBytes: int | None = None,
-        isolation: str = "read_committed",
-        unavailable: Literal["wait", "skip"] = "wait",
-        lost: Policy = "fail",
-        bad: Policy = "fail",
-        group: str | None = GROUP,
-        patience: float = 30.0,
-        config: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            servers, topics, value, schema, key=key, columns=columns, start=start,
-            limits=Limits(maxRows, maxPartitions), maxRecordBytes=maxRecordBytes, isolation=isolation,
-            unavailable=unavailable, lost=lost, bad=bad, group=group, patience=patience, config=config,
-        )  # fmt: skip
-        self._ranges: Ranges | None = None
+    _ranges: Ranges | None = None
 
     # ---- both
 
@@ -485,7 +460,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
     ) -> None:
         super().__init__(
             servers, topics, value, schema, key=key, columns=columns, start=start,
-            limits=Limits(maxRows, None), maxRecordBytes=maxRecordBytes, isolation=isolation,
+            maxRows=maxRows, maxRecordBytes=maxRecordBytes, isolation=isolation,
             unavailable="skip", lost=lost, bad=bad, group=group, patience=patience, config=config,
         )  # fmt: skip
         if not isinstance(self.topics, list):
