@@ -59,7 +59,7 @@ AWAY_SECS, AWAY_SECS_MAX = 0.5, 10.0
 
 
 class Message(NamedTuple):
-    """What a queue has handed out.
+    """A message that the queue has handed out.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ class QueueSpout(Spout):
         raise NotImplementedError
 
     def succeeds(self, owner: str) -> bool:
-        """Tell whether what an owner has, or a name, is this object's now: that of an earlier object of its task.
+        """Return whether what an owner has, or a name, is this object's now: that of an earlier object of its task.
 
         Not that of a later one (rule 12.6): this task may have been stopped before it opened, and been taken for lost.
         """
@@ -198,13 +198,13 @@ class QueueSpout(Spout):
         self.owner = f"{self.place}{self._epoch}/{secrets.token_hex(4)}"
         self._context = context
         self._out: dict[Any, Message] = {}
-        """What was emitted, or waits to be tried again."""
+        """Messages that were emitted, or wait for a retry."""
         self._until: dict[Any, float] = {}
         """Until when those of a client are renewed, by the monotonic clock."""
         self._reasons: dict[Any, str] = {}
         """Why those have failed last that were tried as often as they may be."""
         self._due: list[tuple[float, int, Any]] = []
-        """What is to be tried again, and when; the number keeps ids from being compared."""
+        """Retries by their time; the number keeps ids from being compared."""
         self._number = 0
         self._done: list[Any] = []
         self._away_secs = self._away_until = self._poll_at = 0.0
@@ -319,7 +319,7 @@ def _renewing(found: weakref.ref[QueueSpout], ended: threading.Event, secs: floa
 
 
 class PendingAcks(ABC):
-    """What a queue does for messages that are acknowledged in the transaction. Called in tasks and on the driver.
+    """The part of a queue that acknowledges messages in the transaction. Called in tasks and on the driver.
 
     An **owner** is a text that names one object of a spout; a **name** begins with that of its owner, and names one
     attempt of one transaction.
@@ -330,7 +330,7 @@ class PendingAcks(ABC):
     @property
     @abstractmethod
     def target(self) -> str:
-        """Which queue it is, without secrets."""
+        """The queue's name, without secrets."""
 
     def check(self) -> None:
         """Refuse a queue that can't keep what it has acknowledged; before anything is taken. Raises SinkError."""
@@ -393,7 +393,7 @@ class _Sealing(SinkWriter):
         self._acks, self._context = acks, context
         self._ids: dict[str, list[str]] = {}
         self._sealed: dict[str, int] = {}
-        """How many messages, by name."""
+        """The number of messages, by name."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         for owner, id in zip(*(column.to_pylist() for column in batch.columns), strict=True):

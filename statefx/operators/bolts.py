@@ -180,7 +180,7 @@ class OwnTimers:
 
 
 def hears_timers(operator: object) -> bool:
-    """Tell whether an operator is a bolt that defines ``onTimer``."""
+    """Return whether an operator is a bolt that defines ``onTimer``."""
     return isinstance(operator, Stateful) and overrides(type(operator), "onTimer")
 
 
@@ -602,22 +602,22 @@ class Bolt(Combining, ABC):
 
 
 def anchors_by_hand(operator: object) -> bool:
-    """Tell whether an operator is a plain bolt, which anchors and acks by itself."""
+    """Return whether an operator is a plain bolt, which anchors and acks by itself."""
     return isinstance(operator, Bolt) and not isinstance(operator, BasicBolt)
 
 
 def may_hold(operator: object) -> bool:
-    """Tell whether an operator may hold tuples: a plain bolt that is given them one by one."""
+    """Return whether an operator may hold tuples: a plain bolt that is given them one by one."""
     return anchors_by_hand(operator) and not operator.vectorised  # type: ignore[attr-defined]
 
 
 def keeps_until_end(operator: object) -> bool:
-    """Tell whether an operator may keep the tuples of a transaction until ``finishBatch``."""
+    """Return whether an operator may keep the tuples of a transaction until ``finishBatch``."""
     return isinstance(operator, BatchBolt) and not operator.vectorised
 
 
 def anchors_to_several(operator: object) -> bool:
-    """Tell whether an operator may anchor a row to several tuples."""
+    """Return whether an operator may anchor a row to several tuples."""
     return may_hold(operator) or keeps_until_end(operator)
 
 

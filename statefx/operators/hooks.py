@@ -169,7 +169,7 @@ _CHANGE_LENGTH_MIN = 7
 
 
 def overrides(cls: type, hook: str) -> bool:
-    """Tell whether `cls` has a `hook` of the user's own, and not only the one of statefx."""
+    """Return whether `cls` has a `hook` of the user's own, and not only the one of statefx."""
     return any(hook in vars(owner) for owner in _foreign(cls))
 
 
@@ -230,7 +230,7 @@ def _alike(plain: str, hook: str) -> bool:
 
 
 def _one_edit_apart(left: str, right: str) -> bool:
-    """Tell whether one inserted, lost, changed or swapped letter makes `left` into `right`."""
+    """Return whether one inserted, lost, changed or swapped letter makes `left` into `right`."""
     if abs(len(left) - len(right)) > 1:
         return False
     start = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

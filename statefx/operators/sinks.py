@@ -79,7 +79,7 @@ class Marker:
         return cls(owner.application, owner.origin, owner.generation, txid)
 
     def is_of(self, owner: Owner | Marker) -> bool:
-        """Tell whether a driver of the same application and checkpoint wrote last, of whatever generation."""
+        """Return whether a driver of the same application and checkpoint wrote last, of whatever generation."""
         return (self.application, self.origin) == (owner.application, owner.origin)
 
 
@@ -105,7 +105,7 @@ class CheckpointPosition:
     originals: tuple[str, ...] = ()
 
     def is_shared(self, origin: str) -> bool:
-        """Tell whether a marker of `origin` is of the checkpoint that this one is a fork of."""
+        """Return whether a marker of `origin` is of the checkpoint that this one is a fork of."""
         return origin in self.originals
 
 
@@ -226,7 +226,7 @@ def refuse_twin(marker: Marker | None, owner: Owner, target: str) -> None:
 
 
 def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) -> bool:
-    """Tell whether transaction `txid` is in the target already (rule 10.2).
+    """Return whether transaction `txid` is in the target already (rule 10.2).
 
     Raises
     ------

@@ -160,7 +160,7 @@ class _Partitioned(ReplayingSpout):
         """
 
     def isFinished(self, partition: int, metadata: Metadata) -> bool:
-        """Tell whether no row comes of a partition after the batch of this metadata.
+        """Return whether no row comes of a partition after the batch of this metadata.
 
         A finished partition holds no watermark. Called where the spout has a ``timestamp``: in a task when the batch
         has been emitted, and on the driver, when it starts, with the newest metadata of each partition. To say it
@@ -270,19 +270,19 @@ class OpaquePartitionedTransactionalSpout(_Partitioned):
 
 
 def plans(spout: ReplayingSpout) -> bool:
-    """Tell whether the driver makes the metadata of a spout."""
+    """Return whether the driver makes the metadata of a spout."""
     if isinstance(spout, PartitionedTransactionalSpout):
         return overrides(type(spout), "planPartitionBatch")
     return isinstance(spout, TransactionalSpout)
 
 
 def has_partitions(spout: object) -> bool:
-    """Tell whether a spout reads partitions."""
+    """Return whether a spout reads partitions."""
     return isinstance(spout, _Partitioned)
 
 
 def may_finish(spout: object) -> bool:
-    """Tell whether a spout says which of its partitions are finished."""
+    """Return whether a spout says which of its partitions are finished."""
     return isinstance(spout, _Partitioned) and overrides(type(spout), "isFinished")
 
 

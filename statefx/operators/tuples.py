@@ -66,7 +66,7 @@ def held_number(tup: Any) -> int:
 
 
 def is_tuple(value: Any) -> bool:
-    """Tell whether a bolt was given `value` as a tuple, or kept it in its state."""
+    """Return whether a bolt was given `value` as a tuple, or kept it in its state."""
     return isinstance(value, tuple) and hasattr(type(value), "_names")
 
 
@@ -204,7 +204,7 @@ class Tick(tuple_class(TICK_ROWS)):  # type: ignore[misc]  # a class that is mad
 
 
 def isTick(tup: Any) -> bool:
-    """Tell whether what a bolt was given is a tick, as Storm's ``TupleUtils.isTick``.
+    """Return whether what a bolt was given is a tick, as Storm's ``TupleUtils.isTick``.
 
     Parameters
     ----------

@@ -187,7 +187,7 @@ _FENCE_TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Who owns the folder: manifest `number` is transaction `txid` of `owner`."""
+    """The owner of the folder: manifest `number` is transaction `txid` of `owner`."""
 
     owner: Owner
     number: int
@@ -197,13 +197,13 @@ class Fence:
     layout: Layout
     """Of the files of all owners until now."""
     foreign: int = 0
-    """How many files of other checkpoints stand before those of this one: their transactions have numbers of their
+    """The number of files of other checkpoints before those of this one: their transactions have numbers of their
     own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FolderState:
-    """What stands in the folder at one moment: the newest fence, whether its owner may publish, the newest manifest."""
+    """The folder at one moment: the newest fence, whether its owner may publish, the newest manifest."""
 
     fences: int
     """The number of the newest fence; 0 if there is none."""
@@ -471,7 +471,7 @@ class Manifest:
         return marker
 
     def _has_rows(self, number: int) -> bool:
-        """Tell whether a manifest is there that adds files to those before it."""
+        """Return whether a manifest is there that adds files to those before it."""
         newest = self.newest()
         if newest is None or newest < number:
             return False

@@ -419,7 +419,7 @@ class _Writer(SinkWriter):
 
     @property
     def _own_name(self) -> str:
-        """How names of this attempt begin: the txid is for `sweep`, the token for tasks that were lost."""
+        """The beginning of this attempt's names: the txid is for `sweep`, the token for tasks that were lost."""
         context = self._context
         return f"part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}"
 

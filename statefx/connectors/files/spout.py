@@ -113,7 +113,7 @@ class Logs:
         self._known[partition] = metadata
 
     def is_gone(self, partition: int) -> bool:
-        """Tell whether a log that was read to its end had left the folder when something was planned of it last."""
+        """Return whether a log that was read to its end had left the folder when something was planned of it last."""
         return bool(self._known.get(partition, {}).get("gone"))
 
     def locate(self, found: Stats) -> dict[int, str | None]:
@@ -126,7 +126,7 @@ class Logs:
         }
 
     def _is_same(self, partition: int, name: str, said: os.stat_result) -> bool:
-        """Tell whether a file with a log's number begins as the log, and has at least what was read of it."""
+        """Return whether a file with a log's number begins as the log, and has at least what was read of it."""
         log, state = self._known[partition], (said.st_size, said.st_mtime_ns)
         if said.st_size < log["stop"]:
             return False
@@ -455,7 +455,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         """Whether this look has planned a list of names."""
         self._bounded = False
         self._until: dict[str | int, int] | None = None
-        """What a run that ends (availableNow) reads: names of files or inodes of logs, with their sizes then."""
+        """The input of a run that ends (availableNow): names of files or inodes of logs, with their sizes then."""
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
@@ -649,11 +649,11 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return None  # or it was renamed while the folder was listed: the next look finds it
 
     def _is_gone(self, partition: int) -> bool:
-        """Tell whether a log is in the folder under no name, by another look."""
+        """Return whether a log is in the folder under no name, by another look."""
         return self._logs.locate(stats(self.path, self._entries()))[partition] is None
 
     def isFinished(self, partition: int, metadata: Any) -> bool:
-        """Tell whether a file was read to its end, or a log that was read to its end has left the folder."""
+        """Return whether a file was read to its end, or a log that was read to its end has left the folder."""
         if metadata is None:  # it was forgotten: a list has its name
             return not self.growing
         return bool(metadata.get("gone") or (not self.growing and metadata["end"]))

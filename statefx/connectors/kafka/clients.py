@@ -80,7 +80,7 @@ def text_of(error: BaseException | confluent_kafka.KafkaError) -> str:
 
 
 def has_code(error: Any, *names: str) -> bool:
-    """Tell whether an error of the client, or one that carries it, has one of these codes."""
+    """Return whether an error of the client, or one that carries it, has one of these codes."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
     return hasattr(inner, "code") and any(inner.code() == getattr(kafka().KafkaError, name, None) for name in names)
 
@@ -407,7 +407,7 @@ _LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the clients of a sink or a spout are set to."""
+    """Settings of the clients of a sink or a spout."""
 
     who: str  # the class of the user's sink or spout, which errors name
     owned: Mapping[str, str]  # settings that a user can't give, and why
@@ -479,7 +479,7 @@ class Clients:
         return self.diagnosis(START_SECS)
 
     def is_stranded(self, client: Any) -> bool:
-        """Tell whether a client has nobody left to ask although there are brokers: make another one then.
+        """Return whether a client has nobody left to ask although there are brokers: make another one then.
 
         A broker that does not count itself, because it has just started or was too busy, tells of a cluster without
         brokers. With librdkafka from 2.10 on, a client that hears so may never ask anybody again, also when the servers

@@ -91,7 +91,7 @@ class Group:
         self._name = name
         self._wanted: dict[TopicPartition, int] = {}
         self._known: dict[TopicPartition, int] = {}
-        """What the group has taken."""
+        """Offsets that the group has committed."""
         self._refusal = ""
         """Why it has not taken more: logged once, and not with each transaction."""
 
@@ -182,7 +182,7 @@ def is_named(topic: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
 
 
 class Limits(NamedTuple):
-    """What one transaction reads at most; None: as much as there is."""
+    """Limits of what one transaction reads; None: there is none."""
 
     rows: int | None
     partitions: int | None
@@ -301,7 +301,7 @@ class Cluster:
         return any(self._clock() < since + DOUBT_SECS for since in self._doubts.values())
 
     def doubted(self, what: str, wrong: bool) -> bool:
-        """Tell whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
+        """Return whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
 
         `what` is a sentence that says what is wrong, the same one at each look; `wrong`, whether a broker says so now.
         """
@@ -491,7 +491,7 @@ def distances(
 
 
 class Shares:
-    """What each partition may have of a transaction.
+    """Shares of the partitions in a transaction.
 
     Those that had to wait come first the next time, so none waits for ever.
     """
@@ -529,7 +529,7 @@ def ends_of(read: Iterable[Any]) -> dict[TopicPartition, int]:
 
 
 class Ranges:
-    """Which number stands for which partition, and the next range of each.
+    """The partitions by their numbers, and the next range of each.
 
     The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start`` and ``end`` (the offset
     behind the last); the epochs of the leaders that had the records before these two, ``start_epoch`` and
@@ -583,7 +583,7 @@ class Ranges:
         return [number for number, tp in enumerate(self._numbers) if tp is None or not self._is_done(tp)]
 
     def _is_done(self, tp: TopicPartition) -> bool:
-        """Tell whether a partition was read to its end, or its topic is no longer there to be read."""
+        """Return whether a partition was read to its end, or its topic is no longer there to be read."""
         topic_id, said = self.cluster.ids.get(tp.topic), self._read.get(tp)
         if tp in self._left:
             return topic_id is None

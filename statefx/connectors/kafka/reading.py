@@ -275,7 +275,7 @@ class Readers:
             )
 
     def is_gone(self, span: Span) -> bool:
-        """Tell whether the topic is gone, or another one of its name.
+        """Return whether the topic is gone, or another one of its name.
 
         That is believed when brokers say so for `DOUBT_SECS`: one that has just started does not know all topics.
         """

@@ -27,7 +27,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Format(Protocol):
-    """What values mean, and the columns that are made of them."""
+    """Reads values as columns."""
 
     schema: pa.Schema
 

@@ -175,7 +175,7 @@ def _time(ms: int) -> str:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are texts or bytes, which Kafka takes as they are."""
+    """Return whether values of a type are texts or bytes, which Kafka takes as they are."""
     return any(
         is_kind(kind)
         for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

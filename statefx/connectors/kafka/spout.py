@@ -84,7 +84,7 @@ def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str
 
 
 def is_target(target: str, servers: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
-    """Tell whether one of the topics is where a `KafkaSink` writes, by its `target`."""
+    """Return whether one of the topics is where a `KafkaSink` writes, by its `target`."""
     cluster = f"kafka://{servers}/"
     return target.startswith(cluster) and is_named(target.removeprefix(cluster).partition("#")[0], topics)
 
@@ -198,7 +198,7 @@ _DEFAULTS = {
 
 
 class KafkaSource:
-    """What spouts of topics have in common: arguments, clients, and the records of a range; see `KafkaSpout`."""
+    """The common part of spouts of topics: arguments, clients, and the records of a range; see `KafkaSpout`."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class KafkaSource:
         self.clients = Clients(Rules("KafkaSpout", _OWNED, _DEFAULTS, kept, ("Consumer",)), servers, config)
         self._readers: Readers | None = None
         self._gone = 0
-        """How many offsets of the range that is emitted were deleted."""
+        """The number of offsets of the range being emitted that were deleted."""
 
     def reads(self, target: str) -> bool:
         return is_target(target, self.clients.servers, self.topics)

@@ -87,7 +87,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Who publishes where."""
+    """A transactional id, and the topic that it publishes to."""
 
     clients: Clients
     topic: str
@@ -138,7 +138,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What a topic can take.
+    """Limits of a topic.
 
     `message_bytes_max` counts all that Kafka adds to a message, and of several that are sent together. A `compacted`
     topic keeps the newest message of each key only: a message must have one then. `past_ms_max` and `future_ms_max` are
@@ -191,7 +191,7 @@ def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> To
 
 
 class Questions:
-    """What is asked of the brokers without writing anything."""
+    """Questions to the brokers that write nothing."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -428,7 +428,7 @@ class KafkaTopic(Target):
             close_consumer(each)
 
     def _is_warm(self) -> bool:
-        """Tell whether there is a producer of which no request can be under way any more (rule 10.11)."""
+        """Return whether there is a producer of which no request can be under way any more (rule 10.11)."""
         if self._producer is not None:
             # The client notes that a connection is lost before it sends anything again: what the last commit needed to
             # be sent twice for is known by now.

@@ -71,7 +71,7 @@ def _timestamp(sa: Any, *, zoned: bool) -> Any:
 
 
 def contains(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
-    """Tell whether a type, or one inside of it, is of a kind."""
+    """Return whether a type, or one inside of it, is of a kind."""
     return fits(kind) or any(contains(kind.field(number).type, fits) for number in range(kind.num_fields))
 
 
@@ -507,7 +507,7 @@ def column_of(field: pa.Field, as_text: Collection[str]) -> Any:
 
 
 def reuses_numbers(connection: Any, table: str) -> bool:
-    """Tell whether SQLite gives the numbers of a table's deleted rows to new ones, if they are its key."""
+    """Return whether SQLite gives the numbers of a table's deleted rows to new ones, if they are its key."""
     if connection.dialect.name != "sqlite":
         return False
     made = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (table,)).scalar()

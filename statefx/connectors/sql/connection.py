@@ -262,7 +262,7 @@ def session_name(marker: Marker, table: str) -> str:
 
 
 def is_replaced(name: str, marker: Marker, previous: Marker | None, table: str) -> bool:
-    """Tell whether a session is that of a driver that `marker`, the next after `previous`, replaces."""
+    """Return whether a session is that of a driver that `marker`, the next after `previous`, replaces."""
     whose, _, generation = name.rpartition(" ")
     mine, _, _ = session_name(marker, table).rpartition(" ")
     if whose == mine:

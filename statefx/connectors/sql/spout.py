@@ -149,7 +149,7 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
 
 
 def _in_turn(column: Any) -> bool:
-    """Tell whether a later row has another value than those that can be seen, though nothing forbids it."""
+    """Return whether a later row has another value than those that can be seen, though nothing forbids it."""
     if isinstance(column["type"], alchemy().DateTime):
         return getattr(column["type"], "precision", None) in (None, 6)
     return bool(column.get("identity")) or "nextval(" in (column.get("default") or "")
@@ -219,12 +219,12 @@ def holders_of(table: SourceTable) -> Holders:
 
 @dataclass
 class Settling:
-    """How far one table can be read."""
+    """The value up to which one table can be read."""
 
     holders: Holders
     """Returns the names of the transactions that may still commit lower values. Names are never used again."""
     secs: float
-    """How long a value must have been there, as well."""
+    """The time for which a value must have been there, as well."""
     settled: Any = dataclasses.field(default=None, init=False)
     _waiting: tuple[Any, set[str], float] | None = dataclasses.field(default=None, init=False)
     """The largest value when it was looked at, the transactions that may still commit lower ones, the look's time."""
