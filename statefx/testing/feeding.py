@@ -198,6 +198,17 @@ class _Fed:
     def numPartitions(self) -> int:
         return len(self._feed.parts)
 
+    def _next(self, partition: int, last: Any) -> Any:
+        start = last[1] if last else 0
+        stop = self._feed.end(partition, start)
+        return [start, stop] if start < stop else None
+
+    def _emit_next(self, collector: Collector, partition: int, last: Any) -> Any:
+        batch = self._next(partition, last)
+        if batch is not None:
+            self._feed.emit(collector, partition, *batch)
+        return batch
+
 
 class _FedTransactional(TransactionalSpout):
     def __init__(self, feed: Feed) -> None:
@@ -216,46 +227,30 @@ class _FedTransactional(TransactionalSpout):
             self._feed.emit(collector, part, *metadata[part])
 
 
-class _FedPlanned(_Fed, PartitionedTransactionalSpout):
-    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
-        return _next(self._feed, partition, lastMetadata)
-
+class _FedAgain(_Fed, PartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> None:
         self._feed.emit(collector, partition, *metadata)
 
 
-class _FedPartitioned(_Fed, PartitionedTransactionalSpout):
+class _FedPlanned(_FedAgain):
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        return self._next(partition, lastMetadata)
+
+
+class _FedPartitioned(_FedAgain):
     def emitPartitionBatchNew(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
     ) -> Any:
-        return _emitted(self._feed, collector, partition, lastMetadata)
-
-    def emitPartitionBatch(
-        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
-    ) -> None:
-        self._feed.emit(collector, partition, *metadata)
+        return self._emit_next(collector, partition, lastMetadata)
 
 
 class _FedOpaque(_Fed, OpaquePartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
     ) -> Any:
-        return _emitted(self._feed, collector, partition, lastMetadata)
-
-
-def _next(feed: Feed, partition: int, last: Any) -> Any:
-    start = last[1] if last else 0
-    stop = feed.end(partition, start)
-    return [start, stop] if start < stop else None
-
-
-def _emitted(feed: Feed, collector: Collector, partition: int, last: Any) -> Any:
-    found = _next(feed, partition, last)
-    if found is not None:
-        feed.emit(collector, partition, *found)
-    return found
+        return self._emit_next(collector, partition, lastMetadata)
 
 
 class _FedSpout(Spout):
