@@ -441,8 +441,8 @@ class _Finishing(SinkCommitter):
                 self._acks.release(name)
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
-        for each in committables.values():
-            for name in each["sealed"]:
+        for committable in committables.values():
+            for name in committable["sealed"]:
                 self._acks.acknowledge(name)
 
     def sweep(self, committed: int) -> None:

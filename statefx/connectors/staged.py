@@ -63,7 +63,7 @@ class StagedRows:
         return StagedRows(self._storage, self._rows_schema, self._files, (name, txid))
 
     def __len__(self) -> int:
-        return sum(int(each["rows"]) for each in self._files.values())
+        return sum(int(committable["rows"]) for committable in self._files.values())
 
     @property
     def names(self) -> list[str]:
@@ -307,7 +307,7 @@ class StagedCommitter(SinkCommitter):
     def sweep(self, committed: int) -> None:
         """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
         storage, prefix = self._context.storage, f"{FOLDER}/{self._context.component}/"
-        due = [each.name for each in storage.list(prefix) if txid_of_staged(each.name) <= committed]
+        due = [stored.name for stored in storage.list(prefix) if txid_of_staged(stored.name) <= committed]
         storage.delete(due)
         storage.discard_unfinished(prefix)
 

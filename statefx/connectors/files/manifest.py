@@ -132,8 +132,8 @@ def written_files(storage: FolderStorage, committables: Mapping[int, Committable
     StagedRowsLostError if one is missing, or has another length than it was given. Its bytes are not read: the driver
     would read again what all tasks have written.
     """
-    found = [each for task in sorted(committables) for each in _files(storage, committables[task])]
-    for file, size_bytes in zip(found, storage.sizes([each.name for each in found]), strict=True):
+    found = [file for task in sorted(committables) for file in _files(storage, committables[task])]
+    for file, size_bytes in zip(found, storage.sizes([file.name for file in found]), strict=True):
         if size_bytes != file.size_bytes:
             path = storage.path(file.name)
             seen = "is missing" if size_bytes is None else f"has {size_bytes} bytes, not {file.size_bytes}"
@@ -160,8 +160,8 @@ def _files(storage: FolderStorage, committable: Committable) -> Iterator[Written
                 file=name,
             )
         committable = json.loads(data)
-    for each in committable["files"]:
-        yield WrittenFile(**each)
+    for file in committable["files"]:
+        yield WrittenFile(**file)
 
 
 def txid_of_file(name: str) -> int | None:
@@ -335,7 +335,7 @@ class Manifest:
         return state.marker
 
     def _newest_fence(self) -> int:
-        return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
+        return max((int(stored.name.rpartition("/")[2]) for stored in self.storage.list(f"{_OWN}/owners/")), default=0)
 
     def _fence(self, at: int) -> Fence:
         with self._found(_owner(at)) as data:
@@ -416,7 +416,7 @@ class Manifest:
             raise self._taken_meanwhile()
         files = list(self._until(state.newest))
         foreign = state.fence.foreign
-        kept = files[:foreign] + [each for each in files[foreign:] if (txid_of_file(each.name) or 0) <= after]
+        kept = files[:foreign] + [file for file in files[foreign:] if (txid_of_file(file.name) or 0) <= after]
         if len(kept) == len(files):
             return
         marker, at = self._checked(state), state.fences + 1
@@ -495,7 +495,7 @@ class Manifest:
         # Spark's streams read in the order of these times, and ignore a file that is a week older than the newest that
         # they have seen. So times must not run back when a machine's clock does.
         latest = self._latest_until(number - 1)
-        added = [replace(each, modified_ms=max(each.modified_ms, latest)) for each in added]
+        added = [replace(file, modified_ms=max(file.modified_ms, latest)) for file in added]
         try:
             self._write(number, added)
         except AlreadyExistsError as error:
@@ -506,11 +506,11 @@ class Manifest:
                 "has; somebody else writes to this folder",
                 path=self.storage.root,
             ) from error
-        self._latest = number, max([latest, *(each.modified_ms for each in added)])
+        self._latest = number, max([latest, *(file.modified_ms for file in added)])
 
     def _latest_until(self, number: int) -> int:
         if self._latest is None or self._latest[0] != number:
-            self._latest = number, max((each.modified_ms for each in self._until(number)), default=0)
+            self._latest = number, max((file.modified_ms for file in self._until(number)), default=0)
         return self._latest[1]
 
     def _write(self, number: int, files: Iterable[WrittenFile]) -> None:
@@ -520,7 +520,7 @@ class Manifest:
         for name in self._names_until(number - 1) if compact and number else ():
             with self._found(name) as data:
                 lines += _lines(data)
-        lines += [self._line(each) for each in files]
+        lines += [self._line(file) for file in files]
         self.storage.create(_name(number, compact=compact), "\n".join(lines).encode())
 
     def _line(self, file: WrittenFile) -> str:

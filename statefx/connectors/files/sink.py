@@ -304,7 +304,7 @@ def committedFiles(path: str | os.PathLike[str]) -> list[str]:
     manifest = Manifest(os.path.realpath(path_of(os.fspath(path))))
     if manifest.newest() is None:
         raise SinkError(f"{path} holds no committed files: there is no manifest of a FileSink, or of Spark", path=path)
-    return [manifest.storage.path(each.name) for each in manifest.files()]
+    return [manifest.storage.path(file.name) for file in manifest.files()]
 
 
 def _without(schema: pa.Schema, fields: Sequence[str]) -> pa.Schema:
@@ -440,8 +440,8 @@ class _Writer(SinkWriter):
         if not self._ready:
             return None
         self._ready.sort(key=attrgetter("name"))
-        told: Committable = {"rows": self._rows, "bytes": sum(each.size_bytes for each in self._ready)}
-        named = {"files": [asdict(each) for each in self._ready], **told}
+        told: Committable = {"rows": self._rows, "bytes": sum(file.size_bytes for file in self._ready)}
+        named = {"files": [asdict(file) for file in self._ready], **told}
         text = json.dumps(named).encode()
         if len(text) < COMMITTABLE_BYTES_MAX:
             return named
@@ -455,7 +455,7 @@ class _Writer(SinkWriter):
             with suppress(Exception):  # a writer that is not closed complains when it is collected
                 rows.close()
             held.drop()
-        self._storage.delete([each.name for each in self._ready] + ([self._list] if self._list else []))
+        self._storage.delete([file.name for file in self._ready] + ([self._list] if self._list else []))
 
 
 class _Committer(SinkCommitter):
@@ -494,11 +494,11 @@ class _Committer(SinkCommitter):
         later, so they are not among them; its transactions may have smaller numbers than `committed`.
         """
         manifest = self._manifest
-        found = [each.name for each in manifest.storage.list() if txid_of_file(each.name) is not None]
+        found = [stored.name for stored in manifest.storage.list() if txid_of_file(stored.name) is not None]
         newest = manifest.marker()
         if newest is None or newest.txid == UNFENCED or newest != Marker.of(self._owner, newest.txid):
             return
-        named = {each.name for each in manifest.files()}
+        named = {file.name for file in manifest.files()}
         manifest.storage.delete(name for name in found if name not in named and (txid_of_file(name) or 0) <= committed)
         manifest.storage.discard_unfinished("")
         manifest.forget_old()

@@ -74,14 +74,14 @@ def stats(folder: str, names: Iterator[os.DirEntry[str]]) -> dict[str, os.stat_r
     A file that has several names, hard or symbolic links, comes once: under the first name that is no symbolic link.
     """
     found, numbers = {}, set()
-    for each in sorted(names, key=lambda entry: (entry.is_symlink(), entry.name)):
+    for entry in sorted(names, key=lambda entry: (entry.is_symlink(), entry.name)):
         try:
-            said = each.stat()
+            said = entry.stat()
         except FileNotFoundError:  # it was renamed or deleted meanwhile
             continue
         if (said.st_dev, said.st_ino) not in numbers:
             numbers.add((said.st_dev, said.st_ino))
-            found[each.name] = said
+            found[entry.name] = said
     return dict(sorted(found.items()))
 
 
@@ -95,7 +95,7 @@ def present_path(folder: str, metadata: Any) -> str:
         except FileNotFoundError:
             pass
         with os.scandir(folder) as found:
-            path = next((each.path for each in found if each.inode() == metadata["stamp"]), path)
+            path = next((entry.path for entry in found if entry.inode() == metadata["stamp"]), path)
     return path
 
 
@@ -525,7 +525,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if self.growing:
             return self._follow_logs()
         self._listed = False
-        for name, hashed in self._files.look({each.name for each in self._entries()}).items():
+        for name, hashed in self._files.look({entry.name for entry in self._entries()}).items():
             self._take_back(name, hashed)
         return len(self._files)
 
@@ -569,15 +569,15 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return len(self._names_of_logs)
 
     def _names(self) -> list[str]:
-        return sorted(each.name for each in self._entries())
+        return sorted(entry.name for entry in self._entries())
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
         passed_over = COMPRESSED if self.growing else ()
         try:
             with os.scandir(self.path) as found:
-                for each in found:
-                    if not each.name.startswith(_HIDDEN) and not each.name.endswith(passed_over) and each.is_file():
-                        yield each
+                for entry in found:
+                    if not entry.name.startswith(_HIDDEN) and not entry.name.endswith(passed_over) and entry.is_file():
+                        yield entry
         except OSError as error:
             raise FailedException(f"{self.path} can't be listed: {error}") from error
 

@@ -149,7 +149,7 @@ def describe_topics(admin: Any, names: Sequence[str]) -> dict[str, Any]:
         return found
 
     found = ask(CONTROLLER_SECS)
-    if any(has_code(each, "_TIMED_OUT") for each in found.values()):
+    if any(has_code(description, "_TIMED_OUT") for description in found.values()):
         with suppress(kafka().KafkaException):
             admin.list_topics(timeout=CONTROLLER_SECS)
             found = ask(REQUEST_SECS)
@@ -222,16 +222,16 @@ def servers_of(who: str, given: Any, config: Mapping[str, Any]) -> str:
     """
     if not isinstance(given, str) or not given.strip(", "):
         raise ConfigError(f"{who}'s servers are a text such as 'host:9092', or 'host:9092,other:9092', not {given!r}")
-    servers = sorted(each.strip() for each in given.split(",") if each.strip())
+    servers = sorted(server.strip() for server in given.split(",") if server.strip())
     speaks = str(config.get("security.protocol", "plaintext")).lower()
-    for each in servers:
-        found = _SERVER.fullmatch(each)
+    for server in servers:
+        found = _SERVER.fullmatch(server)
         if found is None or not 0 < int(found["port"] or 9092) < 1 << 16:
-            raise ConfigError(f"{who}'s servers have {each!r}, which is no address such as 'host:9092'")
+            raise ConfigError(f"{who}'s servers have {server!r}, which is no address such as 'host:9092'")
         if found["protocol"] and found["protocol"].lower() != speaks:
             raise ConfigError(
-                f"{who}'s servers have {each!r}: leave {found['protocol'] + '://'!r} out; security.protocol in config "
-                f"says what is spoken there, and it is {speaks!r}"
+                f"{who}'s servers have {server!r}: leave {found['protocol'] + '://'!r} out; security.protocol in "
+                f"config says what is spoken there, and it is {speaks!r}"
             )
     return ",".join(servers)
 
@@ -370,11 +370,11 @@ def _sentence(servers: str, said: Mapping[str, str], secs: float) -> str:
 def _unreachable(brokers: Iterable[Any]) -> str | None:
     """Return why brokers can't be reached at the addresses that they give for themselves; None if one can."""
     failures = []
-    for each in islice(brokers, _ASKED_MAX):
+    for broker in islice(brokers, _ASKED_MAX):
         try:
-            socket.create_connection((each.host.strip("[]"), each.port), FAILURE_SECS).close()
+            socket.create_connection((broker.host.strip("[]"), broker.port), FAILURE_SECS).close()
         except OSError as error:
-            failures.append(f"broker {each.id} says that it is {each.host}:{each.port}, and there: {error}")
+            failures.append(f"broker {broker.id} says that it is {broker.host}:{broker.port}, and there: {error}")
         else:
             return None
     if not failures:

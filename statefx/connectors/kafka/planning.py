@@ -123,10 +123,8 @@ class Group:
     def on_commit(self, error: Any, told: Sequence[Any]) -> None:
         """Note what the group has taken, and log why it has not; librdkafka's callback of this name."""
         if error is None:
-            self._known |= {
-                TopicPartition(each.topic, each.partition): each.offset for each in told if each.error is None
-            }
-            error = next((each.error for each in told if each.error is not None), None)
+            self._known |= {TopicPartition(tp.topic, tp.partition): tp.offset for tp in told if tp.error is None}
+            error = next((tp.error for tp in told if tp.error is not None), None)
         if error is None:
             self._refusal = ""
             return
@@ -331,12 +329,12 @@ class Cluster:
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return how far partitions can be read: with ``read_committed``, their last stable offsets."""
         told = self._ask_available(dict.fromkeys(partitions, END))
-        self.epochs = {tp: each.leader_epoch for tp, each in told.items() if each.leader_epoch is not None}
-        return {tp: each.offset for tp, each in told.items()}
+        self.epochs = {tp: answer.leader_epoch for tp, answer in told.items() if answer.leader_epoch is not None}
+        return {tp: answer.offset for tp, answer in told.items()}
 
     def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         told = self._ask_available(dict.fromkeys(partitions, BEGINNING))
-        return {tp: each.offset for tp, each in told.items()}
+        return {tp: answer.offset for tp, answer in told.items()}
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets of times, `END` or `BEGINNING`, of all these partitions; one request for each broker.
@@ -344,7 +342,7 @@ class Cluster:
         The client for administrators has a call of its own for this, and it is not to be trusted: while a broker did
         not answer, it told offsets all the same, and it ended the process by a failed assertion.
         """
-        return {tp: each.offset for tp, each in self._ask(times).items()}
+        return {tp: answer.offset for tp, answer in self._ask(times).items()}
 
     def _ask(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         try:
@@ -430,10 +428,10 @@ def _ask_offsets(
         return {}
     asked = [kafka().TopicPartition(*tp, at) for tp, at in times.items()]
     told: list[Any] = consumer.offsets_for_times(asked, timeout=REQUEST_SECS if secs is None else secs)
-    wrong = next((each.error for each in told if each.error is not None), None)
+    wrong = next((answer.error for answer in told if answer.error is not None), None)
     if wrong is not None:
         raise kafka().KafkaException(wrong)
-    return {TopicPartition(each.topic, each.partition): each for each in told}
+    return {TopicPartition(answer.topic, answer.partition): answer for answer in told}
 
 
 def first_offsets(cluster: Cluster, start: Start, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -167,8 +167,8 @@ class Reader:
             messages = [first, *self._consumer.consume(TAKEN, 0)]
         events: list[Message] = []
         if any(map(kafka().Message.error, messages)):
-            events = [each for each in messages if each.error() is not None]
-            messages = [each for each in messages if each.error() is None]
+            events = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
         if messages:
             self._check(tp, messages)
             self._ahead += messages
@@ -180,7 +180,7 @@ class Reader:
     def _check(self, tp: TopicPartition, messages: list[Message]) -> None:
         """Refuse records that are not the next ones of this partition: they would be counted as if they were."""
         first, last = messages[0], messages[-1]
-        right = all((each.topic(), each.partition()) == tp for each in (first, last))
+        right = all((message.topic(), message.partition()) == tp for message in (first, last))
         if not right or not self._next <= first.offset() <= last.offset():  # type: ignore[operator]
             raise FailedException(
                 f"{tp}: the client gave records of {first.topic()}-{first.partition()}, or offsets that were read"

@@ -186,11 +186,11 @@ def _known(schema: Any) -> Any:
     """Return a schema without the logical types that there is no column for: what is under them is read."""
     if isinstance(schema, Mapping):
         return {
-            name: _known(each)
-            for name, each in schema.items()
-            if name != "logicalType" or each in _LOGICAL or each == "decimal"
+            name: _known(value)
+            for name, value in schema.items()
+            if name != "logicalType" or value in _LOGICAL or value == "decimal"
         }
-    return [_known(each) for each in schema] if isinstance(schema, list | tuple) else schema
+    return [_known(part) for part in schema] if isinstance(schema, list | tuple) else schema
 
 
 def _kind(schema: Any) -> Any:
@@ -204,7 +204,7 @@ def _logical(schema: Any) -> str | None:
 def _arrow(schema: Any, where: str) -> pa.DataType:
     """Return the Arrow type of an Avro type whose names are expanded."""
     if isinstance(schema, Sequence) and not isinstance(schema, str):
-        others = [each for each in schema if each != "null"]
+        others = [part for part in schema if part != "null"]
         if len(others) != 1:
             raise _columnless(where, f"a union of {len(others)} types: {schema}")
         return _arrow(others[0], where)
@@ -225,7 +225,8 @@ def _arrow(schema: Any, where: str) -> pa.DataType:
     if kind == "map":
         return pa.map_(pa.string(), _arrow(schema["values"], where))
     if isinstance(schema, Mapping) and kind in ("record", "error"):
-        return pa.struct([(each["name"], _arrow(each["type"], f"{where}.{each['name']}")) for each in schema["fields"]])
+        fields = ((field["name"], field["type"]) for field in schema["fields"])
+        return pa.struct([(name, _arrow(type_, f"{where}.{name}")) for name, type_ in fields])
     raise _columnless(where, "nothing but null" if kind == "null" else f"the record {kind!r}, which contains itself")
 
 
@@ -319,7 +320,7 @@ class Records:
         if "timestamp" in self._wanted:
             self.times += [at if known else None for known, at in map(kind.timestamp, messages)]
         if "headers" in self._wanted:
-            self.headers += [each or () for each in map(kind.headers, messages)]
+            self.headers += [headers or () for headers in map(kind.headers, messages)]
 
     def only(self, numbers: Sequence[int]) -> Records:
         found = Records(self._wanted)
@@ -440,7 +441,7 @@ class Rows:
 
 
 def _headers(said: Sequence[Any]) -> pa.Array:
-    names = pa.array([name for each in said for name, _ in each], pa.string())
-    values = pa.array([value for each in said for _, value in each], pa.binary())
+    names = pa.array([name for headers in said for name, _ in headers], pa.string())
+    values = pa.array([value for headers in said for _, value in headers], pa.binary())
     pairs = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     return pa.ListArray.from_arrays(pa.array([0, *accumulate(map(len, said))], pa.int32()), pairs)

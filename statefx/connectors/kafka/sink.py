@@ -60,7 +60,7 @@ class MessageWriter(Stager):
     """Makes messages of rows, and stages them."""
 
     def __init__(self, columns: Columns, publisher: Publisher, context: WriterContext) -> None:
-        staged = [each for each in _STAGED.items() if each[0] == "value" or getattr(columns, each[0])]
+        staged = [column for column in _STAGED.items() if column[0] == "value" or getattr(columns, column[0])]
         super().__init__(dataclasses.replace(context, schema=pa.schema(staged)))
         self._columns, self._publisher = columns, publisher
         of_value = columns.of_value(context.schema)
@@ -311,7 +311,7 @@ class KafkaSink(StagedSink):
                 f"KafkaSink's transactionTimeoutSecs is a number from 1 to {_TIMEOUT_SECS_MAX}, not {secs!r}"
             )
         keys = (key,) if isinstance(key, str) else key
-        if not isinstance(keys, Sequence) or not all(isinstance(each, str) for each in keys):
+        if not isinstance(keys, Sequence) or not all(isinstance(name, str) for name in keys):
             raise ConfigError(f"KafkaSink's key is a field, or several as in ('country', 'id'), not {key!r}")
         fields = {"value": value, "headers": headers, "timestamp": timestamp, "partition": partition}
         for what, name in fields.items():
@@ -341,7 +341,7 @@ class KafkaSink(StagedSink):
         both topics have one name, as the ids that sinks have by default do.
         """
         if isinstance(other, KafkaSink) and other.publisher.topic != self.publisher.topic:
-            mine, its = (each.publisher.transactional_id for each in (self, other))
+            mine, its = (sink.publisher.transactional_id for sink in (self, other))
             if mine == its:
                 return f"both have the transactionalId {mine!r}: give each one of its own"
         return super().conflict(other)
@@ -354,7 +354,7 @@ class KafkaSink(StagedSink):
             "partition": (pa.types.is_integer, "a whole number"),
         }
         named = {what: getattr(self.columns, what) for what in checks}
-        for what, name in [*(("key", each) for each in self.columns.key), *named.items()]:
+        for what, name in [*(("key", name) for name in self.columns.key), *named.items()]:
             if name is None:
                 continue
             if schema.get_field_index(name) < 0:

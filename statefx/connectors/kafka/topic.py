@@ -242,7 +242,7 @@ class Questions:
         asked = kafka().TopicCollection([topic])
         try:
             future = self._admin.describe_topics(asked, include_authorized_operations=True, request_timeout=CALL_SECS)
-            return {each.name for each in answer(future[topic], CALL_SECS).authorized_operations or ()}
+            return {operation.name for operation in answer(future[topic], CALL_SECS).authorized_operations or ()}
         except kafka().KafkaException as error:
             logger.debug("%s: can't see what is allowed: %s", self._publisher.target, error)
             return set()
@@ -258,7 +258,8 @@ class Questions:
         resource = kafka().admin.ConfigResource(kind, name)
         try:
             future = self._admin.describe_configs([resource], request_timeout=CALL_SECS)[resource]
-            return {each.name: each.value for each in answer(future, CALL_SECS).values() if each.value is not None}
+            entries = answer(future, CALL_SECS).values()
+            return {entry.name: entry.value for entry in entries if entry.value is not None}
         except kafka().KafkaException as error:
             logger.debug("%s: can't read the settings of %s: %s", self._publisher.target, name, error)
             return {}
@@ -424,8 +425,8 @@ class KafkaTopic(Target):
     def close(self) -> None:
         self._drop_producer()
         consumers, self._consumers = self._consumers, {}
-        for each in consumers.values():
-            close_consumer(each)
+        for consumer in consumers.values():
+            close_consumer(consumer)
 
     def _is_warm(self) -> bool:
         """Return whether there is a producer of which no request can be under way any more (rule 10.11)."""

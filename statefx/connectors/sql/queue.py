@@ -205,7 +205,9 @@ class SqlQueueSpout(QueueSpout):
         others = {name: column for name, column in columns.items() if name not in _NOTES}
         schema = fields_of(others, f"{location}: {jobs.name}", lite=lite) if given is None else given
         self._as_text = read_as_text(schema, columns, lite=lite)
-        self._texts = frozenset(name for name, each in columns.items() if isinstance(each["type"], alchemy().String))
+        self._texts = frozenset(
+            name for name, column in columns.items() if isinstance(column["type"], alchemy().String)
+        )
         return schema
 
     def reads(self, target: str) -> bool:
@@ -327,9 +329,9 @@ class _PendingAcks(PendingAcks):
         assert sealed is not None
         with jobs.transaction() as connection:
             before = [
-                each
-                for each in jobs.owners(connection, sealed_by(owner))
-                if (found := Sealed.read(each)) is not None and found.precedes(sealed)
+                held
+                for held in jobs.owners(connection, sealed_by(owner))
+                if (found := Sealed.read(held)) is not None and found.precedes(sealed)
             ]
             mine = table.c[OWNER].in_([owner, name, *before])
             count = 0

@@ -142,7 +142,7 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
     fields = fields_of(columns, f"{database}: {name}", lite=lite) if given is None else given
     if given is not None and not lite:
         _check_zones(given, columns, f"{database}: {name}")
-    text_columns = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
+    text_columns = frozenset(name for name, column in columns.items() if isinstance(column["type"], sqlalchemy.String))
     ties = not unique and not _in_turn(columns[order])
     as_text = read_as_text(fields, columns, lite=lite)
     return SourceTable(name, fields, order, numeric, unique, ties, view, text_columns, as_text)
@@ -349,10 +349,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self.tables = found
         self.schema = found[0].fields
         refuse_keys(self.schema, _NAME)
-        for each in found:
-            if each.fields != self.schema:
+        for source in found:
+            if source.fields != self.schema:
                 raise TopologyError(
-                    f"{parsed.location}: {each.name} has the fields {to_ddl(each.fields)}, and {found[0].name} has "
+                    f"{parsed.location}: {source.name} has the fields {to_ddl(source.fields)}, and {found[0].name} has "
                     f"{to_ddl(self.schema)}: name those that all tables have, schema='...', or make a spout for each"
                 )
         if partitions > 1 and partitionBy is None and not found[0].numeric:
@@ -368,7 +368,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             return
         why = ""
         if connection.dialect.name == "postgresql":
-            views = [each.name for each in tables if each.view]
+            views = [table.name for table in tables if table.view]
             standby = connection.exec_driver_sql("select pg_is_in_recovery()").scalar()
             why = f"{views[0]} is a view" if views else "the server is a standby" if standby else ""
         elif connection.dialect.name != "sqlite":
@@ -378,13 +378,13 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                 f"{_NAME}: {why}, so that rows which are committed late can't be waited for: settleSecs=..., more "
                 "than any transaction takes from its insert to its commit"
             )
-        for each in tables:
-            if each.ties:
+        for table in tables:
+            if table.ties:
                 raise ConfigError(
-                    f"{_NAME}: several rows of {each.name} can have one {each.order}, so that a row may come with the "
-                    "value that was read last, and would never be read: order by a unique column, such as an id, make "
-                    "this one unique, or give settleSecs=..., more than the time in which rows get one value and are "
-                    "committed"
+                    f"{_NAME}: several rows of {table.name} can have one {table.order}, so that a row may come with "
+                    "the value that was read last, and would never be read: order by a unique column, such as an id, "
+                    "make this one unique, or give settleSecs=..., more than the time in which rows get one value and "
+                    "are committed"
                 )
 
     def reads(self, target: str) -> bool:
@@ -393,7 +393,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     # ---- on the driver
 
     def open(self, context: Context) -> None:
-        self._settling = [Settling(holders_of(each), self.settle_secs or 0.0) for each in self.tables]
+        self._settling = [Settling(holders_of(table), self.settle_secs or 0.0) for table in self.tables]
         self._bounds: list[Any] = [None] * len(self.tables)
         self._read: dict[int, Any] = {}
 
@@ -408,7 +408,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         """Refuse other tables, parts or columns than before: numbers of partitions and values stand for them."""
         for number, said in sorted(metadata.items()):
             index = number // self.parts
-            names = [each.name for each in self.tables]
+            names = [table.name for table in self.tables]
             if index < len(names) and said["order"] != self.tables[index].order:
                 raise InputError(
                     f"{_NAME}: {names[index]} was read in the order of {said['order']!r}, up to {said['to']}, which "
@@ -433,7 +433,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             for number, (table, settling) in enumerate(zip(self.tables, self._settling, strict=True)):
                 self._bounds[number] = settling.advance(connection, table, time.monotonic())
             connection.rollback()
-        waiting = [each for each in self._settling if each.blocked]
+        waiting = [settling for settling in self._settling if settling.blocked]
         if waiting and not any(bound is not None for bound in self._bounds):
             # Else a query that ends when there is nothing to read would end before it has read what is there.
             raise FailedException(f"{self.database}: {waiting[0].reason()}")
