@@ -49,6 +49,16 @@ def seconds_of(text: object, *, zero: bool = False) -> float | None:
     return secs if found and (zero or secs) else None
 
 
+def is_count(value: object, least: int = 1) -> bool:
+    """Tell whether a value is a whole number from `least`; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: object, least: float = 0.0) -> bool:
+    """Tell whether a value is a number from `least`; neither a bool nor NaN is one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= least
+
+
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")

@@ -39,7 +39,7 @@ from statefx.operators import (
 )
 from statefx.spark.query import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
-from statefx.testing.streams import rows
+from statefx.testing.feeding import rows
 from statefx.topology import BoltDeclarer, TopologyBuilder
 from statefx.values import OpaqueMap, TransactionalMap
 

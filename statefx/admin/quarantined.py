@@ -12,7 +12,7 @@ from statefx.admin.reading import component_of, kept_provider, open_task
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import CheckpointError
-from statefx.operators.ddl import parse_type
+from statefx.operators.schema import parse_type
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.runtime.quarantine import GroupKeys, held

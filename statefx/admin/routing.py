@@ -21,7 +21,7 @@ from statefx.admin.columns import quick_keys
 from statefx.admin.layouts import OwnEntries, Pieces, Source, own_entries
 from statefx.admin.reading import codec_of
 from statefx.errors import CheckpointError, SchemaError
-from statefx.operators.ddl import parse_type
+from statefx.operators.schema import parse_type
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.runtime.quarantine import GroupKeys

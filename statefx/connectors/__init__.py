@@ -7,15 +7,14 @@
     fields                the fields that a user gives a spout: types that Spark has
     foreach               a function as a sink
     queue                 base of a spout for a queue, which waits to hear of each message
-    console, memory       rows on the console, in a list, from a list: for a first look and for tests
+    simple                rows on the console, in a list, from a list: for a first look and for tests
 
 RedisSink is in ``statefx_redis``: it shares its client with the state provider, and statefx imports no provider.
 """
 
-from statefx.connectors.console import CollectSink, ConsoleSink
 from statefx.connectors.foreach import ForeachTransactionSink
-from statefx.connectors.memory import MemoryTransactionalSpout
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout
+from statefx.connectors.simple import CollectSink, ConsoleSink, MemoryTransactionalSpout
 from statefx.connectors.staged import StagedRows, StagedSink, Target
 from statefx.operators.sinks import (
     CheckpointPosition,

@@ -86,11 +86,9 @@ class ForeachTransactionSink(Sink):
         return {"fn": None}
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what stages the rows of one task."""
         return Stager(context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what calls the function."""
         assert self.fn is not None, "only the driver's own object has the function"
         fn = self.fn
         return StagedCommitter(self.target, context, lambda: _Calls(fn, context))
@@ -141,7 +139,7 @@ class _Calls(Target):
     def _newest(self) -> tuple[list[int], Marker | None]:
         """Return the numbers that there are, and the marker of the highest."""
         storage, owner = self._context.storage, self._context.owner
-        names = (each.name.removeprefix(self._prefix).removesuffix(".json") for each in storage.list(self._prefix))
+        names = (stored.name.removeprefix(self._prefix).removesuffix(".json") for stored in storage.list(self._prefix))
         numbers = [int(name) for name in names if name.isdecimal()]
         if not numbers:
             return [], None

@@ -27,6 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from statefx.config import is_count, is_number
 from statefx.errors import ConfigError, TopologyError, UnreachableError
 from statefx.operators import Sink, Spout, SpoutCollector, TransactionAttempt, parse_schema, to_ddl
 from statefx.operators.acker import ACKNOWLEDGES
@@ -58,7 +59,7 @@ AWAY_SECS, AWAY_SECS_MAX = 0.5, 10.0
 
 
 class Message(NamedTuple):
-    """What a queue has handed out.
+    """A message that the queue has handed out.
 
     Attributes
     ----------
@@ -113,9 +114,9 @@ class QueueSpout(Spout):
 
     def __init__(self, fields: Any, *, maxTries: int = 5, retryDelay: float = 1.0, exactlyOnce: bool = False) -> None:
         name = type(self).__name__
-        if isinstance(maxTries, bool) or not isinstance(maxTries, int) or maxTries < 1:
+        if not is_count(maxTries):
             raise TopologyError(f"{name}: maxTries is a whole number from 1, not {maxTries!r}")
-        if isinstance(retryDelay, bool) or not isinstance(retryDelay, int | float) or not retryDelay >= 0:
+        if not is_number(retryDelay):
             raise TopologyError(f"{name}: retryDelay is a number of seconds from 0, not {retryDelay!r}")
         self.schema = parse_schema(fields)
         ddl = to_ddl(self.schema)
@@ -154,7 +155,7 @@ class QueueSpout(Spout):
         raise NotImplementedError
 
     def succeeds(self, owner: str) -> bool:
-        """Tell whether what an owner has, or a name, is this object's now: that of an earlier object of its task.
+        """Return whether what an owner has, or a name, is this object's now: that of an earlier object of its task.
 
         Not that of a later one (rule 12.6): this task may have been stopped before it opened, and been taken for lost.
         """
@@ -180,7 +181,6 @@ class QueueSpout(Spout):
     # ---- as a spout
 
     def acknowledging(self) -> Sink | None:
-        """Return the sink that acknowledges in the transaction."""
         if not self._exactly_once:
             return None
         acks: object = self.pendingAcks()
@@ -198,13 +198,13 @@ class QueueSpout(Spout):
         self.owner = f"{self.place}{self._epoch}/{secrets.token_hex(4)}"
         self._context = context
         self._out: dict[Any, Message] = {}
-        """What was emitted, or waits to be tried again."""
+        """Messages that were emitted, or wait for a retry."""
         self._until: dict[Any, float] = {}
         """Until when those of a client are renewed, by the monotonic clock."""
         self._reasons: dict[Any, str] = {}
         """Why those have failed last that were tried as often as they may be."""
         self._due: list[tuple[float, int, Any]] = []
-        """What is to be tried again, and when; the number keeps ids from being compared."""
+        """Retries by their time; the number keeps ids from being compared."""
         self._number = 0
         self._done: list[Any] = []
         self._away_secs = self._away_until = self._poll_at = 0.0
@@ -249,7 +249,6 @@ class QueueSpout(Spout):
             self._done.append(id)
 
     def fail(self, id: Any) -> None:
-        """Try the message again later."""
         message = self._out.get(id)
         if message is None:  # of another object of this task: the queue hands it out again
             return
@@ -262,7 +261,6 @@ class QueueSpout(Spout):
         heapq.heappush(self._due, (time.monotonic() + secs, self._number, id))
 
     def close(self) -> None:
-        """Tell the queue what is done."""
         self._ended.set()
         try:
             self._tell()
@@ -306,7 +304,7 @@ class QueueSpout(Spout):
 
 def check_idle_secs(spout: str, value: Any) -> None:
     """Refuse what is no time after which messages of a task that is gone are taken over; ConfigError names `spout`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
+    if not is_number(value, 1):
         raise ConfigError(f"{spout}: idleSecs is a number of seconds from 1, got {value!r}")
 
 
@@ -321,7 +319,7 @@ def _renewing(found: weakref.ref[QueueSpout], ended: threading.Event, secs: floa
 
 
 class PendingAcks(ABC):
-    """What a queue does for messages that are acknowledged in the transaction. Called in tasks and on the driver.
+    """The part of a queue that acknowledges messages in the transaction. Called in tasks and on the driver.
 
     An **owner** is a text that names one object of a spout; a **name** begins with that of its owner, and names one
     attempt of one transaction.
@@ -332,7 +330,7 @@ class PendingAcks(ABC):
     @property
     @abstractmethod
     def target(self) -> str:
-        """Which queue it is, without secrets."""
+        """The queue's name, without secrets."""
 
     def check(self) -> None:
         """Refuse a queue that can't keep what it has acknowledged; before anything is taken. Raises SinkError."""
@@ -376,19 +374,15 @@ class _Acknowledging(Sink):
 
     @property
     def target(self) -> str:
-        """The queue."""
         return self._acks.target
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what seals."""
         return _Sealing(self._acks, context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what acknowledges."""
         return _Finishing(self._acks, context)
 
     def release(self) -> None:
-        """Close the connection that seals."""
         self._acks.close()
 
 
@@ -399,7 +393,7 @@ class _Sealing(SinkWriter):
         self._acks, self._context = acks, context
         self._ids: dict[str, list[str]] = {}
         self._sealed: dict[str, int] = {}
-        """How many messages, by name."""
+        """The number of messages, by name."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         for owner, id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -437,7 +431,6 @@ class _Finishing(SinkCommitter):
                 yield name, found.txid
 
     def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
-        """See whether the queue can be reached, and keeps what it has acknowledged."""
         self._acks.check()
         list(self._names())
 
@@ -448,8 +441,8 @@ class _Finishing(SinkCommitter):
                 self._acks.release(name)
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
-        for each in committables.values():
-            for name in each["sealed"]:
+        for committable in committables.values():
+            for name in committable["sealed"]:
                 self._acks.acknowledge(name)
 
     def sweep(self, committed: int) -> None:

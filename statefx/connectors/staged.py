@@ -48,13 +48,6 @@ class StagedRows:
     """The rows of one transaction, in the order of the tasks; may be read several times, also in part.
 
     Every file is verified before the first of its rows is handed out: what is published is what was prepared.
-
-    Parameters
-    ----------
-    storage : Storage
-    schema : pyarrow.Schema
-    files : Mapping[int, Committable]
-        By task.
     """
 
     def __init__(
@@ -70,7 +63,7 @@ class StagedRows:
         return StagedRows(self._storage, self._rows_schema, self._files, (name, txid))
 
     def __len__(self) -> int:
-        return sum(int(each["rows"]) for each in self._files.values())
+        return sum(int(committable["rows"]) for committable in self._files.values())
 
     @property
     def names(self) -> list[str]:
@@ -78,13 +71,7 @@ class StagedRows:
         return [str(self._files[task]["file"]) for task in sorted(self._files)]
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows.
-
-        Raises
-        ------
-        StagedRowsLostError
-            A file is missing or damaged.
-        """
+        """Yield the rows; StagedRowsLostError if a file is missing or damaged."""
         for task in sorted(self._files):
             yield from self._batches(self._files[task])
 
@@ -130,11 +117,9 @@ class StagedSink(Sink):
     """
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what stages the rows of one task."""
         return Stager(context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what publishes them."""
         return StagedCommitter(self.target, context, lambda: self.connect(context.schema))
 
     @abstractmethod
@@ -195,7 +180,6 @@ class UnfinishedFile:
         self._writer.__exit__(None, None, None)
 
     def drop(self) -> None:
-        """Leave nothing of it."""
         with suppress(_Dropped):
             self._writer.__exit__(_Dropped, _Dropped(), None)
 
@@ -323,7 +307,7 @@ class StagedCommitter(SinkCommitter):
     def sweep(self, committed: int) -> None:
         """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
         storage, prefix = self._context.storage, f"{FOLDER}/{self._context.component}/"
-        due = [each.name for each in storage.list(prefix) if txid_of_staged(each.name) <= committed]
+        due = [stored.name for stored in storage.list(prefix) if txid_of_staged(stored.name) <= committed]
         storage.delete(due)
         storage.discard_unfinished(prefix)
 

@@ -1,8 +1,7 @@
 """What users subclass: bolts, spouts and sinks, their hooks, and what they are handed."""
 
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
-from statefx.operators.collector import DEFAULT_STREAM, Collector, SpoutCollector
-from statefx.operators.context import Context
+from statefx.operators.context import DEFAULT_STREAM, Collector, Context, SpoutCollector
 from statefx.operators.dead_letters import ReplayDeadLetters
 from statefx.operators.hooks import overrides
 from statefx.operators.interval_join import IntervalJoin
@@ -15,9 +14,8 @@ from statefx.operators.spouts import (
     ReplayingSpout,
     TransactionalSpout,
 )
-from statefx.operators.ticks import isTick
 from statefx.operators.tracked_spouts import Spout
-from statefx.operators.tuples import tuple_class
+from statefx.operators.tuples import isTick, tuple_class
 from statefx.operators.windows import Count, Duration, StatefulWindowedBolt, Window, WindowedBolt
 from statefx.protocol.identity import TransactionAttempt
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.operators.bolts import BatchBolt, Stateful
-from statefx.operators.collector import Collector
+from statefx.operators.context import Collector
 from statefx.operators.schema import parse_schema
 from statefx.operators.tree_blocks import Blocks, Rows, Value, began_ms_of, key_of, place_of, root_at
 from statefx.protocol.trees import TIMED_OUT, TreeReport, root_of

@@ -1,14 +1,190 @@
-"""What a bolt is told about where and when it runs."""
+"""What bolts and spouts are handed: their context, and what takes their results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.timers import EPOCH, time_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import DataclassInstance
+
+    Row = Iterable[Any] | DataclassInstance
+
+# ---- where and when
+
+DEFAULT_STREAM = "default"
+
+
+class Collector(ABC):
+    """Takes what a bolt emits; given to ``execute``, ``executeBatch`` and ``finishBatch``.
+
+    Attributes
+    ----------
+    attempt : TransactionAttempt
+        Which try of which transaction it is for: what Storm's ``prepare`` gives a batch bolt. It does not change, as
+        ``context.txid`` and ``context.attempt`` do.
+
+    Contract
+    --------
+    - Rows from one task to one task of a consumer arrive in the order in which they were emitted.
+    - What is emitted counts only if the transaction commits.
+    - A collector is of no use after the transaction it was given in.
+    """
+
+    attempt: TransactionAttempt
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Row = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        anchors: Sequence[tuple[Any, ...]] = (),
+        **fields: Any,
+    ) -> None:
+        """Send one tuple to every bolt that reads `stream`.
+
+        By position, ``collector.emit((word, count))``, or by name, ``collector.emit(word=word, count=count)``.
+
+        Parameters
+        ----------
+        values : tuple, another iterable with an order, or a dataclass
+            One value per field of the stream, in the order of its schema.
+        stream : str
+            A stream that ``outputFields`` declares.
+        task : int, optional
+            The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
+        anchors : tuple, or Sequence of tuples
+            The input tuples this one comes from: if it fails, they fail. Only for a plain ``Bolt``, and before they are
+            acked, and for a ``BatchBolt`` in ``finishBatch``; without them a plain bolt's tuple is lost if it fails.
+            Other bolts anchor to the tuple that they are given.
+        **fields : Any
+            In place of `values`: every field of the stream by its name. A field that is named as one of the other
+            parameters can be emitted by position only.
+
+        Raises
+        ------
+        SchemaError
+            The stream is not declared, or the values do not fit its schema. At the latest when the
+            transaction's rows are sent, so not always in the call that emitted them.
+        BoltError
+            `anchors` were given by another bolt, or elsewhere, or are no tuples of its input.
+
+        Contract
+        --------
+        - What arrives is what was emitted, at any depth: a value that the declared type can't hold without a loss is
+          refused. Subclasses arrive as their plain type (numpy's integers and floats, an IntEnum), a naive datetime in
+          a timestamp as UTC, and a ``float`` field rounds to single precision.
+        - A stream that nobody reads may be emitted to; the rows go nowhere.
+        - Lists, dicts and other values of nested types are copied: changing one afterwards changes nothing.
+        """
+
+    @abstractmethod
+    def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
+        """Send the rows of an Arrow batch or table to every bolt that reads `stream`, as `emit` does one by one.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch or Table
+            Its columns are those of the stream's schema, by name and type.
+        stream : str
+            A stream that ``outputFields`` declares.
+
+        Raises
+        ------
+        SchemaError
+            The stream is not declared, the batch is neither of the two, or its schema is not the stream's.
+        """
+
+    @abstractmethod
+    def ack(self, tup: tuple[Any, ...]) -> None:
+        """Say that `tup` has been dealt with, as in Storm.
+
+        A plain ``Bolt`` behind a `Spout` says so of each of its tuples, in this transaction or, of tuples that it has
+        kept, in a later one; again has no effect. Other bolts ack by themselves, and what comes from elsewhere is not
+        tracked tuple by tuple: then it has no effect.
+        """
+
+    @abstractmethod
+    def fail(self, tup: tuple[Any, ...], reason: str = "") -> None:
+        """Say that `tup` could not be dealt with.
+
+        Behind a `Spout` the spout is told ``fail(id)`` for each tuple of its own that `tup` comes from, when the
+        transaction is committed; state that was changed stays changed, as in Storm. A tuple without an id,
+        or that was emitted without anchors, is lost, and the call that fails it is undone. Any other input comes again:
+        the transaction is rolled back and tried again. It may be called in ``finishBatch`` too, for the transaction's
+        tuples.
+
+        Parameters
+        ----------
+        tup : tuple
+        reason : str, optional
+            Shown in the log, and told to the spout (``context.failure``); its first 200 characters.
+        """
+
+    @abstractmethod
+    def resetTimeout(self, tup: tuple[Any, ...]) -> None:
+        """Give the trees of `tup` the time of ``topology.message.timeout.secs`` anew, as in Storm.
+
+        For tuples that a plain ``Bolt`` holds over transactions; what is not tracked has no timeout of its own.
+        """
+
+
+class SpoutCollector(ABC):
+    """Takes what a `Spout` emits; given to ``nextTuple``.
+
+    Contract
+    --------
+    - What is emitted waits in the task for the next transaction, and is emitted again, the same, in each attempt of it.
+    - It is of no use after the call that it was given to.
+    """
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Row = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        id: Any = None,
+        **fields: Any,
+    ) -> None:
+        """Emit one tuple, by position or by name.
+
+        Parameters
+        ----------
+        values, stream, task, **fields
+            As of `Collector.emit`; a field named ``id`` can be emitted by position only.
+        id : Any, optional
+            By which ``ack`` and ``fail`` name the tuple: whatever state can hold as a key. It comes back as it was
+            given. None: the tuple is not tracked.
+
+        Raises
+        ------
+        SchemaError
+            The stream is not declared, or the values do not fit its schema.
+        CodecError
+            The id is nothing that state could hold as a key.
+        BoltError
+            A tuple with that id waits to be acked or failed.
+        """
+
+    @abstractmethod
+    def emitDirect(
+        self, task: int, values: Row = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
+    ) -> None:
+        """Emit one tuple to one task of those that read the stream by directGrouping: ``emit(..., task=task)``."""
+
+
+# ---- collectors
 
 DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""
@@ -73,16 +249,7 @@ class Context:
     processingTime: datetime = EPOCH
 
     def enter(self, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None) -> None:
-        """Name the transaction that begins; called by the runtime before any hook of it.
-
-        Parameters
-        ----------
-        attempt : TransactionAttempt
-        clock_ms : int
-            The order's, since 1970.
-        watermark : int, optional
-            Microseconds since 1970.
-        """
+        """Name the transaction that begins, before any hook of it; the runtime's. `watermark` is in microseconds."""
         object.__setattr__(self, "txid", attempt.txid)
         object.__setattr__(self, "attempt", attempt.attempt)
         object.__setattr__(self, "processingTime", time_of(clock_ms * 1000))

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from statefx.errors import TopologyError
 from statefx.operators.bolts import BasicBolt
-from statefx.operators.collector import Collector
+from statefx.operators.context import Collector
 from statefx.operators.json_values import JsonRows, refuse_keys
 from statefx.operators.schema import parse_schema, to_ddl
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.operators.bolts import BatchBolt, Stateful
-from statefx.operators.collector import Collector
+from statefx.operators.context import Collector
 
 DEDUP = "__dedup-"
 """Before the name of a spout: the bolt that drops what comes again."""

@@ -38,13 +38,7 @@ _CODES = {pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
 
 
 def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return a column as Arrow, without a loss.
-
-    Raises
-    ------
-    MISFITS
-        A value does not fit.
-    """
+    """Return a column as Arrow, without a loss; raises MISFITS."""
     code = _CODES.get(kind)
     if code is not None:
         return _integers(values, kind, code)
@@ -52,9 +46,8 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind)
     if pa.types.is_string(kind):
         with suppress(*MISFITS):  # mixed types: the fitter says which value it is
-            found = pa.array(
-                values
-            )  # asked what they are, Arrow says string for texts only, and no slower than if told
+            # Asked what they are, Arrow says string for texts only, and no slower than if told.
+            found = pa.array(values)
             if found.type == kind:
                 return found
     usual, fit = _usual(kind), fitter(kind)

@@ -1,17 +1,166 @@
-"""The refusal of names that only look like those that statefx calls on a bolt, a spout or a sink."""
+"""The names that statefx calls on bolts, on spouts and on sinks, and the refusal of names that only look like those."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Generic
 
-from statefx.operators.hook_names import HookNames
+# ---- the names
 
-_OWN_MODULES = tuple(
-    f"{__package__}.{name}" for name in ("bolts", "combiners", "windows", "spouts", "tracked_spouts", "sinks")
+
+@dataclass(frozen=True, slots=True)
+class HookNames:
+    """The hooks of bolts, those of spouts, or those of sinks."""
+
+    called: Mapping[str, tuple[str, ...]]  # methods, with the arguments they are called with
+    read: tuple[str, ...]  # attributes
+    owners: Mapping[str, str] = field(default_factory=dict)  # of hooks that only some kinds have
+    storm: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Storm's names in lower case, and ours
+    generators: frozenset[str] = frozenset()  # hooks that may be generators
+    hooks: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hooks", (*self.called, *self.read))
+
+
+BOLTS = HookNames(
+    called={
+        "open": ("context",),
+        "execute": ("tup", "collector"),
+        "executeBatch": ("batch", "collector"),
+        "executeBroadcast": ("tup", "collector"),
+        "finishBatch": ("collector",),
+        "close": (),
+        "initState": ("state",),
+        "onTimer": ("key", "at", "value", "collector"),
+        "prePrepare": ("txid",),
+        "preCommit": ("txid",),
+        "preRollback": (),
+        "migrateState": ("version", "key", "value"),
+        "migrateKey": ("version", "key"),
+        "downgradeState": ("version", "key", "value"),
+        "downgradeKey": ("version", "key"),
+        "groupingKey": ("key",),
+        "initCombine": ("tup",),
+        "combine": ("a", "b"),
+        "combineBatch": ("batch",),
+    },
+    read=("outputFields", "stateVersion", "stateSchema", "combinedFields"),
+    owners={"finishBatch": "BatchBolt"}
+    | dict.fromkeys(
+        (
+            "initState",
+            "executeBroadcast",
+            "onTimer",
+            "prePrepare",
+            "preCommit",
+            "preRollback",
+            "stateVersion",
+            "stateSchema",
+            "migrateState",
+            "migrateKey",
+            "downgradeState",
+            "downgradeKey",
+            "groupingKey",
+        ),
+        "Stateful",
+    ),
+    storm={
+        "declareoutputfields": ("outputFields",),
+        "prepare": ("open",),
+        "cleanup": ("close",),
+        "processbroadcastelement": ("executeBroadcast",),  # Flink's
+    },
 )
+
+WINDOWED = HookNames(
+    called={
+        **{
+            name: BOLTS.called[name]
+            for name in ("open", "close", "initState", "prePrepare", "preCommit", "preRollback")
+        },
+        "migrateState": BOLTS.called["migrateState"],
+        "execute": ("window", "collector"),
+        "initWindow": (),
+        "addToWindow": ("value", "tup"),
+        "mergeWindows": ("a", "b"),
+        "emitWindow": ("window", "value", "collector"),
+        "executeBatch": ("batch",),
+    },
+    read=("outputFields", "stateVersion"),
+    storm=BOLTS.storm,
+)
+
+_PARTITIONED = "PartitionedTransactionalSpout"
+_OPAQUE = "OpaquePartitionedTransactionalSpout"
+
+SPOUTS = HookNames(
+    called={
+        "open": ("context",),
+        "close": (),
+        "prepareForAvailableNow": (),
+        "isReady": (),
+        "cleanupBefore": ("txid",),
+        "reads": ("target",),
+        "initializeTransaction": ("txid", "previous"),
+        "emitBatch": ("attempt", "metadata", "collector"),
+        "initPartitions": ("metadata",),
+        "committed": ("metadata",),
+        "isFinished": ("partition", "metadata"),
+        "numPartitions": (),
+        "partitionsToPlan": (),
+        "partitionsToForget": (),
+        "planPartitionBatch": ("partition", "lastMetadata"),
+        "emitPartitionBatchNew": ("attempt", "collector", "partition", "lastMetadata"),
+        "emitPartitionBatch": ("attempt", "collector", "partition", "metadata"),
+    },
+    read=("outputFields",),
+    owners=dict.fromkeys(("initializeTransaction", "emitBatch"), "TransactionalSpout")
+    | dict.fromkeys(
+        ("partitionsToPlan", "partitionsToForget", "planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED
+    )
+    | dict.fromkeys(
+        ("initPartitions", "committed", "isFinished", "numPartitions", "emitPartitionBatch"),
+        f"{_PARTITIONED} or {_OPAQUE}",
+    ),
+    storm={
+        "declareoutputfields": ("outputFields",),
+        "emitbatchnew": ("emitPartitionBatchNew", "emitPartitionBatch", "emitBatch"),
+        "getpartitionsforbatch": ("numPartitions", "initializeTransaction"),
+        "refreshpartitions": ("initPartitions", "open"),
+        "nexttuple": ("emitPartitionBatch", "emitBatch"),
+    },
+    generators=frozenset({"emitBatch", "emitPartitionBatch", "emitPartitionBatchNew"}),
+)
+
+TRACKED_SPOUTS = HookNames(
+    called={
+        "open": ("context",),
+        "activate": (),
+        "nextTuple": ("collector",),
+        "ack": ("id",),
+        "fail": ("id",),
+        "deactivate": (),
+        "close": (),
+        "reads": ("target",),
+        "acknowledging": (),
+    },
+    read=("outputFields",),
+    storm={"declareoutputfields": ("outputFields",)},
+)
+
+SINKS = HookNames(
+    called={"conflict": ("other",), "check_schema": ("schema",), "release": ()}, read=("identity", "exclusive")
+)
+"""Those that a sink may leave out; of the others, Python says itself that they are missing."""
+
+
+# ---- the refusal
+
+_OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "windows", "spouts", "tracked_spouts", "sinks"))
 
 # Shorter hooks have neighbours that are words of their own: with a letter more ("executed"), and the shortest also with
 # another letter ("oven").
@@ -20,20 +169,16 @@ _CHANGE_LENGTH_MIN = 7
 
 
 def overrides(cls: type, hook: str) -> bool:
-    """Tell whether `cls` has a `hook` of the user's own, and not only the one of statefx."""
+    """Return whether `cls` has a `hook` of the user's own, and not only the one of statefx."""
     return any(hook in vars(owner) for owner in _foreign(cls))
 
 
 def check_hooks(cls: type, names: HookNames) -> None:
     """Refuse the class of a bolt, a spout or a sink whose hooks would never be called, or not as it expects.
 
-    Called when the class is created.
-
-    Raises
-    ------
-    TypeError
-        A name that is nearly a hook's, or Storm's for it, a hook of another kind of bolt or spout, other arguments than
-        the hook is called with or the same in another order, or a generator or coroutine, whose body would never run.
+    Called when the class is created. TypeError: a name that is nearly a hook's, or Storm's for it, a hook of another
+    kind of bolt or spout, other arguments than the hook is called with or the same in another order, or a generator or
+    coroutine, whose body would never run.
     """
     for owner in _foreign(cls):
         for name, value in vars(owner).items():
@@ -53,12 +198,10 @@ def check_hooks(cls: type, names: HookNames) -> None:
 
 
 def _own(cls: type) -> Iterator[type]:
-    """Yield the classes of `cls` that statefx wrote."""
     return (owner for owner in cls.__mro__ if owner.__module__ in _OWN_MODULES)
 
 
 def _has(cls: type, hook: str) -> bool:
-    """Tell whether `hook` is one of the kind of operator that `cls` is."""
     return any(hook in vars(own) for own in _own(cls))
 
 
@@ -87,7 +230,7 @@ def _alike(plain: str, hook: str) -> bool:
 
 
 def _one_edit_apart(left: str, right: str) -> bool:
-    """Tell whether one inserted, lost, changed or swapped letter makes `left` into `right`."""
+    """Return whether one inserted, lost, changed or swapped letter makes `left` into `right`."""
     if abs(len(left) - len(right)) > 1:
         return False
     start = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -9,7 +9,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from statefx.operators.collector import DEFAULT_STREAM
+from statefx.operators.context import DEFAULT_STREAM
 
 
 @dataclass(frozen=True, eq=False)

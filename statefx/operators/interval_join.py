@@ -21,12 +21,11 @@ import pyarrow as pa
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import BatchBolt, Stateful
-from statefx.operators.collector import DEFAULT_STREAM, Collector
-from statefx.operators.context import Context
+from statefx.operators.context import DEFAULT_STREAM, Collector, Context
 from statefx.operators.inputs import Input, Wired
 from statefx.operators.joins import LATE_BY, Column, check_inputs, grouped, input_named, names_of, parse_select, picker
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
-from statefx.operators.ticks import isTick
+from statefx.operators.tuples import isTick
 from statefx.protocol.watermark import END
 from statefx.state.view.timers import LAST, micros, time_of
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from statefx.errors import TopologyError
-from statefx.operators.collector import DEFAULT_STREAM, Collector
+from statefx.operators.context import DEFAULT_STREAM, Collector
 from statefx.operators.inputs import Input, Wired
 from statefx.operators.joins import check_key, check_same_task, input_named, parse_select
 from statefx.operators.schema import to_ddl, to_ddl_type

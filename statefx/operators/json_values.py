@@ -329,7 +329,7 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _is_finite(column: pa.Array) -> bool:
-    """Tell whether a column is one of numbers that JSON has."""
+    """Return whether a column is one of numbers that JSON has."""
     return kinds.is_floating(column.type) and bool(pc.all(pc.is_finite(column)).as_py())
 
 

@@ -72,7 +72,7 @@ class Sealed(NamedTuple):
         return cls(owner, int(parts[0]), int(parts[1]))
 
     def precedes(self, other: Sealed) -> bool:
-        """Tell whether it is of an attempt of the same owner before another one, and so was rolled back."""
+        """Return whether it is of an attempt of the same owner before another one, and so was rolled back."""
         return self.owner == other.owner and self[1:] < other[1:]
 
 

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
-from statefx.operators.hook_names import SINKS
-from statefx.operators.hooks import check_hooks
-from statefx.operators.user_errors import marker_gone, not_ours, not_together
+from statefx.operators.hooks import SINKS, check_hooks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +79,7 @@ class Marker:
         return cls(owner.application, owner.origin, owner.generation, txid)
 
     def is_of(self, owner: Owner | Marker) -> bool:
-        """Tell whether a driver of the same application and checkpoint wrote last, of whatever generation."""
+        """Return whether a driver of the same application and checkpoint wrote last, of whatever generation."""
         return (self.application, self.origin) == (owner.application, owner.origin)
 
 
@@ -107,7 +105,7 @@ class CheckpointPosition:
     originals: tuple[str, ...] = ()
 
     def is_shared(self, origin: str) -> bool:
-        """Tell whether a marker of `origin` is of the checkpoint that this one is a fork of."""
+        """Return whether a marker of `origin` is of the checkpoint that this one is a fork of."""
         return origin in self.originals
 
 
@@ -163,6 +161,55 @@ def starting_point(
     raise not_together(target, marker.txid, reached.committed)
 
 
+def marker_gone(target: str) -> SinkMismatchError:
+    """Return the error for a target that this checkpoint has written to, and that has no marker any more."""
+    return SinkMismatchError(
+        f"{target}: the marker is gone, which tells what was published. Restore the target; or stop, and start with "
+        "adopt='takeover' to begin anew: rows that were lost with it stay missing, and those of a transaction "
+        "that was not ended may come twice",
+        target=target,
+    )
+
+
+def not_together(target: str, marker: int, committed: int) -> SinkMismatchError:
+    """Return the error for a target that is at another transaction than the checkpoint."""
+    return SinkMismatchError(
+        f"{target} is at transaction {marker}, the checkpoint at {committed}: one of them was restored from a backup, "
+        "or ran without this sink. Restore the other one of the same time; or start with adopt='takeover', and rows of "
+        "the transactions between are missing from the target or stand there twice",
+        target=target,
+        marker=marker,
+        committed=committed,
+    )
+
+
+def not_ours(target: str, application: str, *, same: bool, new: bool, fork: bool = False) -> SinkOwnedError:
+    """Return the error for a target that another application owns, or another checkpoint of the `same` one.
+
+    Who has lost a checkpoint, or has renamed a topology, comes here with a `new` one: the remedy must not double all
+    that is in the target.
+    """
+    if fork:
+        return SinkOwnedError(
+            f"{target} belongs to the checkpoint that this one is a copy of: give the copy's sink a target of its own. "
+            "Or start with adopt=['fork', 'takeover']: the copy writes there in place of the original, which is "
+            "refused from then on, and rows of transactions that came after the copy was made come again. If it is no "
+            "copy, start without 'fork'",
+            target=target,
+            owner=application,
+        )
+    takeover = "start with adopt='takeover', which refuses the other one from then on"
+    remedy = f"Give this one a target of its own, or {takeover}"
+    if new:
+        remedy = (
+            "This checkpoint is new: it reads its input from the beginning, and all that is in the target already "
+            "would come again. Restore the checkpoint that wrote there, or give this one a target of its own. Or empty "
+            f"the target, or have the input begin behind what it has (as by start= of KafkaSpout), and {takeover}"
+        )
+    whose = f"application {application!r}{' with another checkpoint' if same else ''}"
+    return SinkOwnedError(f"{target} belongs to {whose}. {remedy}", target=target, owner=application)
+
+
 def refuse_twin(marker: Marker | None, owner: Owner, target: str) -> None:
     """Refuse a target that another sink has fenced in this very start, before this one does.
 
@@ -179,7 +226,7 @@ def refuse_twin(marker: Marker | None, owner: Owner, target: str) -> None:
 
 
 def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) -> bool:
-    """Tell whether transaction `txid` is in the target already (rule 10.2).
+    """Return whether transaction `txid` is in the target already (rule 10.2).
 
     Raises
     ------

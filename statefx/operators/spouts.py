@@ -30,14 +30,12 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from statefx.operators.hook_names import SPOUTS
-from statefx.operators.hooks import check_hooks, overrides
+from statefx.operators.hooks import SPOUTS, check_hooks, overrides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from statefx.operators.collector import Collector
-    from statefx.operators.context import Context
+    from statefx.operators.context import Collector, Context
     from statefx.protocol.identity import TransactionAttempt
 
 Metadata = Any
@@ -163,7 +161,7 @@ class _Partitioned(ReplayingSpout):
         """
 
     def isFinished(self, partition: int, metadata: Metadata) -> bool:
-        """Tell whether no row comes of a partition after the batch of this metadata.
+        """Return whether no row comes of a partition after the batch of this metadata.
 
         A finished partition holds no watermark. Called where the spout has a ``timestamp``: in a task when the batch
         has been emitted, and on the driver, when it starts, with the newest metadata of each partition. To say it
@@ -273,19 +271,19 @@ class OpaquePartitionedTransactionalSpout(_Partitioned):
 
 
 def plans(spout: ReplayingSpout) -> bool:
-    """Tell whether the driver makes the metadata of a spout."""
+    """Return whether the driver makes the metadata of a spout."""
     if isinstance(spout, PartitionedTransactionalSpout):
         return overrides(type(spout), "planPartitionBatch")
     return isinstance(spout, TransactionalSpout)
 
 
 def has_partitions(spout: object) -> bool:
-    """Tell whether a spout reads partitions."""
+    """Return whether a spout reads partitions."""
     return isinstance(spout, _Partitioned)
 
 
 def may_finish(spout: object) -> bool:
-    """Tell whether a spout says which of its partitions are finished."""
+    """Return whether a spout says which of its partitions are finished."""
     return isinstance(spout, _Partitioned) and overrides(type(spout), "isFinished")
 
 

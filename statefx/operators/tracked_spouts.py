@@ -20,12 +20,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from statefx.operators.hook_names import TRACKED_SPOUTS
-from statefx.operators.hooks import check_hooks
+from statefx.operators.hooks import TRACKED_SPOUTS, check_hooks
 
 if TYPE_CHECKING:
-    from statefx.operators.collector import SpoutCollector
-    from statefx.operators.context import Context
+    from statefx.operators.context import Context, SpoutCollector
     from statefx.operators.sinks import Sink
 
 DEAD_FIELDS = "_id string, _tries int, _reason string"

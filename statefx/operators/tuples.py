@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import unicodedata
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from statefx.operators.schema import in_source, parse_schema
 from statefx.state.encoding.values import register_namedtuples
 
 if TYPE_CHECKING:
@@ -57,11 +57,6 @@ def tuple_maker(fields: pa.Schema, source: str, stream: str, *, rooted: bool = F
     return type(named.__name__, (tuple,), {**namespace, "_source": source, "_stream": stream})
 
 
-def in_source(name: str) -> str:
-    """Return what Python makes of a name that stands in source, as an attribute or as a keyword."""
-    return name if name.isascii() else unicodedata.normalize("NFKC", name)
-
-
 def held_number(tup: Any) -> int:
     """Return the number by which the acker knows a tuple that its bolt holds: random, and never 0."""
     number: int | None = getattr(tup, "_held", None)
@@ -71,7 +66,7 @@ def held_number(tup: Any) -> int:
 
 
 def is_tuple(value: Any) -> bool:
-    """Tell whether a bolt was given `value` as a tuple, or kept it in its state."""
+    """Return whether a bolt was given `value` as a tuple, or kept it in its state."""
     return isinstance(value, tuple) and hasattr(type(value), "_names")
 
 
@@ -190,3 +185,43 @@ def _renamed(tup: Any) -> Any:
 
 
 register_namedtuples(_remade, _renamed)
+
+
+# ---- ticks: the tuples by which a bolt is told that its period is over, with Storm's names
+
+SYSTEM, TICK = "__system", "__tick"
+"""Component and stream that a tick comes from."""
+
+TICK_ROWS = parse_schema("rate_secs double").with_metadata({"source": SYSTEM, "stream": TICK})
+"""The schema of a tick as a batch."""
+
+
+class Tick(tuple_class(TICK_ROWS)):  # type: ignore[misc]  # a class that is made at run time
+    """A tick, as ``execute`` is given it."""
+
+    __slots__ = ()
+    _source, _stream = SYSTEM, TICK
+
+
+def isTick(tup: Any) -> bool:
+    """Return whether what a bolt was given is a tick, as Storm's ``TupleUtils.isTick``.
+
+    Parameters
+    ----------
+    tup : tuple or pyarrow.RecordBatch
+        What ``execute`` or ``executeBatch`` was given.
+
+    Examples
+    --------
+    ::
+
+        def execute(self, tup, collector):
+            if isTick(tup):
+                self.flush(collector)
+            else:
+                self.rows.append(tup)
+    """
+    if isinstance(tup, tuple):
+        return (getattr(tup, "_source", None), getattr(tup, "_stream", None)) == (SYSTEM, TICK)
+    metadata = getattr(getattr(tup, "schema", None), "metadata", None) or {}
+    return (metadata.get(b"source"), metadata.get(b"stream")) == (SYSTEM.encode(), TICK.encode())

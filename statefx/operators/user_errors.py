@@ -6,7 +6,7 @@ import os
 import sysconfig
 import traceback
 
-from statefx.errors import BoltError, SinkMismatchError, SinkOwnedError
+from statefx.errors import BoltError
 from statefx.operators.context import DRIVER
 
 _SHOWN = 2000
@@ -84,52 +84,3 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception as second:  # noqa: BLE001 - code of the user's
         return f"(its text can't be shown: {type(second).__name__})"
-
-
-def marker_gone(target: str) -> SinkMismatchError:
-    """Return the error for a target that this checkpoint has written to, and that has no marker any more."""
-    return SinkMismatchError(
-        f"{target}: the marker is gone, which tells what was published. Restore the target; or stop, and start with "
-        "adopt='takeover' to begin anew: rows that were lost with it stay missing, and those of a transaction "
-        "that was not ended may come twice",
-        target=target,
-    )
-
-
-def not_together(target: str, marker: int, committed: int) -> SinkMismatchError:
-    """Return the error for a target that is at another transaction than the checkpoint."""
-    return SinkMismatchError(
-        f"{target} is at transaction {marker}, the checkpoint at {committed}: one of them was restored from a backup, "
-        "or ran without this sink. Restore the other one of the same time; or start with adopt='takeover', and rows of "
-        "the transactions between are missing from the target or stand there twice",
-        target=target,
-        marker=marker,
-        committed=committed,
-    )
-
-
-def not_ours(target: str, application: str, *, same: bool, new: bool, fork: bool = False) -> SinkOwnedError:
-    """Return the error for a target that another application owns, or another checkpoint of the `same` one.
-
-    Who has lost a checkpoint, or has renamed a topology, comes here with a `new` one: the remedy must not double all
-    that is in the target.
-    """
-    if fork:
-        return SinkOwnedError(
-            f"{target} belongs to the checkpoint that this one is a copy of: give the copy's sink a target of its own. "
-            "Or start with adopt=['fork', 'takeover']: the copy writes there in place of the original, which is "
-            "refused from then on, and rows of transactions that came after the copy was made come again. If it is no "
-            "copy, start without 'fork'",
-            target=target,
-            owner=application,
-        )
-    takeover = "start with adopt='takeover', which refuses the other one from then on"
-    remedy = f"Give this one a target of its own, or {takeover}"
-    if new:
-        remedy = (
-            "This checkpoint is new: it reads its input from the beginning, and all that is in the target already "
-            "would come again. Restore the checkpoint that wrote there, or give this one a target of its own. Or empty "
-            f"the target, or have the input begin behind what it has (as by start= of KafkaSpout), and {takeover}"
-        )
-    whose = f"application {application!r}{' with another checkpoint' if same else ''}"
-    return SinkOwnedError(f"{target} belongs to {whose}. {remedy}", target=target, owner=application)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import StatefulBolt
-from statefx.operators.hook_names import WINDOWED, HookNames
-from statefx.operators.hooks import overrides
+from statefx.operators.hooks import WINDOWED, HookNames, overrides
 from statefx.state.view.timers import FIRST
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from statefx.operators.acker import ACKS, Acker
 from statefx.operators.bolts import timers_of
 from statefx.operators.dedup import Dedup
 from statefx.operators.inputs import Wired
-from statefx.operators.ticks import TICK_ROWS, Tick
-from statefx.operators.tuples import tuple_maker
+from statefx.operators.tuples import TICK_ROWS, Tick, tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.levels import ROOT, ROOTS, name_shown

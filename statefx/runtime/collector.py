@@ -16,8 +16,8 @@ from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.acker import ACKS, ASKS
 from statefx.operators.fitting import MISFITS, fitted_table, shown
-from statefx.operators.schema import to_ddl
-from statefx.operators.tuples import in_source, is_tuple
+from statefx.operators.schema import in_source, to_ddl
+from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering

@@ -27,9 +27,8 @@ import pyarrow as pa
 from statefx.errors import BoltError
 from statefx.operators.acker import ROWS, Kind
 from statefx.operators.fitting import shown
-from statefx.operators.ticks import isTick
 from statefx.operators.tree_blocks import key_of, place_of
-from statefx.operators.tuples import held_number
+from statefx.operators.tuples import held_number, isTick
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
 from statefx.runtime.gathering import Anchor
 from statefx.state.view.undo import Journal

@@ -4,8 +4,8 @@
 ``statefx.testing.provider_contract``, needs the extra ``testing``.
 """
 
+from statefx.testing.feeding import rows
 from statefx.testing.steps import Crash
-from statefx.testing.streams import rows
 from statefx.testing.tester import Limits, Sent, TopologyTester
 from statefx.topology.graph import RowStream
 

@@ -1,4 +1,4 @@
-"""Spouts of a topology that a test feeds: stand-ins of the same kinds, whose rows ``TopologyTester.send`` brings.
+"""What a test sends: rows of streams, and of spouts in whose place stand-ins of the same kinds read these rows.
 
 The topology stays as it is wired: groupings, event time, `dedup`, acks. Only what a spout reads is another: rows that
 the test has sent, which stay in a `Feed` and can be read again, as a log or a queue lets them.
@@ -16,14 +16,20 @@ transaction (``exactlyOnce``)
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+from uuid import uuid4
+
+import pyarrow as pa
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout
-from statefx.errors import CheckpointError, TopologyError, TransactionConflictError
+from statefx.errors import CheckpointError, ConfigError, TopologyError, TransactionConflictError
 from statefx.operators import (
+    DEFAULT_STREAM,
     Collector,
     Context,
     OpaquePartitionedTransactionalSpout,
@@ -35,9 +41,113 @@ from statefx.operators import (
     TransactionAttempt,
     to_ddl,
 )
+from statefx.operators.fitting import MISFITS, fitted_array
 from statefx.operators.sealed_names import Sealed, sealed_by
 from statefx.operators.spouts import plans
-from statefx.topology.graph import Component, Topology
+from statefx.plan.levels import Plan
+from statefx.protocol.records import StreamInput
+from statefx.protocol.staged import StagedPart
+from statefx.runtime.staging import FOLDER, PartWriter
+from statefx.storage import Storage
+from statefx.topology.graph import Component, RowStream, Topology
+
+# ---- rows of streams
+
+Row = Sequence[Any]
+Work = Mapping[Any, Sequence[Row]]
+"""The rows of one transaction, by stream; of spouts that are fed, by (spout, stream)."""
+
+QUERY = "TopologyTester"
+"""Takes the place of the id of Spark's query."""
+
+INPUT_ROWS_MAX = 10_000
+"""Rows of a batch at most, as many as Spark gives to Python."""
+
+
+def rows(schema: Any, *, streaming: bool = True) -> RowStream:
+    """Return a stand-in for a DataFrame, whose rows are given to ``TopologyTester.send``.
+
+    Parameters
+    ----------
+    schema : str or StructType
+        Its columns, such as ``"value string"``.
+    streaming : bool
+        Whether it stands for a streaming DataFrame or for a batch one.
+
+    Examples
+    --------
+    ::
+
+        builder.setStream("lines", rows("value string"))
+    """
+    return RowStream(schema, streaming)
+
+
+def given(topology: Topology, work: Any, fed: Collection[str] = ()) -> Work:
+    """Return the rows of a transaction as lists: a generator can be read only once. ConfigError: they don't fit."""
+    if not isinstance(work, Mapping):
+        raise ConfigError(f"a transaction is given as {{stream: rows}}, such as {{'lines': [('a',)]}}, not as {work!r}")
+    schemas: dict[Any, pa.Schema] = {
+        one.id: one.outputs[DEFAULT_STREAM] for one in topology.components if one.is_stream
+    }
+    if fed:
+        work = {key if isinstance(key, tuple) else (key, DEFAULT_STREAM): rows for key, rows in work.items()}
+        schemas = {(id, stream): of for id in fed for stream, of in topology.component(id).outputs.items()}
+    elif topology.reads_spouts:
+        raise ConfigError(
+            "the topology's spouts emit its rows: run a transaction with emit(), or all with drain(); or name the "
+            "spouts that the test's rows are to come from, as in TopologyTester(..., fed='jobs')"
+        )
+    found = {}
+    for stream, sequence in work.items():
+        if stream not in schemas:
+            there = ", ".join(map(str, schemas))
+            raise ConfigError(f"the topology has no stream {stream!r}; its streams are {there}")
+        if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Iterable):
+            raise ConfigError(f"the rows of stream {stream!r} are a sequence of tuples, not {sequence!r}")
+        names = schemas[stream].names
+        found[stream] = list(sequence)
+        for row in found[stream]:
+            # a mapping would come as its keys, a set in any order
+            if isinstance(row, str | bytes | Mapping | Set) or not isinstance(row, Sized) or len(row) != len(names):
+                raise ConfigError(f"a row of stream {stream!r} is a tuple ({', '.join(names)}), not {row!r}")
+    return found
+
+
+def staged_rows(plan: Plan, storage: Storage, work: Work, clock_ms: int) -> list[StagedPart]:
+    """Return the rows of a transaction as Spark would have staged them."""
+    parts: list[StagedPart] = []
+    for stream, schema in plan.streams.items():
+        timing = plan.timings.get(stream)
+        for partition, piece in enumerate(_cut(_batch(stream, schema, work.get(stream, ())))):
+            writer = PartWriter(storage, f"{FOLDER}{uuid4().hex}", stream, partition, schema, timing, clock_ms)
+            writer.write(piece)
+            parts += writer.close()
+    return parts
+
+
+def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBatch:
+    columns: Sequence[Sequence[Any]] = list(zip(*given, strict=True)) or [()] * len(schema)
+    try:
+        arrays = [fitted_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    except MISFITS as error:
+        raise ConfigError(f"rows of stream {stream!r} do not fit its schema: {error}", stream=stream) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, INPUT_ROWS_MAX):
+        yield batch.slice(start, INPUT_ROWS_MAX)
+
+
+def identity(committed: int, work: Work) -> StreamInput:
+    """Return the identity of the transaction after `committed`, as Spark's offsets would tell it."""
+    given: dict[str, Sequence[Row]] = {name: found for name, found in sorted(work.items()) if found}
+    text = json.dumps(given, default=repr)
+    return StreamInput(QUERY, committed, hashlib.sha256(text.encode()).hexdigest())
+
+
+# ---- spouts that are fed
 
 FedRow = tuple[int, str, tuple[Any, ...]]
 """Its number among those of the spout, its stream, its values."""
@@ -45,29 +155,15 @@ FedRow = tuple[int, str, tuple[Any, ...]]
 
 @dataclass
 class Feed:
-    """The rows that a test has sent to one spout, shared by the driver's copy and the tasks.
-
-    Attributes
-    ----------
-    parts : list of list of FedRow
-        The rows of each partition.
-    first : list of int or None
-        The place in the checkpoint of each partition's first row; None until it is known.
-    acked : list of int
-        Numbers of rows, in the order in which they were acked; of a ``Spout``.
-    failed : dict of int to str
-        Why a row has failed last.
-    owners : dict of int to str
-        Who has a message of a queue.
-    """
+    """The rows that a test has sent to one spout, shared by the driver's copy and the tasks."""
 
     spout: str
-    parts: list[list[FedRow]]
-    first: list[int | None]
+    parts: list[list[FedRow]]  # by partition
+    first: list[int | None]  # the place in the checkpoint of each partition's first row, once it is known
     sent: int = 0
-    acked: list[int] = field(default_factory=list)
-    failed: dict[int, str] = field(default_factory=dict)
-    owners: dict[int, str] = field(default_factory=dict)
+    acked: list[int] = field(default_factory=list)  # numbers of rows of a `Spout`, in the order of their acks
+    failed: dict[int, str] = field(default_factory=dict)  # why a row has failed last
+    owners: dict[int, str] = field(default_factory=dict)  # of messages of a queue
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # tasks have copies of the spout, and all of them read the same rows
@@ -85,7 +181,6 @@ class Feed:
         return max(start, first + len(self.parts[partition]))
 
     def emit(self, collector: Collector, partition: int, start: int, stop: int) -> None:
-        """Emit the rows from one place to another."""
         first = self.first[partition]
         if start < stop and (first is None or start < first or stop > first + len(self.parts[partition])):
             raise CheckpointError(
@@ -94,6 +189,25 @@ class Feed:
             )
         for _, stream, values in self.parts[partition][start - (first or 0) : stop - (first or 0)]:
             collector.emit(values, stream)
+
+
+class _Fed:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def numPartitions(self) -> int:
+        return len(self._feed.parts)
+
+    def _next(self, partition: int, last: Any) -> Any:
+        start = last[1] if last else 0
+        stop = self._feed.end(partition, start)
+        return [start, stop] if start < stop else None
+
+    def _emit_next(self, collector: Collector, partition: int, last: Any) -> Any:
+        batch = self._next(partition, last)
+        if batch is not None:
+            self._feed.emit(collector, partition, *batch)
+        return batch
 
 
 class _FedTransactional(TransactionalSpout):
@@ -113,64 +227,30 @@ class _FedTransactional(TransactionalSpout):
             self._feed.emit(collector, part, *metadata[part])
 
 
-class _FedPlanned(PartitionedTransactionalSpout):
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def numPartitions(self) -> int:
-        return len(self._feed.parts)
-
-    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
-        return _next(self._feed, partition, lastMetadata)
-
+class _FedAgain(_Fed, PartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> None:
         self._feed.emit(collector, partition, *metadata)
 
 
-class _FedPartitioned(PartitionedTransactionalSpout):
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+class _FedPlanned(_FedAgain):
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        return self._next(partition, lastMetadata)
 
-    def numPartitions(self) -> int:
-        return len(self._feed.parts)
 
+class _FedPartitioned(_FedAgain):
     def emitPartitionBatchNew(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
     ) -> Any:
-        return _emitted(self._feed, collector, partition, lastMetadata)
-
-    def emitPartitionBatch(
-        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
-    ) -> None:
-        self._feed.emit(collector, partition, *metadata)
+        return self._emit_next(collector, partition, lastMetadata)
 
 
-class _FedOpaque(OpaquePartitionedTransactionalSpout):
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def numPartitions(self) -> int:
-        return len(self._feed.parts)
-
+class _FedOpaque(_Fed, OpaquePartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
     ) -> Any:
-        return _emitted(self._feed, collector, partition, lastMetadata)
-
-
-def _next(feed: Feed, partition: int, last: Any) -> Any:
-    start = last[1] if last else 0
-    stop = feed.end(partition, start)
-    return [start, stop] if start < stop else None
-
-
-def _emitted(feed: Feed, collector: Collector, partition: int, last: Any) -> Any:
-    found = _next(feed, partition, last)
-    if found is not None:
-        feed.emit(collector, partition, *found)
-    return found
+        return self._emit_next(collector, partition, lastMetadata)
 
 
 class _FedSpout(Spout):

@@ -35,23 +35,8 @@ class _KilledError(ProcessGone):
 class LocalRunEngine(RunEngine):
     """Runs one deployment as a run in this process.
 
-    Parameters
-    ----------
-    deployment : Deployment
-    make_process : callable
-        Makes the worker process of a slot.
-    seed : int
-    timeout_secs : float
-    clock : callable
-
-    Attributes
-    ----------
-    chances : callable
-        Called with the engine before each step; a test breaks things there.
-    runs : list of LocalRun
-        All that were begun; the last one may be alive.
-    seen : dict
-        What each attempt of a task has emitted that has acked.
+    `chances` is called with the engine before each step: a test breaks things there. `runs` are all that were begun,
+    of which the last one may be alive; `seen` is what each attempt of a task has emitted that has acked.
     """
 
     def __init__(
@@ -165,7 +150,6 @@ class LocalRun:
         return self.is_over and not self._going
 
     def moves(self) -> list[Callable[[], None]]:
-        """Return what may happen next."""
         if not self.is_ready and not self.is_over:
             return [self._tell_ready]
         self._going = [slot for slot in self._going if not slot.is_done]
@@ -183,7 +167,6 @@ class LocalRun:
         """Let them go on: nothing here takes time."""
 
     def end(self) -> None:
-        """Close the connections; each slot goes on until it notices."""
         self.is_over = True
 
     def lose(self, slot: SlotId) -> None:
@@ -192,11 +175,9 @@ class LocalRun:
         self.fail(f"slot {slot} was lost")
 
     def fail(self, why: str) -> None:
-        """Let the run end."""
         self._engine.over(self, JobFailedError(why))
 
     def kill(self) -> None:
-        """Kill all slots."""
         for slot in self.slots.values():
             slot.kill()
 
@@ -211,16 +192,9 @@ class LocalRun:
 class LocalSlot:
     """One slot in a thread that runs when it is told to.
 
-    Attributes
-    ----------
-    to_slot, to_driver : deque
-        What is on its way over the control connection.
-    carried : dict
-        How many frames have arrived, by which of the two they were in.
-    channels : dict
-        Rows on their way to it, by sender.
-    frozen : bool
-        As by SIGSTOP: nothing of it goes on, what it is sent waits.
+    `to_slot` and `to_driver` are on their way over the control connection, and `carried` counts what has arrived, by
+    which of the two it was in; `channels` has rows on their way to it, by sender. While it is `frozen`, as by SIGSTOP,
+    nothing of it goes on, and what it is sent waits.
     """
 
     def __init__(self, engine: LocalRunEngine, process: Process, slot: SlotId, run: LocalRun) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from statefx.connectors.files import FileSink
-from statefx.connectors.files.written import txid_of_file
+from statefx.connectors.files.manifest import txid_of_file
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,

@@ -41,11 +41,10 @@ from statefx.protocol.records import BatchInput
 from statefx.state.contract.store import FILES_MAX
 from statefx.storage import FolderStorage
 from statefx.testing.faults import Fault
-from statefx.testing.feeding import Feed, feeds_of, with_feeds
+from statefx.testing.feeding import Feed, Work, feeds_of, given, identity, staged_rows, with_feeds
 from statefx.testing.living import LocalRunEngine
 from statefx.testing.processes import Emitted, Process, merged
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
-from statefx.testing.streams import Work, given, identity, staged_rows
 from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing
 

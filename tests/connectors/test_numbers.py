@@ -8,8 +8,8 @@ import pytest
 
 from statefx.connectors.files.readers import Range, read
 from statefx.connectors.files.sink import _partitions
-from statefx.connectors.kafka.values import Json
-from statefx.connectors.sql.types import reader
+from statefx.connectors.kafka.rows import Json
+from statefx.connectors.sql.columns import reader
 from statefx.errors import InputError
 from statefx.operators import parse_schema
 from statefx.operators.fitting import MISFITS, fitted_column

@@ -17,8 +17,8 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import LogState
 from statefx.testing import Crash, TopologyTester
 from statefx.testing.crashes import crashes
+from statefx.testing.feeding import Work as Rows
 from statefx.testing.steps import DurableSteps
-from statefx.testing.streams import Work as Rows
 from tests.coordinator.in_flight import InFlight
 from tests.testing.topologies import lines, word_count, words
 

@@ -19,8 +19,8 @@ from statefx.runtime import staging
 from statefx.testing import Crash, TopologyTester
 from statefx.testing.crashes import crashes
 from statefx.testing.faults import HooksFail, JobFails
+from statefx.testing.feeding import staged_rows
 from statefx.testing.steps import DurableSteps
-from statefx.testing.streams import staged_rows
 from tests.recovery.test_matrix import check_hooks
 from tests.testing.living import Zombie, lose_run
 from tests.testing.topologies import Driver, lines, totals, words

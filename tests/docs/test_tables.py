@@ -21,7 +21,7 @@ from statefx.coordinator.format import FORMAT
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.transaction import TransactionProgress
-from statefx.operators.hook_names import BOLTS
+from statefx.operators.hooks import BOLTS
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import EMPTY, Namespace, TransactionAttempt, Version
 from statefx.protocol.jsonform import from_json, to_json

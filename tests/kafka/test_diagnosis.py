@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from statefx.connectors.kafka import KafkaSink, clients, diagnosis
+from statefx.connectors.kafka import KafkaSink, clients
 from statefx.errors import SinkError
 from tests.ports import free_port
 
@@ -39,7 +39,7 @@ def answering(reply):
 
 
 def diagnosed(servers):
-    return diagnosis.diagnose(servers, {"bootstrap.servers": servers, "log_level": 2}, 0.4)
+    return clients.diagnose(servers, {"bootstrap.servers": servers, "log_level": 2}, 0.4)
 
 
 @pytest.mark.slow
@@ -76,12 +76,12 @@ def test_several_addresses_are_told_one_by_one():
 
 def test_addresses_that_brokers_give_for_themselves():
     away = SimpleNamespace(id=1, host="127.0.0.1", port=free_port())
-    said = diagnosis._unreachable([away])
+    said = clients._unreachable([away])
     assert said.startswith(f"broker 1 says that it is 127.0.0.1:{away.port}, and there: ")
     assert said.endswith("Correct advertised.listeners of the brokers, or this machine's names")
     with answering(b"") as address:
         there = SimpleNamespace(id=2, host="127.0.0.1", port=int(address.rpartition(":")[2]))
-        assert diagnosis._unreachable([away, there]) is None
+        assert clients._unreachable([away, there]) is None
 
 
 @pytest.mark.slow

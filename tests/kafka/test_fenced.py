@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from confluent_kafka import KafkaException
 
-from statefx.connectors.kafka import KafkaSink, limits, planning, reading
+from statefx.connectors.kafka import KafkaSink, planning, reading
 from statefx.connectors.kafka import topic as topic_
 from statefx.errors import FailedException, SinkError
 from tests.kafka.broker import KafkaBroker
@@ -92,7 +92,7 @@ def asked_for_marker(target):
 
 
 def test_a_sink_asks_about_its_topic_by_another_client(broker):
-    questions = limits.Questions(KafkaSink(broker.address, broker.topic(), config=CONFIG).publisher)
+    questions = topic_.Questions(KafkaSink(broker.address, broker.topic(), config=CONFIG).publisher)
     strand(questions._admin)
     assert questions.limits().partitions == 1
     strand(questions._admin)

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from statefx import BasicBolt, TopologyBuilder
-from statefx.connectors.kafka import KafkaSink, calls
-from statefx.connectors.kafka.limits import Questions
+from statefx.connectors.kafka import KafkaSink, clients
+from statefx.connectors.kafka.topic import Questions
 from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
@@ -215,7 +215,7 @@ def test_two_sinks_of_different_topics_need_two_transactional_ids(kafka, host):
 
 
 def test_what_a_broker_has_said_tells_more_than_a_last_call_that_had_no_time(monkeypatch):
-    monkeypatch.setattr(calls, "BELIEVED_SECS", 0.2)
+    monkeypatch.setattr(clients, "BELIEVED_SECS", 0.2)
     codes = iter(["UNKNOWN_TOPIC_OR_PART"])
 
     def call(secs):
@@ -225,11 +225,11 @@ def test_what_a_broker_has_said_tells_more_than_a_last_call_that_had_no_time(mon
         raise KafkaException(KafkaError(getattr(KafkaError, code)))
 
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
-        calls.patiently(call, 60)
+        clients.patiently(call, 60)
 
 
 def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "BELIEVED_SECS", 0.1)
+    monkeypatch.setattr(clients, "BELIEVED_SECS", 0.1)
     sink = KafkaSink(kafka.address, "nowhere", value="word")
     with pytest.raises(SinkError, match="make topic 'nowhere' first"):
         TopologyTester(topology(sink, "word string"), tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from statefx import TopologyBuilder
-from statefx.connectors.kafka import KafkaSink, clients, limits
+from statefx.connectors.kafka import KafkaSink, clients
 from statefx.connectors.kafka import topic as topics
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
@@ -72,8 +72,8 @@ def test_a_broker_that_is_away_is_told_in_the_status_until_it_is_back(kafka, top
                 kafka.start()
                 return
             tester.when("pause", told)
-            for module in (topics, limits):  # the next attempt may wait for each answer as long as a user's
-                monkeypatch.setattr(module, "CALL_SECS", 20.0)
+            # The next attempt may wait for each answer as long as a user's.
+            monkeypatch.setattr(topics, "CALL_SECS", 20.0)
 
         tester.send({"lines": [("a",)]})
         tester.when("before COMMITTING(2, 0)", kafka.kill)
@@ -111,9 +111,9 @@ def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path
 def test_a_broker_that_is_silent_while_rows_are_prepared_fails_no_query(kafka, topic, tmp_path, monkeypatch, known):
     with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=2)), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
-        monkeypatch.setattr(limits, "_LIMITS_SECS", 0)  # all that is known is old
+        monkeypatch.setattr(topics, "_LIMITS_SECS", 0)  # all that is known is old
         if not known:
-            monkeypatch.setattr(limits, "_known_limits", {})
+            monkeypatch.setattr(topics, "_known_limits", {})
         tester.when("before PREPARING(2, 0)", kafka.freeze)
         tester.when("pause", kafka.thaw)
         sent = tester.send({"lines": [("b",)]})

@@ -21,7 +21,7 @@ from statefx.runtime.slot import SlotAttempt, task_of
 from statefx.runtime.task import Task
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
-from statefx.testing.streams import Work, staged_rows
+from statefx.testing.feeding import Work, staged_rows
 
 
 def deployment(place: Path, topology: Topology | Plan, **config: Any) -> Deployment:

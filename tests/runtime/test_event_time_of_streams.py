@@ -6,7 +6,7 @@ import pytest
 
 from statefx import TopologyBuilder
 from statefx.errors import TopologyError
-from statefx.testing.streams import rows
+from statefx.testing.feeding import rows
 from tests.spouts import timed
 from tests.spouts.timed import Relay, Watch, at, seen
 

@@ -28,7 +28,7 @@ from statefx.runtime.slot import SentOrder
 from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
-from statefx.testing import Limits, TopologyTester, rows, streams
+from statefx.testing import Limits, TopologyTester, feeding, rows
 from statefx.testing.faults import JobFails
 from tests.bolts import Pass
 from tests.runtime.one_slot import deployment, order_of, rows_of, run, slot
@@ -169,7 +169,7 @@ def test_an_error_that_lasts_loses_a_part_and_others_do_not(number, error):
 def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is a part, and each part a file."""
     monkeypatch.setattr(staging, "INLINE_BYTES_MAX", 0)
-    monkeypatch.setattr(streams, "INPUT_ROWS_MAX", 1)
+    monkeypatch.setattr(feeding, "INPUT_ROWS_MAX", 1)
 
 
 def files(tester: TopologyTester) -> list[Path]:
@@ -253,7 +253,7 @@ def wide(tasks: int) -> Topology:
 
 @pytest.mark.parametrize("tasks", [4, 10])
 def test_each_task_of_a_stream_emits_its_share(place, monkeypatch, tasks):
-    monkeypatch.setattr(streams, "INPUT_ROWS_MAX", 1)
+    monkeypatch.setattr(feeding, "INPUT_ROWS_MAX", 1)
     made = deployment(place, wide(tasks))
     width = made.plan.components["s"].parallelism
     acks = run(Worker(), made, order_of(made, {"s": [(n, "") for n in range(31)]}))
@@ -266,7 +266,7 @@ def test_each_task_of_a_stream_emits_its_share(place, monkeypatch, tasks):
 
 def test_parts_are_emitted_in_their_order(place, monkeypatch):
     """As the order is sent, whose text has their numbers."""
-    monkeypatch.setattr(streams, "INPUT_ROWS_MAX", 2)
+    monkeypatch.setattr(feeding, "INPUT_ROWS_MAX", 2)
     made = deployment(place, wide(1))
     order = order_of(made, {"s": [(n, "") for n in range(31)]})
     sent = SentOrder(text_for(made.plan, order, made.plan.levels[0][0]), made)
@@ -304,7 +304,7 @@ def test_a_task_reads_on_when_what_it_has_emitted_is_sent(place, monkeypatch):
 def test_slots_that_are_lost_cut_and_frozen_lose_and_double_no_row(place, monkeypatch):
     for seed in seeds(1):
         chance = random.Random(seed)
-        monkeypatch.setattr(streams, "INPUT_ROWS_MAX", chance.choice([1, 3, 100]))
+        monkeypatch.setattr(feeding, "INPUT_ROWS_MAX", chance.choice([1, 3, 100]))
         monkeypatch.setattr(staging, "INLINE_BYTES_MAX", chance.choice([0, 1 << 20]))
         builder = TopologyBuilder("staged")
         builder.setStream("lines", rows("value string"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from statefx.connectors import StagedRows
-from statefx.connectors.sql.target import SqlTable
+from statefx.connectors.sql.sink import SqlTable
 from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkMismatchError, StagedRowsLostError
 from statefx.operators.sinks import CheckpointPosition

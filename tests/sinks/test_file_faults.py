@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import FileSink, TopologyBuilder, committedFiles
-from statefx.connectors.files.layout import Layout
+from statefx.connectors.files.manifest import Layout
 from statefx.errors import ConfigError, SinkError, SinkMismatchError, SinkOwnedError
 from statefx.testing import TopologyTester, rows
 from tests.testing.disks import FULL, Disk

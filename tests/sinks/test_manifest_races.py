@@ -4,10 +4,8 @@ import os
 
 import pytest
 
-from statefx.connectors.files.layout import Layout
-from statefx.connectors.files.manifest import Manifest
+from statefx.connectors.files.manifest import Layout, Manifest, WrittenFile
 from statefx.connectors.files.sink import FileSink
-from statefx.connectors.files.written import WrittenFile
 from statefx.errors import FencedError, SinkError, SinkOwnedError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
 from statefx.protocol.identity import TransactionAttempt

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import CollectSink, FileSink, SqlSink, TopologyBuilder, committedFiles
-from statefx.connectors.files.writers import Parquet
+from statefx.connectors.files.sink import Parquet
 from statefx.errors import SinkError, SinkOwnedError, TopologyError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt

@@ -18,8 +18,8 @@ from statefx import (
     restore,
     savepoint,
 )
-from statefx.connectors.console import CollectSink, ConsoleSink
 from statefx.connectors.files import FileSink
+from statefx.connectors.simple import CollectSink, ConsoleSink
 from statefx.connectors.sql import SqlSink
 from statefx.connectors.staged import Target
 from statefx.coordinator.log import TransactionLog, read_state

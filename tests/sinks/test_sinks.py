@@ -289,17 +289,25 @@ def test_rows_are_tried_before_the_decision_if_that_is_asked_for(tmp_path):
         assert tester.txid == 2
 
 
+NO_KEY = r"no primary key .* CREATE UNIQUE INDEX counts_key ON counts \(word\)"
+
+
 @pytest.mark.parametrize(
-    ("table", "key", "said"),
+    ("made", "key", "said"),
     [
-        ("word text", (), "has no column 'n'"),
-        ("word text, n integer, more text not null", (), "'more' must not be null"),
-        ("word text, n integer", "word", r"no primary key .* CREATE UNIQUE INDEX counts_key ON counts \(word\)"),
+        ("create table counts (word text)", (), "has no column 'n'"),
+        ("create table counts (word text, n integer, more text not null)", (), "'more' must not be null"),
+        ("create table counts (word text, n integer)", "word", NO_KEY),
+        (
+            "create table counts (word text, n integer); create unique index some on counts (word) where n > 9",
+            "word",
+            NO_KEY,
+        ),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_before_a_start(sinks, table, key, said):
+def test_a_table_that_does_not_fit_is_refused_before_a_start(sinks, made, key, said):
     with closing(sqlite3.connect(sinks.place / "db")) as connection, connection:
-        connection.execute(f"create table counts ({table})")
+        connection.executescript(made)
     sink = SqlSink(f"sqlite:///{sinks.place}/db", "counts", key)
     with pytest.raises(SinkError, match=said):
         sink.committer(CommitterContext("out", FIRST, SCHEMA, sinks.storage)).check(START, takeover=False)

@@ -13,8 +13,7 @@ from sqlalchemy import MetaData, NullPool, Table, create_engine
 from sqlalchemy.dialects import mysql
 
 from statefx.connectors.sql import SqlBackend, SqlPartitionedSpout, SqlQueueSpout
-from statefx.connectors.sql.columns import _generic_column, _generic_holds, check_columns
-from statefx.connectors.sql.types import converter, sql_type
+from statefx.connectors.sql.columns import _generic_column, _generic_holds, check_columns, converter, sql_type
 from statefx.errors import ConfigError, SinkError, TopologyError
 from tests.connectors.round_trips import emitted
 from tests.connectors.values import AWKWARD

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from statefx import TopologyBuilder
-from statefx.connectors.files import FilePartitionedSpout, known
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import spout as spouts
 from statefx.state.view.timers import micros
 from statefx.testing import TopologyTester
 from tests.spouts.timed import START, Watch
@@ -35,7 +36,7 @@ def test_files_read_to_their_ends_hold_no_watermark(tasks, tmp_path):
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_files_gone_for_long_hold_no_watermark_after_a_start(tasks, tmp_path, monkeypatch):
     """Their names lie in a list, and their partitions have no metadata any more."""
-    monkeypatch.setattr(known, "LISTED", 2)
+    monkeypatch.setattr(spouts, "LISTED", 2)
     folder = made(tmp_path, "a.json", times([1]))
     tester = TopologyTester(of_time(folder, tasks), tmp_path / "checkpoint", now=START)
     for turn in range(5):

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from statefx.connectors.kafka import calls, clients, planning, reading
+from statefx.connectors.kafka import clients, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
@@ -230,9 +230,9 @@ def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path
     A task that asks which topic it has read waits as one that reads: else an outage of a minute would use up all
     attempts of a transaction.
     """
-    for module in (planning, reading, calls):
+    for module in (planning, reading, clients):
         monkeypatch.setattr(module, "REQUEST_SECS", 1.0)
-    for module, name in ((clients, "START_SECS"), (clients, "FAILURE_SECS"), (calls, "CONTROLLER_SECS")):
+    for module, name in ((clients, "START_SECS"), (clients, "FAILURE_SECS"), (clients, "CONTROLLER_SECS")):
         monkeypatch.setattr(module, name, 0.3)
     topic, tester = after_ten(kafka, tmp_path, patience=1.0)
     other = kafka.topic()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from statefx.connectors.kafka import OpaqueKafkaSpout, calls, clients, planning, reading
+from statefx.connectors.kafka import OpaqueKafkaSpout, clients, planning, reading
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Context
 from statefx.testing import TopologyTester
@@ -35,8 +35,8 @@ def nodes():
 def two(nodes, monkeypatch):
     """The first broker, the second one, and a topic of which each has a partition with ten records."""
     for module, name, secs in [
-        (calls, "REQUEST_SECS", 2.0),
-        (calls, "CONTROLLER_SECS", 0.5),
+        (clients, "REQUEST_SECS", 2.0),
+        (clients, "CONTROLLER_SECS", 0.5),
         (clients, "START_SECS", 1.0),
         (clients, "FAILURE_SECS", 0.5),
         (reading, "REQUEST_SECS", 2.0),

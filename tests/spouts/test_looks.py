@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statefx import PartitionedTransactionalSpout, TopologyBuilder
-from statefx.connectors.files import FilePartitionedSpout, known
-from statefx.connectors.files.known import CHECKED
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import spout as spouts
+from statefx.connectors.files.spout import CHECKED
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.errors import InputError
 from statefx.operators import Context
@@ -133,7 +134,7 @@ STEPS = ["write", "write", "delete", "delete", "changed", "look", "look", "look"
 def test_each_file_is_read_once_whatever_goes_and_comes_back(steps, tmp_path_factory):
     folder = tmp_path_factory.mktemp("in")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known, "LISTED", 1)
+        patch.setattr(spouts, "LISTED", 1)
         driver, read, stamps = Driver(folder), set(), {}
         for step, number in steps:
             path = folder / str(number)
@@ -166,8 +167,8 @@ def stamp(path):
 
 
 def test_names_of_gone_files_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(known, "LISTED", 10)
-    monkeypatch.setattr(known, "NAMES_MAX", 50)
+    monkeypatch.setattr(spouts, "LISTED", 10)
+    monkeypatch.setattr(spouts, "NAMES_MAX", 50)
     driver, most = Driver(tmp_path), 0
     for turn in range(40):
         write(tmp_path, [f"{turn}-{number}" for number in range(5)])

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from statefx.connectors.sql import SqlBackend, url
+from statefx.connectors.sql import SqlBackend, connection
 from statefx.errors import ConfigError, FailedException, StatePhaseError, ValueMismatchError
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import MemoryBackend, OpaqueMap, OpaqueValue, Row, TransactionalMap, TransactionalValue
@@ -416,8 +416,8 @@ def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
 @pytest.mark.slow
 def test_a_host_that_never_answers_fails_the_attempt(monkeypatch):
     """A dead host sends nothing at all; as this one, which accepts connections."""
-    assert url._LIBPQ["connect_timeout"] <= 30
-    monkeypatch.setitem(url._LIBPQ, "connect_timeout", 2)
+    assert connection._LIBPQ["connect_timeout"] <= 30
+    monkeypatch.setitem(connection._LIBPQ, "connect_timeout", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         away = f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d"
         with closing(SqlBackend(away, "totals")) as backend_backend, pytest.raises(FailedException, match="timeout"):

@@ -3,13 +3,9 @@
 ::
 
     sink      sink         tasks write files, the driver names them in a manifest
-              written      files that tasks have written
-              writers      how rows become the bytes of a file
-              layout       what a folder's files have in common
-              manifest     who owns the folder, and which files are committed, as Spark's own file source reads it
+              manifest     what stands in the folder: who owns it, and which files are committed
               reading      what is published, as DataFrames
-    spout     spout        the hooks
-              logs         which file is which, when logs are rotated
+    spout     spout        the hooks; which file is which
               readers      how rows are read from files
 """
 

@@ -1,7 +1,12 @@
-"""Which files of a folder are committed: the manifest that Spark's own streaming file sink writes and Spark reads.
+"""What stands in the folder of a FileSink: its files, and which of them are committed.
+
+The manifest is that which Spark's own streaming file sink writes and Spark reads.
 
 ::
 
+    part-<txid>-<task>-<token>-<n>  rows of one task in one attempt, under their final name, with a suffix; they count
+                                    when the commit has named them
+    _statefx/lists/part-<txid>-...  names of a task's files, where those are too many for the log
     _spark_metadata/<n>             "v1", then a line of JSON for each file that transaction n added
     _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth
     _statefx/owners/<k>             who owns the folder since fence k, which number is which transaction of that owner,
@@ -17,19 +22,22 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from statefx.connectors.files.layout import Layout
-from statefx.connectors.files.written import WrittenFile, txid_of_file
-from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
+import pyarrow as pa
+from xxhash import xxh3_128
+
+from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError, StagedRowsLostError
+from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.sinks import (
     UNFENCED,
     CheckpointPosition,
+    Committable,
     Marker,
     Owner,
     is_published,
@@ -37,6 +45,132 @@ from statefx.operators.sinks import (
     starting_point,
 )
 from statefx.storage import FolderStorage, Stored
+
+# ---- how the rows are written: readers use it, and a later start must fit it
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Format, fields and folders of the rows; `format` and `partition_by` are those of FileSink."""
+
+    format: str
+    partition_by: tuple[str, ...]
+    schema: str
+    """DDL of all fields that rows have had, in the order in which they came; any of them may be null in some rows."""
+
+    @classmethod
+    def of(cls, format: str, partition_by: Sequence[str], schema: pa.Schema) -> Self:
+        return cls(format, tuple(partition_by), to_ddl(field.with_nullable(True) for field in schema))
+
+    @classmethod
+    def from_json(cls, body: Any) -> Self:
+        return cls(body["format"], tuple(body["partition_by"]), body["schema"])
+
+    @property
+    def fields(self) -> pa.Schema:
+        return parse_schema(self.schema)
+
+    @property
+    def ddl_as_files(self) -> str:
+        """DDL in the order in which Spark reads it: what the files hold, then the folders.
+
+        Spark's stream takes columns by their place: in another order, it would show the values of one field as another.
+        """
+        fields = self.fields
+        files = [field for field in fields if field.name not in self.partition_by]
+        return to_ddl([*files, *(fields.field(name) for name in self.partition_by)])
+
+    def added_to(self, before: Layout | None, folder: str) -> Layout:
+        """Return the layout of a folder like `before` that is given files like this.
+
+        SinkMismatchError if no reader could read both.
+        """
+        if before is None:
+            return self
+        remedy = "give the sink a new folder, or as before"
+        for what in ("format", "partition_by"):
+            old, new = getattr(before, what), getattr(self, what)
+            if old != new:
+                raise SinkMismatchError(
+                    f"{folder} holds rows with {what.replace('_by', 'By')} {old!r}, not {new!r}: {remedy}", path=folder
+                )
+        old, new = before.fields, self.fields
+        for field in new:
+            at = old.get_field_index(field.name)
+            if at >= 0 and (was := to_ddl_type(old.field(at).type)) != (now := to_ddl_type(field.type)):
+                raise SinkMismatchError(
+                    f"{folder} holds rows whose field {field.name!r} is {was}, not {now}: {remedy}",
+                    path=folder,
+                    field=field.name,
+                )
+        if self.format == "csv" and old.names != new.names:  # whose readers go by the place of a column
+            raise SinkMismatchError(
+                f"{folder} holds CSV with the fields {', '.join(old.names)}, not {', '.join(new.names)}: {remedy}",
+                path=folder,
+            )
+        more = [field for field in new if old.get_field_index(field.name) < 0]
+        return replace(self, schema=to_ddl([*old, *more]))
+
+
+# ---- files that tasks have written: they count when the commit has named them
+
+LISTS = "_statefx/lists"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a task has written: its name below the folder, its size, and when (since the epoch)."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+def written_files(storage: FolderStorage, committables: Mapping[int, Committable]) -> list[WrittenFile]:
+    """Return the files of a transaction, in the order of the tasks.
+
+    StagedRowsLostError if one is missing, or has another length than it was given. Its bytes are not read: the driver
+    would read again what all tasks have written.
+    """
+    found = [file for task in sorted(committables) for file in _files(storage, committables[task])]
+    for file, size_bytes in zip(found, storage.sizes([file.name for file in found]), strict=True):
+        if size_bytes != file.size_bytes:
+            path = storage.path(file.name)
+            seen = "is missing" if size_bytes is None else f"has {size_bytes} bytes, not {file.size_bytes}"
+            raise StagedRowsLostError(
+                f"{path} {seen}: it holds rows of a transaction that is decided, and that is not published yet. "
+                "Restore the file; the sink goes on by itself then",
+                file=path,
+            )
+    return found
+
+
+def _files(storage: FolderStorage, committable: Committable) -> Iterator[WrittenFile]:
+    """Yield the files of a task; a long list of them is in a file of its own."""
+    if "files" not in committable:
+        name = str(committable["list"])
+        try:
+            data = storage.read(name)
+        except FileNotFoundError:
+            data = b""
+        if xxh3_128(data).hexdigest() != committable["checksum"]:
+            raise StagedRowsLostError(
+                f"{storage.url}/{name} is missing or damaged: it names files of a transaction that is decided. Restore "
+                "it; the sink goes on by itself then",
+                file=name,
+            )
+        committable = json.loads(data)
+    for file in committable["files"]:
+        yield WrittenFile(**file)
+
+
+def txid_of_file(name: str) -> int | None:
+    """Return the transaction of a file that a writer named; None if the name is not a writer's."""
+    found = re.match(r"part-(\d{10})-", name.rpartition("/")[2])
+    return None if found is None else int(found[1])
+
+
+# ---- which files are committed
 
 METADATA = "_spark_metadata"
 INTERVAL = 10
@@ -53,30 +187,23 @@ _FENCE_TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Who owns the folder: manifest `number` is transaction `txid` of `owner`.
-
-    Attributes
-    ----------
-    taken_on : bool
-        Whether a former start of the same application has sealed `number`, so that this one has nothing to seal.
-    layout : Layout
-        Of the files of all owners until now.
-    foreign : int
-        How many files of other checkpoints stand before those of this one: their transactions have numbers of their
-        own.
-    """
+    """The owner of the folder: manifest `number` is transaction `txid` of `owner`."""
 
     owner: Owner
     number: int
     txid: int
     taken_on: bool
+    """Whether a former start of the same application has sealed `number`, so that this one has nothing to seal."""
     layout: Layout
+    """Of the files of all owners until now."""
     foreign: int = 0
+    """The number of files of other checkpoints before those of this one: their transactions have numbers of their
+    own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FolderState:
-    """What stands in the folder at one moment: the newest fence, whether its owner may publish, the newest manifest."""
+    """The folder at one moment: the newest fence, whether its owner may publish, the newest manifest."""
 
     fences: int
     """The number of the newest fence; 0 if there is none."""
@@ -86,12 +213,10 @@ class _FolderState:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether manifests are missing that were there."""
         return self.fence is not None and self.sealed and (self.newest is None or self.newest < self.fence.number)
 
     @property
     def marker(self) -> Marker | None:
-        """The owner, and what it has published last; None if nobody has written here."""
         if self.fence is None:
             return None
         if not self.sealed or self.newest is None:
@@ -126,7 +251,6 @@ class Manifest:
         return []
 
     def newest(self) -> int | None:
-        """Return the newest number; None if there is no manifest."""
         return max((number for number, _, _ in self._manifests()), default=None)
 
     def _manifests(self) -> Iterator[tuple[int, bool, Stored]]:
@@ -211,7 +335,7 @@ class Manifest:
         return state.marker
 
     def _newest_fence(self) -> int:
-        return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
+        return max((int(stored.name.rpartition("/")[2]) for stored in self.storage.list(f"{_OWN}/owners/")), default=0)
 
     def _fence(self, at: int) -> Fence:
         with self._found(_owner(at)) as data:
@@ -238,14 +362,8 @@ class Manifest:
         the folder: its number is sealed or passed then, and step 2 fails. Chosen in step 2, it would be the next free
         number; the other driver would count the seal as its own transaction, and lose the rows of that transaction.
 
-        With `takeover` it goes on from what is committed, whatever the folder says (see `starting_point`).
-
-        Raises
-        ------
-        FencedError
-            A newer generation owns it.
-        SinkError
-            As `starting_point`, `marker` and `layout`; or other drivers fence at the same moment, again and again.
+        With `takeover` it goes on from what is committed, whatever the folder says. Raises what `starting_point`,
+        `marker` and `layout` do; SinkError too if other drivers fence at the same moment, again and again.
         """
         root, before = self.storage.root, self._state().marker
         refuse_twin(before, owner, root)
@@ -290,19 +408,15 @@ class Manifest:
         3. Write the compact one, without these files. From here on readers do not see them.
         4. Write the seal.
 
-        A crash before 4 leaves a fence without its seal; the next start fences anew, and rewinds again.
-
-        Raises
-        ------
-        SinkError
-            Another driver has fenced meanwhile.
+        A crash before 4 leaves a fence without its seal; the next start fences anew, and rewinds again. SinkError if
+        another driver has fenced meanwhile.
         """
         state = self._state()
         if state.fence is None or state.fence.owner != owner or state.newest is None or not state.sealed:
             raise self._taken_meanwhile()
         files = list(self._until(state.newest))
         foreign = state.fence.foreign
-        kept = files[:foreign] + [each for each in files[foreign:] if (txid_of_file(each.name) or 0) <= after]
+        kept = files[:foreign] + [file for file in files[foreign:] if (txid_of_file(file.name) or 0) <= after]
         if len(kept) == len(files):
             return
         marker, at = self._checked(state), state.fences + 1
@@ -357,7 +471,7 @@ class Manifest:
         return marker
 
     def _has_rows(self, number: int) -> bool:
-        """Tell whether a manifest is there that adds files to those before it."""
+        """Return whether a manifest is there that adds files to those before it."""
         newest = self.newest()
         if newest is None or newest < number:
             return False
@@ -381,7 +495,7 @@ class Manifest:
         # Spark's streams read in the order of these times, and ignore a file that is a week older than the newest that
         # they have seen. So times must not run back when a machine's clock does.
         latest = self._latest_until(number - 1)
-        added = [replace(each, modified_ms=max(each.modified_ms, latest)) for each in added]
+        added = [replace(file, modified_ms=max(file.modified_ms, latest)) for file in added]
         try:
             self._write(number, added)
         except AlreadyExistsError as error:
@@ -392,11 +506,11 @@ class Manifest:
                 "has; somebody else writes to this folder",
                 path=self.storage.root,
             ) from error
-        self._latest = number, max([latest, *(each.modified_ms for each in added)])
+        self._latest = number, max([latest, *(file.modified_ms for file in added)])
 
     def _latest_until(self, number: int) -> int:
         if self._latest is None or self._latest[0] != number:
-            self._latest = number, max((each.modified_ms for each in self._until(number)), default=0)
+            self._latest = number, max((file.modified_ms for file in self._until(number)), default=0)
         return self._latest[1]
 
     def _write(self, number: int, files: Iterable[WrittenFile]) -> None:
@@ -406,7 +520,7 @@ class Manifest:
         for name in self._names_until(number - 1) if compact and number else ():
             with self._found(name) as data:
                 lines += _lines(data)
-        lines += [self._line(each) for each in files]
+        lines += [self._line(file) for file in files]
         self.storage.create(_name(number, compact=compact), "\n".join(lines).encode())
 
     def _line(self, file: WrittenFile) -> str:

@@ -25,7 +25,7 @@ class ShorterError(OSError):
 
 
 class Range(NamedTuple):
-    """What a task reads of a file."""
+    """A part of a file that a task reads."""
 
     path: str
     start: int
@@ -122,12 +122,11 @@ def parts_of(form: str, path: str) -> _Parquet | _Arrow:
 
 
 def is_fault(error: Exception) -> bool:
-    """Tell whether the system failed. pyarrow raises OSError for wrong bytes as well, but without a number."""
+    """Return whether the system failed. pyarrow raises OSError for wrong bytes as well, but without a number."""
     return isinstance(error, OSError) and error.errno is not None
 
 
 def unreadable(form: str, path: str, where: str, error: Exception) -> InputError:
-    """Return the error of a file from which a part can't be read."""
     return InputError(f"{path} is no {form} file of these fields{where}: {error}", path=path)
 
 

@@ -12,10 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.files.layout import Layout
-from statefx.connectors.files.manifest import INTERVAL, Manifest
-from statefx.connectors.files.writers import FORMATS
-from statefx.connectors.files.written import txid_of_file
+from statefx.connectors.files.manifest import INTERVAL, Layout, Manifest, txid_of_file
+from statefx.connectors.files.sink import FORMATS
 from statefx.connectors.staged import FOLDER, txid_of_staged
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import read_state
@@ -106,8 +104,8 @@ def readUncommitted(
     manifest, layout = _written(path)
     storage = manifest.storage
     # Listed first: what is committed between the two is in the manifest then, and not shown.
-    found = [each.name for each in storage.list() if txid_of_file(each.name) is not None]
-    named = {each.name for each in manifest.files()}
+    found = [stored.name for stored in storage.list() if txid_of_file(stored.name) is not None]
+    named = {file.name for file in manifest.files()}
     files = [storage.path(name) for name in found if name not in named]
     if not files:
         return _selected(spark.createDataFrame([], layout.ddl_as_files), layout, None, _null(txid))
@@ -157,7 +155,7 @@ def _refuse_field(schema: pa.Schema, txid: str) -> None:
 def _staged(spark: Any, path: str | os.PathLike[str], sink: str, txid: str | None) -> Any:
     storage = Folders(checkpoint_location(path)).storage
     committed = read_state(storage).committed
-    names = [each.name for each in storage.list(f"{FOLDER}/{sink}/") if txid_of_staged(each.name) > committed]
+    names = [stored.name for stored in storage.list(f"{FOLDER}/{sink}/") if txid_of_staged(stored.name) > committed]
     if not names:
         return spark.createDataFrame([], "" if txid is None else f"{_quoted(txid)} bigint")
     with storage.reader(names[0]) as file, pa.ipc.open_stream(file) as reader:

@@ -3,6 +3,17 @@
 A file is a partition. A batch of it is a range: of row groups or record batches where the format has them, else of
 bytes that end behind a line. The metadata of a batch names the file and says how long it was, so that one that was cut
 short or replaced since is noticed.
+
+**Logs.** A log is known by its file number (inode), which a new name doesn't change, and by how it begins, because a
+file system gives the number of a deleted file to the next new one. So ``app.log`` that was renamed to ``app.log.1`` is
+read to its end under that name, and the new ``app.log`` is a new log. Renaming is followed because nearly every program
+rotates its logs so; by names alone each line would come twice.
+
+**Looks.** A look costs what is new and what is not read to its end. Files that were, are looked at in turn, some at
+each look, so that one that was changed is noticed; of those that are gone nothing is left to do. A file that was read
+is not read again if it comes back, so each name is kept: while the file is there, and of the last ones that went, as
+the metadata of its partition; then as 12 bytes in a list of some hundred, which is the metadata of a partition of its
+own (`GoneFiles`). A million names are kept.
 """
 
 from __future__ import annotations
@@ -10,14 +21,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from itertools import islice
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
+from statefx.config import is_count
 from statefx.connectors.fields import given_schema, spark_schema
-from statefx.connectors.files.known import KnownFiles, file_hash
-from statefx.connectors.files.logs import COMPRESSED, Logs, head_of, present_path, stats
 from statefx.connectors.files.readers import (
     READERS,
     UNITS,
@@ -36,6 +51,325 @@ from statefx.operators.context import DRIVER
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import path_of
 
+# ---- logs that grow and are renamed
+
+HEAD_BYTES = 1024
+"""The beginning of a log that identifies it: no two logs whose lines have times begin with as many equal bytes."""
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""How names end when a rotation has compressed a log."""
+
+Stats = Mapping[str, os.stat_result]
+
+
+def head_of(path: str, size: int) -> int:
+    """Return a checksum of the first `HEAD_BYTES` of a file that count, of which it has `size`."""
+    with open(path, "rb") as file:
+        return crc32(file.read(min(size, HEAD_BYTES)))
+
+
+def stats(folder: str, names: Iterator[os.DirEntry[str]]) -> dict[str, os.stat_result]:
+    """Return what is known of the files of a folder, by name, in the order of names.
+
+    A file that has several names, hard or symbolic links, comes once: under the first name that is no symbolic link.
+    """
+    found, numbers = {}, set()
+    for entry in sorted(names, key=lambda entry: (entry.is_symlink(), entry.name)):
+        try:
+            said = entry.stat()
+        except FileNotFoundError:  # it was renamed or deleted meanwhile
+            continue
+        if (said.st_dev, said.st_ino) not in numbers:
+            numbers.add((said.st_dev, said.st_ino))
+            found[entry.name] = said
+    return dict(sorted(found.items()))
+
+
+def present_path(folder: str, metadata: Any) -> str:
+    """Return the present path of a log from which a batch was planned; it may have been renamed."""
+    path = os.path.join(folder, metadata["file"])
+    for _ in range(3):  # a name can change between two looks
+        try:
+            if os.stat(path).st_ino == metadata["stamp"]:
+                break
+        except FileNotFoundError:
+            pass
+        with os.scandir(folder) as found:
+            path = next((entry.path for entry in found if entry.inode() == metadata["stamp"]), path)
+    return path
+
+
+class Logs:
+    """The logs of a folder, by partition."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._known: dict[int, Any] = {}
+        """Partition -> the newest metadata."""
+        self._looked_at: dict[int, tuple[int, int]] = {}
+        """Partition -> size and time of the log when its beginning was compared last."""
+
+    def take(self, partition: int, metadata: Any) -> None:
+        self._known[partition] = metadata
+
+    def is_gone(self, partition: int) -> bool:
+        """Return whether a log that was read to its end had left the folder when something was planned of it last."""
+        return bool(self._known.get(partition, {}).get("gone"))
+
+    def locate(self, found: Stats) -> dict[int, str | None]:
+        """Return by partition the present name of each log that was read from; None: it is gone, or was cut."""
+        names = {said.st_ino: name for name, said in found.items()}
+        located = {partition: names.get(log["stamp"]) for partition, log in self._known.items()}
+        return {
+            partition: name if name is not None and self._is_same(partition, name, found[name]) else None
+            for partition, name in located.items()
+        }
+
+    def _is_same(self, partition: int, name: str, said: os.stat_result) -> bool:
+        """Return whether a file with a log's number begins as the log, and has at least what was read of it."""
+        log, state = self._known[partition], (said.st_size, said.st_mtime_ns)
+        if said.st_size < log["stop"]:
+            return False
+        if log.get("gone") and log["stop"] < HEAD_BYTES:
+            # The number is free, and so few bytes tell no log from the next: taken for the log, a new file that begins
+            # alike would lose them. `refuse_copy` refuses it.
+            return False
+        if self._looked_at.get(partition) != state:
+            try:
+                if head_of(os.path.join(self._folder, name), log["stop"]) != log["head"]:
+                    return False
+            except FileNotFoundError:  # it was renamed once more: the next look finds it
+                return True
+            self._looked_at[partition] = state
+        return True
+
+    def refuse_copy(self, partition: int, path: str, said: os.stat_result, gone: Set[int]) -> None:
+        """Refuse a file that begins as the log of another partition does: its lines would count twice.
+
+        `gone` are partitions whose logs are gone, or were cut. If nothing was read of the file, it is also refused if
+        it begins with the few bytes of such a log; others may well begin alike.
+        """
+        known = self._known.get(partition)
+        if known is not None and known["stop"] >= HEAD_BYTES:
+            return
+        for other, log in self._known.items():
+            enough = log["stop"] >= HEAD_BYTES or (known is None and other in gone)
+            if other == partition or not enough or said.st_size < min(log["stop"], HEAD_BYTES):
+                continue
+            try:
+                same = head_of(path, log["stop"]) == log["head"]
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise FailedException(f"{path} can't be read: {error}") from error
+            if same:
+                raise InputError(
+                    f"{path} begins as {log['file']} does, and is another file: it is a copy, whose lines would count "
+                    "twice. Have logs renamed and not copied when they are rotated (logrotate: create, not "
+                    "copytruncate), and take the copy out of the folder",
+                    path=path,
+                )
+
+
+# ---- which file is which partition, and which of them a look has to look at
+
+CHECKED = 100
+"""Of the files that were read to their end, how many each look compares with what was read."""
+
+
+LISTED = 500
+"""So many files go before a list is made, of all of them."""
+
+NAMES_MAX = 1_000_000
+"""So many names are in lists, and some more: 16 MB in the checkpoint, and 12 MB in the driver."""
+
+
+class GoneFiles:
+    """Names of files that were read and are gone, by their hashes, with what tells whether one is the same file."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, tuple[Any, Any]] = {}
+        """By partition, the oldest first: hashes of names, and of sizes and times."""
+        self._names: Any = np.empty(0, "<u8")
+        self._files: Any = np.empty(0, "<u4")
+
+    def listed(self, files: Mapping[str, int]) -> dict[str, str]:
+        """Return the metadata of a list of names, each with `file_hash` of its file."""
+        names = np.fromiter(map(_name_hash, files), "<u8", len(files))
+        return {"gone": _text(names), "hashes": _text(np.fromiter(files.values(), "<u4", len(files)))}
+
+    def take(self, lists: Mapping[int, Mapping[str, str]]) -> None:
+        for number, said in sorted(lists.items()):
+            self._lists[number] = _array(said["gone"], "<u8"), _array(said["hashes"], "<u4")
+        self._index()
+
+    def drop_oldest(self) -> list[int]:
+        """Return the partitions of lists that are too many; their names are forgotten."""
+        dropped, left = [], len(self._names)
+        for number, (names, _) in list(self._lists.items()):
+            left -= len(names)
+            if left < NAMES_MAX:
+                break
+            del self._lists[number]
+            dropped.append(number)
+        if dropped:
+            self._index()
+        return dropped
+
+    def _index(self) -> None:
+        names = np.concatenate([np.empty(0, "<u8"), *(names for names, _ in self._lists.values())])
+        order = np.argsort(names, kind="stable")
+        self._names = names[order]
+        self._files = np.concatenate([np.empty(0, "<u4"), *(files for _, files in self._lists.values())])[order]
+
+    def among(self, names: Collection[str]) -> dict[str, int]:
+        """Return those of `names` that are known, each with `file_hash` of the file that was read."""
+        if not len(self._names) or not names:
+            return {}
+        hashes = np.fromiter(map(_name_hash, names), "<u8", len(names))
+        places = np.minimum(np.searchsorted(self._names, hashes), len(self._names) - 1)
+        same = self._names[places] == hashes
+        return {name: int(self._files[place]) for name, place, is_it in zip(names, places, same, strict=True) if is_it}
+
+
+def file_hash(size: int, stamp: int) -> int:
+    """Return what tells a file from another one of its name."""
+    return xxh3_64_intdigest(f"{size} {stamp}".encode()) & 0xFFFFFFFF
+
+
+def _name_hash(name: str) -> int:
+    return xxh3_64_intdigest(os.fsencode(name))
+
+
+def _text(numbers: Any) -> str:
+    return b64encode(numbers.tobytes()).decode()
+
+
+def _array(text: str, kind: str) -> Any:
+    return np.frombuffer(b64decode(text), kind)
+
+
+class KnownFiles:
+    """The files of a folder, each of them a partition."""
+
+    def __init__(self) -> None:
+        self._names: list[str | None] = []
+        """By partition; None: it can be another file."""
+        self._numbers: dict[str, int] = {}
+        self._free: list[int] = []
+        self._unread: dict[int, None] = {}
+        """Partitions that may have something new, in the order in which they came."""
+        self._ended: dict[int, int] = {}
+        """Of files that were read to their end, what `file_hash` says of them."""
+        self._gone = GoneFiles()
+        self._list: tuple[int, list[int]] | None = None
+        """The partition of a list that is to be made or was planned, and those whose names are in it."""
+        self._back: set[str] = set()
+        """Files that are there again, and were compared with what was read."""
+        self._turn: Iterator[int] = iter(())
+        self._there: Set[str] = frozenset()
+        self._begun_with: Mapping[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, partition: int) -> str | None:
+        return self._names[partition]
+
+    def take(self, metadata: Mapping[int, Any]) -> None:
+        """Begin with what was read before.
+
+        The first look compares all files that are there: a run may have no second one. Partitions without metadata are
+        those of names in a list: they become no other file, since they count as finished.
+        """
+        files = {number: said for number, said in sorted(metadata.items()) if "gone" not in said}
+        self._gone.take({number: said for number, said in metadata.items() if "gone" in said})
+        self._begun_with = {n: file_hash(said["size"], said["stamp"]) for n, said in files.items() if said["end"]}
+        self._names = [None] * (max(metadata, default=-1) + 1)
+        for number, said in files.items():
+            self._names[number] = said["file"]
+        self._numbers = {said["file"]: number for number, said in files.items()}
+        self._unread = dict.fromkeys(files)
+
+    def look(self, there: Set[str]) -> dict[str, int]:
+        """Give each new file a partition, in the order of their names.
+
+        Returns the files that were read, were gone and are back, each with `file_hash` of what was read.
+        """
+        self._there = there
+        for number, hashed in self._begun_with.items():
+            if self._names[number] not in there:
+                self.end(number, hashed)
+        self._begun_with = {}
+        self._back &= there
+        new = there - self._numbers.keys() - self._back
+        back = self._gone.among(new)
+        for name in sorted(new - back.keys()):
+            if self._free:
+                number = self._free.pop(0)
+                self._names[number] = name
+            else:
+                number = len(self._names)
+                self._names.append(name)
+            self._numbers[name] = number
+            self._unread[number] = None
+        self._list_gone()
+        return back
+
+    def compared(self, name: str) -> None:
+        self._back.add(name)
+
+    def _list_gone(self) -> None:
+        if self._list is not None or len(self._ended) - len(self._there) < LISTED:
+            return
+        gone = [number for number in self._ended if self._names[number] not in self._there]
+        if len(gone) >= LISTED:
+            self._list = len(self._names), gone
+            self._names.append(None)
+
+    def listing(self, partition: int, last: Any) -> dict[str, str] | None:
+        """Return the metadata of the list that is to be made; None if the partition is none, or was planned."""
+        if self._list is None or self._list[0] != partition:
+            return None
+        if last is None:
+            return self._gone.listed({str(self._names[number]): self._ended[number] for number in self._list[1]})
+        for number in self._list[1]:  # it is durable: from here on the list knows their names
+            name = self._names[number]
+            assert name is not None
+            del self._numbers[name], self._ended[number]
+            self._names[number] = None
+        self._list = None
+        self._gone.take({partition: last})
+        return None
+
+    def to_forget(self, planned: bool) -> list[int]:
+        """Return partitions whose metadata is needed no more, if the list was planned now: a list has their names."""
+        return [*self._list[1], *self._gone.drop_oldest()] if self._list is not None and planned else []
+
+    def forget(self, partition: int) -> None:
+        """Let a partition be another file: nothing was read of its own, which is gone."""
+        name = self._names[partition]
+        if name is not None:
+            del self._numbers[name], self._unread[partition]
+            self._names[partition] = None
+            self._free.append(partition)
+
+    def end(self, partition: int, hashed: int) -> None:
+        """Take note that a file was read to its end; `hashed` is `file_hash` of it."""
+        self._unread.pop(partition, None)
+        self._ended[partition] = hashed
+
+    def to_plan(self) -> Iterable[int]:
+        """Return the partitions that this look has to look at."""
+        checked = list(islice(self._turn, CHECKED))
+        if len(checked) < CHECKED:  # from the first one again: what is gone can't change
+            self._turn = iter([number for number in self._ended if self._names[number] in self._there])
+        listed = [] if self._list is None else [self._list[0]]
+        return [*listed, *self._unread, *checked]
+
+
+# ---- the spout
+
 BATCH_BYTES = 64 << 20
 """Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
 
@@ -45,10 +379,6 @@ _GONE = ""
 """In the place of the name of a log that is in the folder under no name."""
 
 _MANIFESTS = ("_spark_metadata", "_statefx")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class FilePartitionedSpout(PartitionedTransactionalSpout):
@@ -101,10 +431,10 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(READERS)}")
         if growing and format in UNITS:
             raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
-        if not _is_count(maxBytesPerFile):
+        if not is_count(maxBytesPerFile):
             raise TopologyError(f"maxBytesPerFile={maxBytesPerFile!r}: it is a whole number of bytes, 1 or more")
         # Of logs, the first ones would keep those behind them waiting.
-        if maxFiles is not None and (growing or not _is_count(maxFiles)):
+        if maxFiles is not None and (growing or not is_count(maxFiles)):
             raise TopologyError(f"maxFiles={maxFiles!r}: it is 1 or more, and not for files that grow")
         self.path = _folder(path)
         _refuse_manifest(self.path)
@@ -125,7 +455,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         """Whether this look has planned a list of names."""
         self._bounded = False
         self._until: dict[str | int, int] | None = None
-        """What a run that ends (availableNow) reads: names of files or inodes of logs, with their sizes then."""
+        """The input of a run that ends (availableNow): names of files or inodes of logs, with their sizes then."""
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
@@ -146,19 +476,12 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return spark_schema(parts_of(self.format, path).schema, path)
 
     def reads(self, target: str) -> bool:
-        """Tell whether it is the folder."""
         return target == os.path.realpath(self.path)
 
     # ---- on the driver
 
     def open(self, context: Context) -> None:
-        """Begin with no file.
-
-        Raises
-        ------
-        InputError
-            The folder is not there when the topology starts. One that goes later is waited for.
-        """
+        """Refuse a folder that is not there when the topology starts; one that goes later is waited for."""
         if context.task == DRIVER and not os.path.isdir(self.path):  # it would be waited for without an end
             raise InputError(
                 f"{self.path} is not there, or the driver may not see it: correct the path (a relative one begins at "
@@ -174,13 +497,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._bounded = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Take over from the log of transactions which file is which partition.
-
-        Raises
-        ------
-        InputError
-            `growing` is another than before: a log is identified in another way than a file.
-        """
+        """Take over which file is which partition; InputError if `growing` is another, which identifies files."""
         self._listed = False
         for said in metadata.values():
             if ("head" in said) != self.growing:
@@ -208,7 +525,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if self.growing:
             return self._follow_logs()
         self._listed = False
-        for name, hashed in self._files.look({each.name for each in self._entries()}).items():
+        for name, hashed in self._files.look({entry.name for entry in self._entries()}).items():
             self._take_back(name, hashed)
         return len(self._files)
 
@@ -252,21 +569,19 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return len(self._names_of_logs)
 
     def _names(self) -> list[str]:
-        return sorted(each.name for each in self._entries())
+        return sorted(entry.name for entry in self._entries())
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
-        """Yield the files that are read."""
         passed_over = COMPRESSED if self.growing else ()
         try:
             with os.scandir(self.path) as found:
-                for each in found:
-                    if not each.name.startswith(_HIDDEN) and not each.name.endswith(passed_over) and each.is_file():
-                        yield each
+                for entry in found:
+                    if not entry.name.startswith(_HIDDEN) and not entry.name.endswith(passed_over) and entry.is_file():
+                        yield entry
         except OSError as error:
             raise FailedException(f"{self.path} can't be listed: {error}") from error
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
-        """Return the next range of a file."""
         if not self.growing and (listed := self._files.listing(partition, lastMetadata)) is not None:
             self._listed = True
             return listed
@@ -334,11 +649,11 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return None  # or it was renamed while the folder was listed: the next look finds it
 
     def _is_gone(self, partition: int) -> bool:
-        """Tell whether a log is in the folder under no name, by another look."""
+        """Return whether a log is in the folder under no name, by another look."""
         return self._logs.locate(stats(self.path, self._entries()))[partition] is None
 
     def isFinished(self, partition: int, metadata: Any) -> bool:
-        """Tell whether a file was read to its end, or a log that was read to its end has left the folder."""
+        """Return whether a file was read to its end, or a log that was read to its end has left the folder."""
         if metadata is None:  # it was forgotten: a list has its name
             return not self.growing
         return bool(metadata.get("gone") or (not self.growing and metadata["end"]))
@@ -355,7 +670,6 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return said.st_ino if self.growing else said.st_mtime_ns
 
     def _check(self, path: str, size: int, stamp: int, last: Any) -> None:
-        """Refuse a file that is not the one from which a part was read."""
         fits = last is None or size == last["size"] or (self.growing and size > last["size"])
         if fits and (last is None or stamp == last["stamp"]):
             return
@@ -410,7 +724,6 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Iterator[None]:
-        """Emit a range of a file, batch by batch."""
         if metadata.get("start") == metadata.get("stop"):  # also of a list of names
             return
         path = present_path(self.path, metadata) if self.growing else os.path.join(self.path, metadata["file"])

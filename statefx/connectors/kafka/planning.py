@@ -1,4 +1,4 @@
-"""Which partitions there are, how far each can be read, and what a transaction reads of each; on the driver."""
+"""What transactions read of each partition, range by range: planned on the driver."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import AWAY, REQUEST_SECS, close_consumer, describe_topics, has_code, kafka, text_of
-from statefx.connectors.kafka.clients import Clients, denial
-from statefx.connectors.kafka.group import Group
+from statefx.connectors.kafka.clients import (
+    AWAY,
+    REQUEST_SECS,
+    Clients,
+    close_consumer,
+    denial,
+    describe_topics,
+    has_code,
+    kafka,
+    text_of,
+)
 from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import FailedException, InputError, StatefxError
 
@@ -20,6 +28,120 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 logger = logging.getLogger("statefx")
+
+# ---- what is gone before it was read
+
+
+class Losses:
+    """Decides whether the query ends with what is gone, and warns where it goes on (``lost='skip'``)."""
+
+    def __init__(self, allowed: bool) -> None:
+        self.allowed = allowed
+        self._said: set[str] = set()
+
+    def pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
+        """Pass over the offsets from `start` to before `first`; InputError if that is not allowed, as below."""
+        said = f"{first - start} offsets of {tp}, from {start} to before {first}, were deleted and never read"
+        if not self.allowed:
+            raise InputError(
+                f"{said}: by the topic's retention, or by hand. Start with a new checkpointLocation, or set "
+                "lost='skip' to go on behind them",
+                topic=tp.topic, partition=tp.partition, start=start, stop=first,
+            )  # fmt: skip
+        logger.warning("%s; they are passed over (lost='skip')", said)
+
+    def made_again(self, tp: TopicPartition, offset: int) -> None:
+        said = f"topic {tp.topic!r} was deleted, or deleted and made again; {tp} was read up to offset {offset}"
+        self._leave(f"{said} of the former one", "read the new one from its beginning", tp, offset)
+
+    def deleted(self, tp: TopicPartition, offset: int) -> None:
+        said = f"topic {tp.topic!r} was deleted; {tp} was read up to offset {offset}"
+        self._leave(said, "go on with the other topics", tp, offset)
+
+    def _leave(self, said: str, then: str, tp: TopicPartition, offset: int) -> None:
+        if not self.allowed:
+            raise InputError(
+                f"{said}. Start with a new checkpointLocation, or set lost='skip' to {then}",
+                topic=tp.topic, partition=tp.partition, offset=offset,
+            )  # fmt: skip
+        if said not in self._said:  # a deleted topic stays deleted, with each look
+            self._said.add(said)
+            logger.warning("%s; records behind that may never have been read (lost='skip')", said)
+
+
+def cut_off(tp: TopicPartition, offset: int, end: str) -> InputError:
+    """Return the error of a partition whose last records are gone that were read: no policy allows that."""
+    return InputError(
+        f"{tp} was read up to offset {offset}, and {end}: its last records were lost in the cluster (an election of "
+        "a replica that did not have them), or its data were restored. New records take the offsets of those that were "
+        "read. Start with a new checkpointLocation",
+        topic=tp.topic, partition=tp.partition, offset=offset,
+    )  # fmt: skip
+
+
+# ---- the consumer group that is told what is committed: nothing depends on it, nobody waits for it
+
+_MEMBERS = "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"
+
+
+class Group:
+    """Commits offsets to a consumer group, by a client which is no member of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._wanted: dict[TopicPartition, int] = {}
+        self._known: dict[TopicPartition, int] = {}
+        """Offsets that the group has committed."""
+        self._refusal = ""
+        """Why it has not taken more: logged once, and not with each transaction."""
+
+    def tell(self, consumer: Consumer, read: Mapping[TopicPartition, int], topics: Collection[str]) -> None:
+        """Commit to the group those of the offsets `read` that have changed; see `repeat`."""
+        self._wanted = dict(read)
+        self._listen(consumer)
+        # While the group is denied, the client keeps what it is told, and its end waits for all of that.
+        if not self._refusal:
+            self.repeat(consumer, topics)
+
+    def repeat(self, consumer: Consumer, topics: Collection[str]) -> None:
+        """Tell the group what it has not taken of topics that are there, as often as the driver looks for new ones."""
+        self._listen(consumer)
+        told = [
+            kafka().TopicPartition(*tp, offset)
+            for tp, offset in self._wanted.items()
+            if self._known.get(tp) != offset and tp.topic in topics
+        ]
+        if told:
+            consumer.commit(offsets=told)
+
+    def _listen(self, consumer: Consumer) -> None:
+        """Have the client call `on_commit`; that access to the group is denied, it says by an event alone."""
+        while (event := consumer.poll(0)) is not None:
+            if has_code(event.error(), "GROUP_AUTHORIZATION_FAILED"):
+                self.on_commit(event.error(), [])
+
+    def on_commit(self, error: Any, told: Sequence[Any]) -> None:
+        """Note what the group has taken, and log why it has not; librdkafka's callback of this name."""
+        if error is None:
+            self._known |= {TopicPartition(tp.topic, tp.partition): tp.offset for tp in told if tp.error is None}
+            error = next((tp.error for tp in told if tp.error is not None), None)
+        if error is None:
+            self._refusal = ""
+            return
+        why = text_of(error).rstrip(".")
+        if has_code(error, *_MEMBERS):
+            why += ". Consumers that subscribe to topics are members of it: give the spout a group of its own"
+        elif has_code(error, "GROUP_AUTHORIZATION_FAILED"):
+            why += ". Give the user of this client READ on the group"
+        if why != self._refusal:
+            self._refusal = why
+            logger.warning(
+                "the group %r can't be told how far its topics were read: %s. Nothing depends on it but what watches "
+                "the group's lag; KafkaSpout(group=None) leaves it out. This is said once", self._name, why,
+            )  # fmt: skip
+
+
+# ---- which partitions there are, and how far each can be read
 
 END, BEGINNING = -1, -2
 """What the protocol has instead of a time."""
@@ -38,6 +160,9 @@ DOUBT_SECS = 5.0
 """How long a broker must say what would end the query before it is believed. One that has just started does not know
 all topics yet, and its partitions may end before where they ended; both pass."""
 
+_DOUBT_AGAIN_SECS = 0.1
+"""Between two looks of a start while it is not believed yet that a topic is not there."""
+
 LEADER_SECS = 1.0
 """With ``unavailable='skip'``: how long a leader may take to answer when it is asked apart from the others."""
 
@@ -51,12 +176,11 @@ Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 
 def is_named(topic: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
-    """Tell whether a topic is one of those that are named, or fits the pattern."""
     return topics.fullmatch(topic) is not None if isinstance(topics, re.Pattern) else topic in topics
 
 
 class Limits(NamedTuple):
-    """What one transaction reads at most; None: as much as there is."""
+    """Limits of what one transaction reads; None: there is none."""
 
     rows: int | None
     partitions: int | None
@@ -65,21 +189,7 @@ class Limits(NamedTuple):
 class Cluster:
     """The driver's view of the topics.
 
-    Parameters
-    ----------
-    clients : Clients
-    group : str
-        The consumer group that `tell_group` commits offsets to.
-    topics : sequence of str or re.Pattern
-    clock : callable
-        Seconds.
-    skips : bool
-        Whether `ends` and `beginnings` leave out partitions whose leader does not answer (``unavailable='skip'``).
-
-    Attributes
-    ----------
-    away : set of TopicPartition
-        Partitions whose leader did not answer when it was asked last.
+    With `skips`, `ends` and `beginnings` leave out partitions whose leader does not answer (``unavailable='skip'``).
     """
 
     def __init__(
@@ -125,10 +235,7 @@ class Cluster:
     def discover(self, read: Iterable[str]) -> None:
         """Look which partitions there are, if the last look was long ago.
 
-        Parameters
-        ----------
-        read : iterable of str
-            Topics that were read, which may be gone, or no longer be named.
+        Topics in `read` were read, and may be gone, or no longer be named.
         """
         now = self._clock()
         if self._looked is not None and now < self._looked + DISCOVERY_SECS and not self.doubts:
@@ -160,7 +267,6 @@ class Cluster:
         self._looked = None
 
     def reads(self, topic: str) -> bool:
-        """Tell whether a topic is one of those that are to be read."""
         return is_named(topic, self._topics)
 
     def _wanted(self) -> list[str]:
@@ -169,7 +275,6 @@ class Cluster:
         return [name for name in self._listed() if self.reads(name) and not name.startswith("__")]
 
     def _listed(self, **topic: str) -> Mapping[str, Any]:
-        """Return what the client now knows of all topics, or of one."""
         try:
             found: Mapping[str, Any] = self.consumer.list_topics(**topic, timeout=REQUEST_SECS).topics
         except kafka().KafkaException as error:
@@ -194,14 +299,9 @@ class Cluster:
         return any(self._clock() < since + DOUBT_SECS for since in self._doubts.values())
 
     def doubted(self, what: str, wrong: bool) -> bool:
-        """Tell whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
+        """Return whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
 
-        Parameters
-        ----------
-        what : str
-            A sentence that says what is wrong, the same one at each look.
-        wrong : bool
-            Whether a broker says so now.
+        `what` is a sentence that says what is wrong, the same one at each look; `wrong`, whether a broker says so now.
         """
         if not wrong:
             self._doubts.pop(what, None)
@@ -211,16 +311,30 @@ class Cluster:
             raise FailedException(f"{what}, a broker says; one that has just started may be wrong, and is asked again")
         return True
 
+    def insist(self, look: Callable[[], object]) -> bool:
+        """Look, as a start does, again while something is doubted; False where it fails for another reason.
+
+        So a start raises where a topic is not there, or access is denied. Where no broker answers, it does not: the
+        query waits, and its status says so.
+        """
+        while True:
+            try:
+                look()
+                return True
+            except FailedException:
+                if not self.doubts:
+                    return False
+                time.sleep(_DOUBT_AGAIN_SECS)
+
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return how far partitions can be read: with ``read_committed``, their last stable offsets."""
         told = self._ask_available(dict.fromkeys(partitions, END))
-        self.epochs = {tp: each.leader_epoch for tp, each in told.items() if each.leader_epoch is not None}
-        return {tp: each.offset for tp, each in told.items()}
+        self.epochs = {tp: answer.leader_epoch for tp, answer in told.items() if answer.leader_epoch is not None}
+        return {tp: answer.offset for tp, answer in told.items()}
 
     def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offsets that are there."""
         told = self._ask_available(dict.fromkeys(partitions, BEGINNING))
-        return {tp: each.offset for tp, each in told.items()}
+        return {tp: answer.offset for tp, answer in told.items()}
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets of times, `END` or `BEGINNING`, of all these partitions; one request for each broker.
@@ -228,7 +342,7 @@ class Cluster:
         The client for administrators has a call of its own for this, and it is not to be trusted: while a broker did
         not answer, it told offsets all the same, and it ended the process by a failed assertion.
         """
-        return {tp: each.offset for tp, each in self._ask(times).items()}
+        return {tp: answer.offset for tp, answer in self._ask(times).items()}
 
     def _ask(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         try:
@@ -294,7 +408,6 @@ class Cluster:
             logger.warning("%s: the leader answers again", _shown(back))
 
     def tell_group(self, read: Mapping[TopicPartition, int]) -> None:
-        """Commit to the group what was read, for those who watch it."""
         self._group.tell(self.consumer, read, self.ids)
 
     def close(self) -> None:
@@ -311,24 +424,20 @@ def _shown(partitions: Collection[TopicPartition]) -> str:
 def _ask_offsets(
     consumer: Consumer, times: Mapping[TopicPartition, int], secs: float | None = None
 ) -> dict[TopicPartition, Any]:
-    """Return what the brokers say of the offsets of times; KafkaException if one of them is not known."""
     if not times:
         return {}
     asked = [kafka().TopicPartition(*tp, at) for tp, at in times.items()]
     told: list[Any] = consumer.offsets_for_times(asked, timeout=REQUEST_SECS if secs is None else secs)
-    wrong = next((each.error for each in told if each.error is not None), None)
+    wrong = next((answer.error for answer in told if answer.error is not None), None)
     if wrong is not None:
         raise kafka().KafkaException(wrong)
-    return {TopicPartition(each.topic, each.partition): each for each in told}
+    return {TopicPartition(answer.topic, answer.partition): answer for answer in told}
 
 
 def first_offsets(cluster: Cluster, start: Start, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return where a first run begins, by partition: all of them have to answer, since a later look finds other ends.
 
-    Raises
-    ------
-    InputError
-        An offset was given that is not there, or of a partition that is not there.
+    InputError if an offset was given that is not there, or of a partition that is not there.
     """
     found = cluster.offsets(dict.fromkeys(partitions, BEGINNING))
     ends = cluster.offsets(dict.fromkeys(partitions, END))
@@ -380,7 +489,7 @@ def distances(
 
 
 class Shares:
-    """What each partition may have of a transaction.
+    """Shares of the partitions in a transaction.
 
     Those that had to wait come first the next time, so none waits for ever.
     """
@@ -390,13 +499,7 @@ class Shares:
         self._turn = -1
 
     def of(self, lags: Mapping[int, int]) -> dict[int, int]:
-        """Return how many offsets of each partition are read.
-
-        Parameters
-        ----------
-        lags : Mapping of int to int
-            How many offsets there are to be read, by number of the partition.
-        """
+        """Return how many offsets of each partition are read, by its number as in `lags`, what there is to be read."""
         waiting = sorted((number for number, lag in lags.items() if lag), key=lambda n: (n <= self._turn, n))
         if not waiting:
             return {}
@@ -409,3 +512,217 @@ class Shares:
             shares[number] = min(lags[number], left // (len(chosen) - turn))
             left -= shares[number]
         return shares
+
+
+# ---- what transactions read of each partition
+
+NO_TOPIC = TopicPartition("", 0)
+"""Stands in the log for a first run that finds no topic, and is to begin later than the beginning (`start`). The next
+run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning."""
+
+
+def ends_of(read: Iterable[Any]) -> dict[TopicPartition, int]:
+    """Return how far partitions were read, by the metadata of their last ranges."""
+    return {tp: said["end"] for said in read if (tp := TopicPartition(said["topic"], said["partition"])) != NO_TOPIC}
+
+
+class Ranges:
+    """The partitions by their numbers, and the next range of each.
+
+    The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start`` and ``end`` (the offset
+    behind the last); the epochs of the leaders that had the records before these two, ``start_epoch`` and
+    ``end_epoch``, where they are known; and ``gap``, how many offsets before the range are passed over, if any.
+    """
+
+    def __init__(self, cluster: Cluster, start: Start, limits: Limits, losses: Losses) -> None:
+        self.cluster = cluster
+        self._start = start
+        self._losses = losses
+        self._shares = Shares(limits)
+        self._numbers: list[TopicPartition | None] = []
+        self._first: dict[TopicPartition, int] | None = None
+        """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
+        self._until: dict[tuple[TopicPartition, str], int] | None = None
+        """Where this run ends, if it is `bounded`, by partition and topic's id; None before the first look."""
+        self.bounded = False
+        """Whether this run reads only what was there when it began."""
+        self._has_looked = False
+        """Whether the start has looked, and no transaction has used that yet."""
+        self.ends: dict[TopicPartition, int] = {}
+        """The ends of partitions, as of the last look; without those whose leader did not answer."""
+        self.known_ends: dict[TopicPartition, int] = {}
+        """The ends of all partitions, as of the last look at each."""
+        self._read: dict[TopicPartition, Any] = {}
+        """The last range of each partition with which a transaction is known to have begun."""
+        self._planned: dict[TopicPartition, Any] = {}
+        """The ranges behind these that were planned, and with which no transaction is known to have begun."""
+        self._left: set[TopicPartition] = set()
+        """Partitions of topics that are no longer named, or were deleted."""
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    def begin(self, metadata: Mapping[int, Any]) -> None:
+        """Take over from the metadata which number stands for which partition, and look what there is."""
+        self._numbers = [None] * (max(metadata, default=-1) + 1)
+        for number, said in metadata.items():
+            self._numbers[number] = tp = TopicPartition(said["topic"], said["partition"])
+            self._read[tp] = said
+        self._has_looked = self.cluster.insist(self.count)
+
+    def of(self, tp: TopicPartition, last: Any) -> Any:
+        """Look at one partition alone, and return its next range; None if there is none, or it is not there yet."""
+        self._numbers, self._read = [tp], {} if last is None else {tp: last}
+        self._look()
+        return self.plan(0, last)
+
+    def to_plan(self) -> list[int]:
+        """Return the numbers of partitions that may have a next range: a look costs nothing for the others."""
+        return [number for number, tp in enumerate(self._numbers) if tp is None or not self._is_done(tp)]
+
+    def _is_done(self, tp: TopicPartition) -> bool:
+        """Return whether a partition was read to its end, or its topic is no longer there to be read."""
+        topic_id, said = self.cluster.ids.get(tp.topic), self._read.get(tp)
+        if tp in self._left:
+            return topic_id is None
+        if said is None or tp in self._planned:  # whether a transaction has begun with that, `plan` is told
+            return False
+        until = 0 if self._until is None else self._until.get((tp, said["id"]), 0)  # more, if a broker tells less now
+        return bool(topic_id == said["id"] and self.ends.get(tp) == said["end"] >= until)
+
+    def count(self) -> int:
+        """Look what there is, and return how many partitions there have been; new ones come last."""
+        if self._has_looked:  # a moment ago, by the start
+            self._has_looked = False
+            return len(self._numbers)
+        cluster = self.cluster
+        cluster.discover({tp.topic for tp in self._read | self._planned if tp != NO_TOPIC})
+        known = set(self._numbers)
+        new = iter([tp for tp in cluster.partitions if tp not in known])
+        self._numbers = [next(new, None) if tp is None else tp for tp in self._numbers]
+        self._numbers += new
+        self._look()
+        if not self._numbers and self._start != "earliest":
+            self._numbers.append(NO_TOPIC)
+        return len(self._numbers)
+
+    def _look(self) -> None:
+        """Ask what there is to be read of all partitions, and share out what a transaction may read."""
+        cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.partitions)
+        numbers = {tp: number for number, tp in enumerate(self._numbers) if tp is not None and tp in listed}
+        fresh = [tp for tp in numbers if tp not in read]
+        if self._first is None:
+            # A first run begins where it was told to. What is found later is all new.
+            known = bool(read) or self._start == "earliest"
+            self._first = {} if known else first_offsets(cluster, self._start, fresh)
+        self.ends = cluster.ends(numbers)
+        self.known_ends |= self.ends
+        self._starts = self._begin_fresh(fresh)
+        starts = self._starts | {tp: read[tp]["end"] for tp in numbers if tp in read}
+        self._end_now(starts)
+        lags = {tp: lag for tp, start in starts.items() if tp in self.ends and (lag := self._readable(tp) - start) > 0}
+        told = [tp for tp in lags if tp in self._starts and self._start == "earliest"]
+        self._beginnings = cluster.beginnings(lags.keys() - told)
+        self._share = self._shares.of(
+            {numbers[tp]: lag for tp, lag in lags.items() if tp in self._beginnings or tp in told}
+        )
+
+    def _begin_fresh(self, fresh: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions begin that nothing was read of; without those whose leader would have to tell it."""
+        assert self._first is not None
+        found = self.cluster.beginnings(tp for tp in fresh if tp not in self._first and tp in self.ends)
+        return found | {tp: self._first[tp] for tp in fresh if tp in self._first}
+
+    def _end_now(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Note where this run ends; later if a broker that has just started says that less is there than was read."""
+        ends = {tp: self.ends.get(tp, at) for tp, at in starts.items()}  # one that is away has ended for this run
+        if self.bounded and self._until is None and all(ends[tp] >= at for tp, at in starts.items()):
+            self._until = {self._identity(tp): end for tp, end in (ends | self.ends).items()}
+
+    def _readable(self, tp: TopicPartition) -> int:
+        end = self.ends[tp]  # a range that ends behind it would stand in the log, and be waited for by all runs
+        return end if self._until is None else min(end, self._until.get(self._identity(tp), -1))
+
+    def _identity(self, tp: TopicPartition) -> tuple[TopicPartition, str]:
+        return tp, self.cluster.ids[tp.topic]
+
+    def plan(self, partition: int, last: Any) -> Any:
+        """Return the next range of offsets.
+
+        The first one of a partition says where it begins, also if there is nothing in it yet: ``latest`` would be
+        another offset after a restart.
+        """
+        tp = self._numbers[partition]
+        if tp is None:
+            return None
+        if tp == NO_TOPIC:
+            return None if last is not None else {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
+        former = self._planned.get(tp, self._read.get(tp))
+        self._planned.pop(tp, None)
+        self._read |= {tp: last} if last is not None else {}
+        if last != former:  # what was planned last never began: the shares were those of other ranges
+            self._planned.clear()
+            self._look()
+        if (found := self._begin(tp, last)) is None:
+            return None
+        if self._until is not None:
+            if (bound := self._until.get(self._identity(tp))) is None:
+                return None  # it came later: the next run reads it from its beginning
+            # Else this run would end before its end, as a broker that starts tells smaller ones.
+            shorter = tp in self.ends and self.ends[tp] < bound
+            self.cluster.doubted(f"{tp} ends before where it ended when this run began", shorter)
+        start, gap = found
+        end = start
+        if tp in self.ends:
+            end = max(start, min(self._readable(tp), start + self._share.get(partition, 0)))
+        topic_id, epoch = self.cluster.ids[tp.topic], self.cluster.epochs.get(tp)
+        goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
+        if goes_on and end == start:
+            return None
+        planned = {"topic": tp.topic, "partition": tp.partition, "id": topic_id, "start": start, "end": end}
+        start_epoch = last.get("end_epoch") if goes_on else None
+        more = {"gap": gap or None, "start_epoch": start_epoch, "end_epoch": epoch}
+        self._planned[tp] = planned | {name: said for name, said in more.items() if said is not None}
+        return self._planned[tp]
+
+    def _begin(self, tp: TopicPartition, last: Any) -> tuple[int, int] | None:
+        """Return where a batch begins, and how many offsets before that are passed over; None if none does."""
+        if last is not None:
+            return self._went_on(tp, last)
+        if tp not in self._starts:
+            return None
+        return self._behind_gap(tp, self._starts[tp])
+
+    def _behind_gap(self, tp: TopicPartition, start: int) -> tuple[int, int]:
+        first = self._beginnings.get(tp, start)
+        if first <= start:
+            return start, 0
+        self._losses.pass_over(tp, start, first)
+        return first, first - start
+
+    def _went_on(self, tp: TopicPartition, last: Any) -> tuple[int, int] | None:
+        """Return where a partition goes on, and how many offsets before that are passed over; None if it does not."""
+        cluster, start = self.cluster, last["end"]
+        if not cluster.reads(tp.topic):
+            if tp not in self._left:
+                self._left.add(tp)
+                logger.warning(
+                    "%s was read up to offset %d, and is read no more: topics= does not name its topic. When it is "
+                    "named again, it goes on there", tp, start,
+                )  # fmt: skip
+            return None
+        topic_id = cluster.ids.get(tp.topic)
+        if cluster.doubted(f"there is no topic {tp.topic!r}", topic_id is None):
+            self._losses.deleted(tp, start)
+            self._left.add(tp)
+            return None
+        self._left.discard(tp)
+        if topic_id != last["id"]:
+            self._losses.made_again(tp, start)
+            # The new one may have fewer partitions.
+            return (cluster.offsets({tp: BEGINNING})[tp], 0) if tp in self.ends else None
+        if tp not in self.ends:
+            return None  # its leader is away
+        if cluster.doubted(f"{tp} ends before the offset up to which it was read", self.ends[tp] < start):
+            raise cut_off(tp, start, f"now ends at {self.ends[tp]}")
+        return self._behind_gap(tp, start)

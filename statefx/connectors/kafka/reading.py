@@ -5,14 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import REQUEST_SECS, close_consumer, describe_topics, has_code, kafka, text_of
-from statefx.connectors.kafka.clients import Clients, denial
-from statefx.connectors.kafka.diagnosis import FAILURE_SECS
-from statefx.connectors.kafka.losses import cut_off
-from statefx.connectors.kafka.planning import DOUBT_SECS
+from statefx.connectors.kafka.clients import (
+    FAILURE_SECS,
+    REQUEST_SECS,
+    Clients,
+    close_consumer,
+    denial,
+    describe_topics,
+    has_code,
+    kafka,
+    text_of,
+)
+from statefx.connectors.kafka.planning import DOUBT_SECS, cut_off
 from statefx.connectors.kafka.rows import Records, TopicPartition
 from statefx.errors import FailedException, InputError
 
@@ -44,20 +51,12 @@ NO_EPOCH = -1
 
 
 class Span(NamedTuple):
-    """A range of offsets that was planned.
+    """A range of offsets that was planned, up to before `end`.
 
-    Attributes
-    ----------
-    tp : TopicPartition
-    topic_id : str
-        It tells the topic from a later one of the same name.
-    start, end : int
-        The first offset, and that behind the last.
-    start_epoch : int
-        The epoch of the leader that had the records before `start`. The broker compares it with its own: without it, a
-        partition that has lost its last records, and has new ones at their offsets, looks like one that has grown.
-    end_epoch : int
-        The epoch of the leader that had the records before `end`.
+    `topic_id` tells the topic from a later one of the same name. `start_epoch` is the epoch of the leader that had the
+    records before `start`: the broker compares it with its own, and without it, a partition that has lost its last
+    records, and has new ones at their offsets, looks like one that has grown. `end_epoch` is that of the leader that
+    had the records before `end`.
     """
 
     tp: TopicPartition
@@ -67,36 +66,29 @@ class Span(NamedTuple):
     start_epoch: int = NO_EPOCH
     end_epoch: int = NO_EPOCH
 
+    @classmethod
+    def of(cls, planned: Mapping[str, Any]) -> Span:
+        """Return the range that metadata of `planning.Ranges` says."""
+        tp = TopicPartition(planned["topic"], planned["partition"])
+        epochs = (planned.get(name, NO_EPOCH) for name in ("start_epoch", "end_epoch"))
+        return cls(tp, planned["id"], planned["start"], planned["end"], *epochs)
+
 
 class Reader:
     """One client, and one partition, which it goes on fetching between transactions.
 
-    Parameters
-    ----------
-    clients : Clients
-    group : str
-    patience_secs : float
-        How long it may wait without any progress.
-    lost : callable
-        Given the partition, the first offset that is gone and the first that is there again; returns to go on, or
-        raises.
-    clock : callable
-        Seconds.
+    It waits up to `patience_secs` without any progress. `lost` is called with the partition, the first offset that is
+    gone and the first that is there again, and returns to go on, or raises.
     """
 
     def __init__(
-        self,
-        clients: Clients,
-        group: str,
-        patience_secs: float,
-        lost: Callable[[TopicPartition, int, int], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[TopicPartition, int, int], None]
     ) -> None:
         self._clients = clients
         self._consumer: Consumer = clients.consumer(group)
         self._patience_secs = patience_secs
         self._lost = lost
-        self._clock = clock
+
         self._at: tuple[TopicPartition, int] | None = None
         """The offset that it would hand out next, if the last range was handed out whole."""
         self.topic_id = ""
@@ -117,12 +109,7 @@ class Reader:
         took. That the end is reached is told by a record behind it, or by the client, which tells where it found the
         partition to end.
 
-        Raises
-        ------
-        FailedException
-            There was no progress for too long.
-        InputError
-            Access is denied, or records are gone and `lost` raises.
+        FailedException: there was no progress for too long. InputError: access is denied, or `lost` has raised it.
         """
         tp, end = span.tp, span.end
         warm = (self._at, self.topic_id) == ((tp, span.start), span.topic_id)
@@ -131,7 +118,7 @@ class Reader:
         self._trouble = ""
         if not warm:
             self._go_to(tp, span.start, span.start_epoch)
-        limit = self._clock() + self._patience_secs
+        limit = time.monotonic() + self._patience_secs
         records = Records(wanted)
         while True:
             records.add(self._cut(end))
@@ -139,12 +126,12 @@ class Reader:
             if records and (done or len(records) >= ROWS or records.size >= ROWS_BYTES):
                 yield records
                 records = Records(wanted)
-                limit = self._clock() + self._patience_secs  # rows may have been kept waiting behind it
+                limit = time.monotonic() + self._patience_secs  # rows may have been kept waiting behind it
             if done:
                 break
             if self._take(tp):
-                limit = self._clock() + self._patience_secs
-            elif self._clock() >= limit:
+                limit = time.monotonic() + self._patience_secs
+            elif time.monotonic() >= limit:
                 trouble = self._clients.diagnosis(FAILURE_SECS) or self._trouble
                 raise FailedException(
                     f"{tp}: nothing came for {self._patience_secs:g} s, and offsets from {self._next} to before "
@@ -153,7 +140,6 @@ class Reader:
         self._at = tp, end
 
     def close(self) -> None:
-        """End the client."""
         close_consumer(self._consumer)
 
     def _go_to(self, tp: TopicPartition, start: int, epoch: int = NO_EPOCH) -> None:
@@ -181,8 +167,8 @@ class Reader:
             messages = [first, *self._consumer.consume(TAKEN, 0)]
         events: list[Message] = []
         if any(map(kafka().Message.error, messages)):
-            events = [each for each in messages if each.error() is not None]
-            messages = [each for each in messages if each.error() is None]
+            events = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
         if messages:
             self._check(tp, messages)
             self._ahead += messages
@@ -194,7 +180,7 @@ class Reader:
     def _check(self, tp: TopicPartition, messages: list[Message]) -> None:
         """Refuse records that are not the next ones of this partition: they would be counted as if they were."""
         first, last = messages[0], messages[-1]
-        right = all((each.topic(), each.partition()) == tp for each in (first, last))
+        right = all((message.topic(), message.partition()) == tp for message in (first, last))
         if not right or not self._next <= first.offset() <= last.offset():  # type: ignore[operator]
             raise FailedException(
                 f"{tp}: the client gave records of {first.topic()}-{first.partition()}, or offsets that were read"
@@ -244,16 +230,7 @@ def _offset(message: Message) -> int:
 
 
 class Readers:
-    """The readers of a task: one for each partition, up to `READERS_MAX`.
-
-    Parameters
-    ----------
-    clients : Clients
-    group : str
-    patience_secs : float
-    lost : callable
-        As for `Reader`.
-    """
+    """The readers of a task: one for each partition, up to `READERS_MAX`; arguments as of `Reader`."""
 
     def __init__(
         self, clients: Clients, group: str, patience_secs: float, lost: Callable[[TopicPartition, int, int], None]
@@ -298,7 +275,7 @@ class Readers:
             )
 
     def is_gone(self, span: Span) -> bool:
-        """Tell whether the topic is gone, or another one of its name.
+        """Return whether the topic is gone, or another one of its name.
 
         That is believed when brokers say so for `DOUBT_SECS`: one that has just started does not know all topics.
         """
@@ -332,7 +309,6 @@ class Readers:
             time.sleep(_AGAIN_SECS)
 
     def close(self) -> None:
-        """End the clients."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

@@ -1,20 +1,244 @@
-"""Records as Arrow columns."""
+"""Records as Arrow columns, and what their values mean: bytes, texts, JSON or Avro."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import io
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from statefx.connectors.kafka.calls import kafka
-from statefx.connectors.kafka.values import Bytes, Format, Text
-from statefx.errors import TopologyError
+from statefx.connectors.fields import given_schema
+from statefx.connectors.kafka.clients import kafka
+from statefx.errors import ConfigError, TopologyError
+from statefx.operators.json_values import JsonRows
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+# ---- what values mean
+
+Values = list[bytes | None]
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Format(Protocol):
+    """Reads values as columns."""
+
+    schema: pa.Schema
+
+    def decode(self, values: Values) -> list[pa.Array]:
+        """Return the columns of these values; ValueError, of which Arrow's errors are, if one of them is none."""
+
+
+class Bytes:
+    """Values as they are."""
+
+    def __init__(self, name: str) -> None:
+        self.schema = pa.schema({name: pa.binary()})
+
+    def decode(self, values: Values) -> list[pa.Array]:
+        return [pa.array(values, pa.binary())]
+
+
+class Text:
+    """Values in UTF-8."""
+
+    def __init__(self, name: str) -> None:
+        self.schema = pa.schema({name: pa.string()})
+
+    def decode(self, values: Values) -> list[pa.Array]:
+        return [_texts(values, self.schema.names[0])]
+
+
+def _texts(values: Sequence[bytes | None], name: str) -> pa.Array:
+    """Return values as texts; the cast looks whether all of it is UTF-8."""
+    try:
+        return pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        raise ValueError(f"its {name} is no text in UTF-8") from None
+
+
+class Json:
+    """An object in each value; fields that it lacks are null, and others are passed over."""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = given_schema("json", schema)
+        self._rows = JsonRows(self.schema)
+
+    def decode(self, values: Values) -> list[pa.Array]:
+        texts = [b"{}" if value is None else value.removeprefix(_BYTE_ORDER_MARK) for value in values]
+        try:
+            return self._rows.decode(texts).columns  # type: ignore[no-any-return]
+        except (ValueError, RecursionError) as error:
+            first = repr(texts[0][:20]) + ("..." if len(texts[0]) > 20 else "")
+            raise ValueError(f"its value is no JSON of these fields: {error}: {first}") from None
+
+
+# ---- values in Avro
+
+
+class Avro:
+    """A value of an Avro schema in each; the fields of a record are columns."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = _parsed(schema)
+        expanded = _fastavro().schema.expand_schema(_known(_json(schema)))
+        self._record = isinstance(expanded, Mapping) and expanded["type"] in ("record", "error")
+        if self._record:
+            fields = [(field["name"], _arrow(field["type"], field["name"])) for field in expanded["fields"]]
+            if not fields:
+                raise TopologyError(
+                    "KafkaSpout: the record of schema= has no fields, so its rows would have no columns"
+                )
+            self.schema = pa.schema(fields)
+        else:
+            self.schema = pa.schema({"value": _arrow(expanded, "value")})
+
+    def decode(self, values: list[bytes | None]) -> list[pa.Array]:
+        rows = [None if value is None else self._one(value) for value in values]
+        if not self._record:
+            return [pa.array(rows, self.schema.field(0).type)]
+        return [
+            pa.array([None if row is None else row[field.name] for row in rows], field.type) for field in self.schema
+        ]
+
+    def _one(self, value: bytes) -> Any:
+        data = io.BytesIO(value)
+        try:
+            read = _fastavro().schemaless_reader(data, self._schema, None)
+        except (EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(_other(value, repr(error))) from error
+        except Exception as error:  # fastavro's own for schemas that do not fit has no base but Exception
+            raise ValueError(_other(value, str(error))) from error
+        if left := len(value) - data.tell():
+            raise ValueError(_other(value, f"{left} bytes are left"))
+        return read
+
+
+def _other(value: bytes, why: str) -> str:
+    said = f"its value is not of the schema: {why}"
+    if value[:1] != b"\0" or len(value) < 6:
+        return said
+    number = int.from_bytes(value[1:5], "big")
+    return (
+        f"{said}; it may begin with the number of its schema, {number}, as those of a schema registry do: read the "
+        "values as bytes, and decode them in a bolt by the registry's own deserializer"
+    )
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro  # noqa: PLC0415 - an extra: only who reads Avro needs it
+    except ImportError as error:
+        raise ConfigError("values in Avro need fastavro: pip install 'statefx[avro]'") from error
+    return fastavro
+
+
+def _json(schema: Any) -> Any:
+    if isinstance(schema, str) and schema.lstrip()[:1] in ("{", "[", '"'):
+        try:
+            return json.loads(schema)
+        except ValueError as error:
+            raise TopologyError(f"KafkaSpout: schema= is no Avro schema, which is JSON: {error}") from None
+    return schema
+
+
+def _parsed(schema: Any) -> Any:
+    found = _known(_json(schema))
+    avro = _fastavro()
+    try:
+        return avro.parse_schema(found)
+    except (ValueError, TypeError, KeyError, avro.schema.SchemaParseException, avro.schema.UnknownType) as error:
+        raise TopologyError(
+            f"KafkaSpout: schema= is no Avro schema: {error}. It is as in {{'type': 'record', 'name': 'Payment', "
+            "'fields': [{'name': 'amount', 'type': 'long'}]}, or that as JSON"
+        ) from None
+
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+
+_LOGICAL: Mapping[str, tuple[str, pa.DataType]] = {
+    "date": ("int", pa.date32()),
+    "timestamp-millis": ("long", pa.timestamp("us", tz="UTC")),
+    "timestamp-micros": ("long", pa.timestamp("us", tz="UTC")),
+    "local-timestamp-millis": ("long", pa.timestamp("us")),
+    "local-timestamp-micros": ("long", pa.timestamp("us")),
+}
+"""Logical types that have a column of their own, and what they are written as. Decimals have one too."""
+
+
+def _known(schema: Any) -> Any:
+    """Return a schema without the logical types that there is no column for: what is under them is read."""
+    if isinstance(schema, Mapping):
+        return {
+            name: _known(value)
+            for name, value in schema.items()
+            if name != "logicalType" or value in _LOGICAL or value == "decimal"
+        }
+    return [_known(part) for part in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _kind(schema: Any) -> Any:
+    return schema["type"] if isinstance(schema, Mapping) and "type" in schema else schema
+
+
+def _logical(schema: Any) -> str | None:
+    return schema.get("logicalType") if isinstance(schema, Mapping) else None
+
+
+def _arrow(schema: Any, where: str) -> pa.DataType:
+    """Return the Arrow type of an Avro type whose names are expanded."""
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        others = [part for part in schema if part != "null"]
+        if len(others) != 1:
+            raise _columnless(where, f"a union of {len(others)} types: {schema}")
+        return _arrow(others[0], where)
+    kind, logical = _kind(schema), _logical(schema) or ""
+    if not isinstance(kind, str):
+        return _arrow(kind, where)
+    if logical == "decimal":
+        precision = schema.get("precision")
+        if not isinstance(precision, int) or not 1 <= precision <= 38:
+            raise _columnless(where, f"a decimal of {precision} digits: it has from 1 to 38")
+        return pa.decimal128(precision, schema.get("scale", 0))
+    if logical in _LOGICAL and _LOGICAL[logical][0] == kind:
+        return _LOGICAL[logical][1]
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind == "array":
+        return pa.list_(_arrow(schema["items"], where))
+    if kind == "map":
+        return pa.map_(pa.string(), _arrow(schema["values"], where))
+    if isinstance(schema, Mapping) and kind in ("record", "error"):
+        fields = ((field["name"], field["type"]) for field in schema["fields"])
+        return pa.struct([(name, _arrow(type_, f"{where}.{name}")) for name, type_ in fields])
+    raise _columnless(where, "nothing but null" if kind == "null" else f"the record {kind!r}, which contains itself")
+
+
+def _columnless(where: str, what: str) -> TopologyError:
+    return TopologyError(
+        f"KafkaSpout has no column for {where!r} of the Avro schema, which is {what}. Read the values as bytes, and "
+        "decode them in a bolt",
+        field=where,
+    )
+
+
+# ---- rows
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 
@@ -48,25 +272,11 @@ class TopicPartition(NamedTuple):
 
 
 class Records:
-    """Records as lists of what is needed of them.
+    """Records as lists of what is `wanted` of them, some of `COLUMNS`.
 
     Python's garbage collector visits each message of the client again and again while it lives, but not what it holds.
     So messages are taken a few at a time and dropped at once: 1 M of them take 0.8 s, and 1.3 s if 10,000 live
     together.
-
-    Parameters
-    ----------
-    wanted : collection of str
-        Of `COLUMNS`; keys, values, times and headers are kept only if they are wanted.
-
-    Attributes
-    ----------
-    values, keys : list of bytes or None
-    times : list of int or None
-        Milliseconds.
-    headers : list
-    size : int
-        Bytes of the values.
     """
 
     def __init__(self, wanted: Collection[str] = COLUMNS) -> None:
@@ -83,11 +293,9 @@ class Records:
 
     @property
     def offsets(self) -> list[int]:
-        """Those of the records."""
         return list(chain.from_iterable(self._offsets))
 
     def offset_column(self) -> pa.Array:
-        """Return the offsets as Arrow has them."""
         parts = [
             np.arange(part.start, part.stop) if isinstance(part, range) else np.array(part, np.int64)
             for part in self._offsets
@@ -112,10 +320,9 @@ class Records:
         if "timestamp" in self._wanted:
             self.times += [at if known else None for known, at in map(kind.timestamp, messages)]
         if "headers" in self._wanted:
-            self.headers += [each or () for each in map(kind.headers, messages)]
+            self.headers += [headers or () for headers in map(kind.headers, messages)]
 
     def only(self, numbers: Sequence[int]) -> Records:
-        """Return some of them."""
         found = Records(self._wanted)
         offsets = self.offsets
         found._offsets = [[offsets[number] for number in numbers]]
@@ -133,22 +340,9 @@ class Refused(NamedTuple):
 
 
 class Rows:
-    """Makes rows of records.
+    """Makes rows of records, with columns of `COLUMNS` in their order; TopologyError if two would have one name.
 
-    Parameters
-    ----------
-    value : Format
-    key : str
-        ``bytes`` or ``string``.
-    columns : sequence of str
-        Of `COLUMNS`, in the order in which they come.
-    bytes_max : int or None
-        Of a record: key and value.
-
-    Raises
-    ------
-    TopologyError
-        A column comes twice.
+    A record whose key and value have more than `bytes_max` is refused.
     """
 
     def __init__(self, value: Format, key: str, columns: Sequence[str], bytes_max: int | None) -> None:
@@ -247,7 +441,7 @@ class Rows:
 
 
 def _headers(said: Sequence[Any]) -> pa.Array:
-    names = pa.array([name for each in said for name, _ in each], pa.string())
-    values = pa.array([value for each in said for _, value in each], pa.binary())
+    names = pa.array([name for headers in said for name, _ in headers], pa.string())
+    values = pa.array([value for headers in said for _, value in headers], pa.binary())
     pairs = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     return pa.ListArray.from_arrays(pa.array([0, *accumulate(map(len, said))], pa.int32()), pairs)

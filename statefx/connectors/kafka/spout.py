@@ -1,36 +1,158 @@
-"""KafkaSpout: the topics of a cluster, read exactly once."""
+"""KafkaSpout and OpaqueKafkaSpout: the topics of a cluster, read exactly once.
+
+The opaque one reads in batches of which none waits for a partition without a leader.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
-from statefx.connectors.kafka.arguments import (
-    check_bound,
-    check_choice,
-    columns_of,
-    format_of,
-    group_of,
-    is_target,
-    patience_of,
-    start_of,
-    topics_of,
+from statefx.config import is_count, is_number
+from statefx.connectors.kafka.clients import NAME, Clients, Rules
+from statefx.connectors.kafka.planning import Cluster, Limits, Losses, Ranges, Start, distances, ends_of, is_named
+from statefx.connectors.kafka.reading import Readers, Span
+from statefx.connectors.kafka.rows import COLUMNS, Avro, Bytes, Format, Json, Refused, Rows, Text, TopicPartition
+from statefx.errors import FailedException, InputError, TopologyError
+from statefx.operators import (
+    Collector,
+    Context,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    to_ddl,
 )
-from statefx.connectors.kafka.clients import Clients, Rules
-from statefx.connectors.kafka.losses import Losses
-from statefx.connectors.kafka.planning import Cluster, Limits, Start, distances
-from statefx.connectors.kafka.ranges import Ranges, ends_of
-from statefx.connectors.kafka.reading import NO_EPOCH, Readers, Span
-from statefx.connectors.kafka.rows import Refused, Rows, TopicPartition
-from statefx.errors import InputError
-from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import TransactionAttempt
 
 logger = logging.getLogger("statefx")
+
+# ---- what the arguments may be
+
+_TOPICS = "topics are a name, a list of names, or a pattern, re.compile('payments-.*')"
+
+
+def topics_of(given: Any) -> list[str] | re.Pattern[str]:
+    if isinstance(given, re.Pattern):
+        if isinstance(given.pattern, bytes):
+            raise TopologyError(f"{_TOPICS}, of a text, not {given!r}")
+        return given
+    if not isinstance(given, str) and (isinstance(given, Mapping | bytes) or not isinstance(given, Collection)):
+        raise TopologyError(f"{_TOPICS}, not {given!r}")
+    names = [given] if isinstance(given, str) else list(given)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise TopologyError(f"{_TOPICS}, not {given!r}")
+    for name in names:
+        if NAME.fullmatch(name) is None:
+            hint = "; several names are a list" if "," in name else ""
+            raise TopologyError(f"no topic can be called {name!r}: letters, digits, '.', '_' and '-'{hint}. {_TOPICS}")
+    if len(set(names)) < len(names):
+        raise TopologyError(f"a topic is named twice: {given!r}")
+    return names
+
+
+def start_of(given: Any, topics: Sequence[str] | re.Pattern[str]) -> Start:
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise TopologyError(f"start={given!r} has no time zone: datetime(..., tzinfo=timezone.utc)")
+        return given
+    if isinstance(given, Mapping):
+        return {topic: _offsets_of(topic, offsets, topics) for topic, offsets in given.items()} or _no_start(given)
+    return str(given) if given in ("earliest", "latest") else _no_start(given)
+
+
+def _no_start(given: Any) -> Start:
+    raise TopologyError(
+        "start is 'earliest', 'latest', datetime(..., tzinfo=timezone.utc), or offsets by topic and partition, "
+        f"{{'payments': {{0: 17, 1: 5}}}}, not {given!r}"
+    )
+
+
+def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str]) -> dict[int, int]:
+    if not is_named(str(topic), topics):
+        raise TopologyError(f"start= has offsets of topic {topic!r}, which topics= does not name")
+    if not isinstance(offsets, Mapping) or not all(is_count(number, 0) for pair in offsets.items() for number in pair):
+        raise TopologyError(
+            f"start= has by topic the first offset of each partition, all whole numbers from 0, as in {{'payments': "
+            f"{{0: 17, 1: 5}}}}, not {offsets!r}; partitions that it leaves out begin with the earliest"
+        )
+    return dict(offsets)
+
+
+def is_target(target: str, servers: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
+    """Return whether one of the topics is where a `KafkaSink` writes, by its `target`."""
+    cluster = f"kafka://{servers}/"
+    return target.startswith(cluster) and is_named(target.removeprefix(cluster).partition("#")[0], topics)
+
+
+def columns_of(given: Any, values: Format) -> list[str]:
+    names = [] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    if not names:
+        raise TopologyError(f"columns= names what is emitted, as in ('value', 'timestamp'), not {given!r}")
+    for name in names:
+        if names.count(name) > 1:
+            raise TopologyError(f"columns= names {name!r} twice: {given!r}")
+        if name not in COLUMNS:
+            hint = "; 'value' stands for all fields of schema=" if name in values.schema.names else ""
+            raise TopologyError(f"KafkaSpout has no column {name!r}: there are {', '.join(COLUMNS)}{hint}")
+    return names
+
+
+def group_of(given: Any) -> str | None:
+    """Return the name of a group, in which the names of application and spout may be left open."""
+    if given is None:
+        return None
+    try:
+        if isinstance(given, str) and given.format(application="a", spout="s").strip():
+            return given
+    except (LookupError, ValueError, AttributeError):
+        pass
+    raise TopologyError(
+        "group is the name of a consumer group, in which {application} and {spout} stand for those of the topology, or "
+        f"None, not {given!r}"
+    )
+
+
+def patience_of(given: Any) -> float:
+    if not is_number(given) or not 0 < given < math.inf:
+        raise TopologyError(f"patience is a number of seconds above 0, not {given!r}")
+    return float(given)
+
+
+def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:
+    if given not in allowed:
+        raise TopologyError(f"{name} is {' or '.join(map(repr, allowed))}, not {given!r}")
+
+
+def check_bound(name: str, most: int | None) -> None:
+    if most is not None and not is_count(most):
+        raise TopologyError(f"{name} is a whole number from 1, or None, not {most!r}")
+
+
+def format_of(value: str, schema: Any) -> Format:
+    if value not in ("bytes", "string", "json", "avro"):
+        raise TopologyError(f"KafkaSpout has no values as {value!r}: there are bytes, string, json and avro")
+    if (schema is None) != (value in ("bytes", "string")):
+        wants = (
+            f"have no schema, and schema={schema!r} is given: say 'json' or 'avro', or leave it out"
+            if schema is not None
+            else "need schema=, such as 'account string, amount long'"
+            if value == "json"
+            else "need schema=, an Avro schema"
+        )
+        raise TopologyError(f"KafkaSpout: values as {value} {wants}")
+    if value == "avro":
+        return Avro(schema)
+    if value == "json":
+        return Json(schema)
+    return Bytes("value") if value == "bytes" else Text("value")
+
+
+# ---- spouts
 
 DEFAULT_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 GROUP = "statefx.{application}.{spout}"
@@ -76,51 +198,52 @@ _DEFAULTS = {
 
 
 class KafkaSource:
-    """What spouts of topics have in common: arguments, clients, and the records of a range; see `KafkaSpout`."""
+    """The common part of spouts of topics: arguments, clients, and the records of a range; see `KafkaSpout`."""
 
     def __init__(
         self,
         servers: str,
         topics: str | Sequence[str] | re.Pattern[str],
-        value: str,
-        schema: Any,
+        value: str = "bytes",
+        schema: Any = None,
         *,
-        key: str,
-        columns: Sequence[str],
-        start: Start,
-        limits: Limits,
-        maxRecordBytes: int | None,
-        isolation: str,
-        unavailable: str,
-        lost: str,
-        bad: str,
-        group: str | None,
-        patience: float,
-        config: Mapping[str, Any] | None,
+        key: str = "bytes",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        start: Start = "earliest",
+        maxRows: int | None = 1_000_000,
+        maxPartitions: int | None = None,
+        maxRecordBytes: int | None = None,
+        isolation: str = "read_committed",
+        unavailable: Literal["wait", "skip"] = "wait",
+        lost: Policy = "fail",
+        bad: Policy = "fail",
+        group: str | None = GROUP,
+        patience: float = 30.0,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.topics = topics_of(topics)
         self.start = start_of(start, self.topics)
-        check_bound("maxRows", limits.rows)
-        check_bound("maxPartitions", limits.partitions)
+        check_bound("maxRows", maxRows)
+        check_bound("maxPartitions", maxPartitions)
         check_bound("maxRecordBytes", maxRecordBytes)
         check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         check_choice("unavailable", unavailable, ("wait", "skip"))
         check_choice("lost", lost, ("fail", "skip"))
         check_choice("bad", bad, ("fail", "skip"))
-        self.limits = limits
+        self.limits = Limits(maxRows, maxPartitions)
         self.isolation, self.unavailable, self.lost, self.bad = isolation, unavailable, lost, bad
         self._losses = Losses(lost == "skip")
         self.group, self.patience_secs = group_of(group), patience_of(patience)
         values = format_of(value, schema)
         self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
         self.outputFields = to_ddl(self.rows.schema)
-        self.clients = Clients(_rules(isolation), servers, config)
+        kept = {**_KEPT, "isolation.level": isolation}
+        self.clients = Clients(Rules("KafkaSpout", _OWNED, _DEFAULTS, kept, ("Consumer",)), servers, config)
         self._readers: Readers | None = None
         self._gone = 0
-        """How many offsets of the range that is emitted were deleted."""
+        """The number of offsets of the range being emitted that were deleted."""
 
     def reads(self, target: str) -> bool:
-        """Tell whether it is one of the topics."""
         return is_target(target, self.clients.servers, self.topics)
 
     def _name_group(self, context: Context) -> str:
@@ -128,6 +251,13 @@ class KafkaSource:
         named = {"application": context.config["topology.transactional.id"], "spout": context.component}
         self._group = None if self.group is None else self.group.format(**named)
         return self._group or GROUP.format(**named)  # each client must have one
+
+    def _progress(self, metadata: Mapping[int, Any], cluster: Cluster, ends: Mapping[TopicPartition, int]) -> Any:
+        """Commit to the group what was read; return how far that is behind what there was at the last look."""
+        read = ends_of(metadata.values())
+        if self._group is not None:
+            cluster.tell_group(read)
+        return distances(read, ends, cluster.away)
 
     def _emit(self, collector: Collector, span: Span) -> Generator[None, None, LeftOut]:
         """Emit a range of offsets, batch by batch; return how much of it was left out."""
@@ -215,51 +345,11 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         Another argument can't be used.
     """
 
-    def __init__(
-        self,
-        servers: str,
-        topics: str | Sequence[str] | re.Pattern[str],
-        value: str = "bytes",
-        schema: Any = None,
-        *,
-        key: str = "bytes",
-        columns: Sequence[str] = DEFAULT_COLUMNS,
-        start: Start = "earliest",
-        maxRows: int | None = 1_000_000,
-        maxPartitions: int | None = None,
-        maxRecordBytes: int | None = None,
-        isolation: str = "read_committed",
-        unavailable: Literal["wait", "skip"] = "wait",
-        lost: Policy = "fail",
-        bad: Policy = "fail",
-        group: str | None = GROUP,
-        patience: float = 30.0,
-        config: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            servers,
-            topics,
-            value,
-            schema,
-            key=key,
-            columns=columns,
-            start=start,
-            limits=Limits(maxRows, maxPartitions),
-            maxRecordBytes=maxRecordBytes,
-            isolation=isolation,
-            unavailable=unavailable,
-            lost=lost,
-            bad=bad,
-            group=group,
-            patience=patience,
-            config=config,
-        )
-        self._ranges: Ranges | None = None
+    _ranges: Ranges | None = None
 
     # ---- both
 
     def open(self, context: Context) -> None:
-        """Make the clients; they connect when they are asked something."""
         group = self._name_group(context)
         if context.task != DRIVER:
             self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over)
@@ -268,7 +358,6 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         self._ranges = Ranges(cluster, self.start, self.limits, self._losses)
 
     def close(self) -> None:
-        """End the clients."""
         if self._readers is not None:
             self._readers.close()
         if self._ranges is not None:
@@ -300,19 +389,13 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         return self._planning.count()
 
     def partitionsToPlan(self) -> list[int]:
-        """Return the partitions that were not read to their end."""
         return self._planning.to_plan()
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
-        """Return the next range of offsets."""
         return self._planning.plan(partition, lastMetadata)
 
     def committed(self, metadata: Mapping[int, Any]) -> Any:
-        """Tell the group what was read, and the progress how far that is behind what there was at the last look."""
-        read = ends_of(metadata.values())
-        if self._group is not None:
-            self._planning.cluster.tell_group(read)
-        return distances(read, self._planning.known_ends, self._planning.cluster.away)
+        return self._progress(metadata, self._planning.cluster, self._planning.known_ends)
 
     # ---- in the tasks
 
@@ -320,21 +403,178 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Generator[None, None, Any]:
         """Emit a range of offsets, batch by batch; return how much of it, and of the gap before it, was left out."""
-        tp, start, end = TopicPartition(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
-        epochs = (metadata.get(name, NO_EPOCH) for name in ("start_epoch", "end_epoch"))
-        span = Span(tp, metadata["id"], start, end, *epochs)
+        span, gap = Span.of(metadata), LeftOut(metadata.get("gap", 0))
         assert self._readers is not None
-        gap = LeftOut(metadata.get("gap", 0))
-        if start == end:
+        if span.start == span.end:
             return gap
         if attempt.attempt and self._readers.is_gone(span):
-            self._losses.made_again(tp, start)
-            self._losses.pass_over(tp, start, end)
-            return gap + LeftOut(end - start)
+            self._losses.made_again(span.tp, span.start)
+            self._losses.pass_over(span.tp, span.start, span.end)
+            return gap + LeftOut(span.end - span.start)
         return gap + (yield from self._emit(collector, span))
 
 
-def _rules(isolation: str) -> Rules:
-    """Return what the clients of one that reads so are set to."""
-    kept = {**_KEPT, "isolation.level": isolation}
-    return Rules("KafkaSpout", _OWNED, _DEFAULTS, kept, ("Consumer",))
+class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
+    """Emits the records of Kafka's topics, each of them once, and goes on without partitions whose leader is away.
+
+    The tasks look how far they can read, with each attempt again. So a batch whose broker is lost is tried again
+    without its partitions, which go on where they were when their leader is back. State and sinks are exact; what
+    writes by itself needs `statefx.values`, since a batch that is tried again may have other rows.
+
+    Arguments are those of `KafkaSpout`, but for these:
+
+    Parameters
+    ----------
+    topics : str or sequence of str
+        Their names. A checkpoint goes on with these topics, in this order: a partition's number follows
+        from them.
+    start : str, datetime or Mapping
+        Not ``"latest"``: a task that looks later would begin at another offset.
+    maxRows : int, optional
+        What a transaction reads at most; each partition may have an equal part of it.
+
+    Raises
+    ------
+    ConfigError, TopologyError
+        As of `KafkaSpout`.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topics: str | Sequence[str],
+        value: str = "bytes",
+        schema: Any = None,
+        *,
+        key: str = "bytes",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        start: Start = "earliest",
+        maxRows: int | None = 1_000_000,
+        maxRecordBytes: int | None = None,
+        isolation: str = "read_committed",
+        lost: Policy = "fail",
+        bad: Policy = "fail",
+        group: str | None = GROUP,
+        patience: float = 30.0,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            servers, topics, value, schema, key=key, columns=columns, start=start,
+            maxRows=maxRows, maxRecordBytes=maxRecordBytes, isolation=isolation,
+            unavailable="skip", lost=lost, bad=bad, group=group, patience=patience, config=config,
+        )  # fmt: skip
+        if not isinstance(self.topics, list):
+            raise TopologyError(f"OpaqueKafkaSpout: topics are names, ['a', 'b'], and no pattern: {topics!r}")
+        if self.start == "latest":
+            raise TopologyError(
+                "OpaqueKafkaSpout: start='latest' would be another offset for each task that looks: give the time, "
+                "start=datetime.now(timezone.utc)"
+            )
+        self._names: list[str] = self.topics
+        self._cluster: Cluster | None = None
+
+    def open(self, context: Context) -> None:
+        group = self._name_group(context)
+        self._cluster = Cluster(self.clients, group, self.topics, skips=True)
+        if context.task != DRIVER:
+            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over)
+        self._ends: dict[TopicPartition, int] = {}
+        self._count = 0
+        self._read: set[str] = set()
+        """Topics of which something was read."""
+        self._attempt: TransactionAttempt | None = None
+
+    def close(self) -> None:
+        for client in (self._readers, self._cluster):
+            if client is not None:
+                client.close()
+
+    def _partition(self, number: int) -> TopicPartition:
+        """Return which partition a number stands for: the same one in all tasks, however many partitions come later."""
+        number, index = divmod(number, len(self._names))
+        return TopicPartition(self._names[index], number)
+
+    @property
+    def _topics_view(self) -> Cluster:
+        assert self._cluster is not None
+        return self._cluster
+
+    # ---- on the driver
+
+    def initPartitions(self, metadata: Mapping[int, Any]) -> None:
+        """Refuse other topics than before; InputError too if a topic is not there, or no broker ever answered."""
+        for number, said in metadata.items():
+            now = self._partition(number)
+            if now != (said["topic"], said["partition"]):
+                raise InputError(
+                    f"partition {number} was {said['topic']}-{said['partition']}, and is {now} with "
+                    f"topics={self._names!r}: go back to the former topics, in their order, or start with a new "
+                    "checkpointLocation",
+                    topic=said["topic"],
+                )
+        self._count = max(metadata, default=-1) + 1
+        self._read = {said["topic"] for said in metadata.values()}
+        if not metadata and (why := self.clients.connect(self._topics_view.consumer)) is not None:
+            raise InputError(why)
+        self._topics_view.insist(lambda: self._topics_view.discover(self._read))
+
+    def isReady(self) -> bool:
+        """Look how far partitions can be read; FailedException if no leader answers."""
+        cluster = self._topics_view
+        cluster.discover(self._read)
+        self._ends |= cluster.ends(cluster.partitions)
+        return True
+
+    def numPartitions(self) -> int:
+        """Return how many numbers there are; those of partitions that a topic has not are of no partition yet."""
+        found = [
+            tp.partition * len(self._names) + self._names.index(tp.topic) + 1 for tp in self._topics_view.partitions
+        ]
+        self._count = max([self._count, *found])
+        return self._count
+
+    def committed(self, metadata: Mapping[int, Any]) -> Any:
+        self._read |= {said["topic"] for said in metadata.values()}
+        return self._progress(metadata, self._topics_view, self._ends)
+
+    # ---- in the tasks
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Any
+    ) -> Generator[None, None, Any]:
+        """Emit what there is now, batch by batch; nothing if the leader does not answer."""
+        tp = self._partition(partition)
+        emitted = False
+        try:
+            planned = self._plan(attempt, tp, lastMetadata)
+            if planned is None:
+                return None
+            if planned["start"] < planned["end"]:
+                for _ in self._emit(collector, Span.of(planned)):
+                    emitted = True
+                    yield
+        except FailedException as why:
+            if emitted:  # the next attempt is without this partition, if its leader is still away then
+                raise
+            logger.warning("%s is left out of transaction %d: %s", tp, attempt.txid, why.message)
+            return None
+        return planned
+
+    def _plan(self, attempt: TransactionAttempt, tp: TopicPartition, last: Any) -> Any:
+        cluster = self._topics_view
+        if attempt != self._attempt:
+            self._attempt = attempt
+            if attempt.attempt:  # a topic may have been made again since the last look
+                cluster.look_again()
+        self._read |= {tp.topic} if last is not None else set()
+        cluster.discover(self._read)
+        rows = self.limits.rows
+        share = None if rows is None else max(1, rows // max(1, len(cluster.partitions)))
+        return Ranges(cluster, self._start_of(tp), Limits(share, None), self._losses).of(tp, last)
+
+    def _start_of(self, tp: TopicPartition) -> Start:
+        """Return where the partition begins; of other partitions nothing is asked."""
+        if not isinstance(self.start, Mapping):
+            return self.start
+        first = self.start.get(tp.topic, {}).get(tp.partition)
+        return "earliest" if first is None else {tp.topic: {tp.partition: first}}

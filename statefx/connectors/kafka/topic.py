@@ -26,23 +26,246 @@ without having rows there changes nothing; and a producer that a late `InitProdu
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.kafka.calls import Answer, bounded, close_consumer, has_code, kafka, patiently, text_of
-from statefx.connectors.kafka.limits import CALL_SECS, Questions, limits_of
-from statefx.connectors.kafka.publisher import Publisher
+from statefx.connectors.kafka.clients import (
+    Answer,
+    Clients,
+    answer,
+    bounded,
+    close_consumer,
+    has_code,
+    kafka,
+    patiently,
+    text_of,
+)
 from statefx.connectors.staged import StagedRows, Target
 from statefx.errors import SinkError
-from statefx.operators.sinks import Marker
-from statefx.operators.user_errors import marker_gone
+from statefx.operators.sinks import Marker, marker_gone
+
+logger = logging.getLogger("statefx")
+
+# ---- who publishes where
+
+_REMEDIES = {
+    **dict.fromkeys(
+        ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+        "a broker has just started and is not ready yet",
+    ),
+    **dict.fromkeys(
+        ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"),
+        "make topic {topic!r} first; if it was deleted, the marker is gone with it: start with adopt='takeover' then",
+    ),
+    "_UNKNOWN_PARTITION": "add partitions to topic {topic!r}: it has fewer than when the rows were prepared",
+    "TOPIC_AUTHORIZATION_FAILED": "allow {user} Write and Read of topic {topic!r}",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "allow {user} Write of the transactional id {id!r}",
+    "GROUP_AUTHORIZATION_FAILED": "allow {user} Read of the consumer group {id!r}",
+    "CLUSTER_AUTHORIZATION_FAILED": "allow {user} IdempotentWrite of the cluster",
+    "INVALID_TRANSACTION_TIMEOUT": "lower transactionTimeoutSecs, or raise the broker's transaction.max.timeout.ms",
+    "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of topic {topic!r} to what it was when the rows were prepared",
+    "INVALID_TIMESTAMP": "the time of a message is too far from the broker's clock: raise "
+    "message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic {topic!r}",
+    "INVALID_RECORD": "topic {topic!r} is compacted now, and a message has no key: set its cleanup.policy back to "
+    "what it was when the rows were prepared",
+    "NOT_ENOUGH_REPLICAS": "fewer brokers are there than min.insync.replicas of topic {topic!r}: start the others",
+    "_FENCED": "another driver has taken over, or the broker has ended a transaction that took too long; the next "
+    "try finds out which",
+    "_FATAL": "another driver has taken over; the next try finds out whether it has",
+}
+"""What to do, by the code of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """A transactional id, and the topic that it publishes to."""
+
+    clients: Clients
+    topic: str
+    transactional_id: str
+
+    @property
+    def target(self) -> str:
+        return f"kafka://{self.clients.servers}/{self.topic}#{self.transactional_id}"
+
+    def refusal(self, what: str) -> SinkError:
+        """Return an error that names the target and says `what` is wrong there."""
+        return SinkError(f"{self.target}: {what}", target=self.target)
+
+    @contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        """Raise what the client raises as SinkError, which names the target, the reason and the remedy."""
+        try:
+            yield
+        except kafka().KafkaException as error:
+            name = error.args[0].name()
+            remedy = _REMEDIES.get(name, "").format(topic=self.topic, id=self.transactional_id, user=self.clients.user)
+            raise self.refusal(f"{self.clients.reason(error)} ({name}){remedy and ': '}{remedy}") from error
+
+
+# ---- what the topic and its brokers allow: asked without writing anything
+
+CALL_SECS = 20.0
+"""How long one question to the brokers may take, with all that it is asked again."""
+
+_ASK_SECS = 5.0
+"""How long one question may take before it is asked again, by another client if this one knows no broker."""
+
+_SILENT = ("_TRANSPORT", "_TIMED_OUT")
+
+_LIMITS_SECS = 60.0
+"""How long a process believes what it knows of a topic's limits."""
+
+_DEFAULTS = {
+    "max.message.bytes": "1048588",
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""Kafka's own, for a topic whose configuration nobody may read, or of a broker that has no such setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Limits of a topic.
+
+    `message_bytes_max` counts all that Kafka adds to a message, and of several that are sent together. A `compacted`
+    topic keeps the newest message of each key only: a message must have one then. `past_ms_max` and `future_ms_max` are
+    how far a message's time may be before and behind the broker's clock; None where the broker sets the time itself.
+    """
+
+    partitions: int
+    message_bytes_max: int
+    compacted: bool
+    past_ms_max: int | None
+    future_ms_max: int | None
+
+    @classmethod
+    def of(cls, partitions: int, settings: Mapping[str, str]) -> TopicLimits:
+        found = {**_DEFAULTS, **settings}
+        bytes_max = int(found["max.message.bytes"])
+        if found["compression.type"] not in ("producer", "uncompressed"):
+            # The broker compresses messages again and checks their size again. What can't be compressed grows:
+            # 1,048,588 random bytes by up to 530 (gzip, snappy).
+            bytes_max -= 64 + bytes_max // 1024
+        own_times = found["message.timestamp.type"] == "LogAppendTime"
+        return cls(
+            partitions,
+            bytes_max,
+            "compact" in found["cleanup.policy"],
+            None if own_times else int(found["message.timestamp.before.max.ms"]),
+            None if own_times else int(found["message.timestamp.after.max.ms"]),
+        )
+
+
+_known_limits: dict[tuple[str, str], tuple[float, TopicLimits]] = {}
+
+
+def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> TopicLimits:
+    """Return what a topic can take, as of `age_secs_max` ago at most; or what was known last, if nobody can be asked.
+
+    SinkError if the topic is not there; or if nobody can be asked, and this process has never known.
+    """
+    topic = publisher.clients.servers, publisher.topic
+    when, limits = _known_limits.get(topic, (0.0, None))
+    if limits is None or time.monotonic() - when >= age_secs_max:
+        try:
+            limits = Questions(publisher).limits()
+        except SinkError as error:
+            if limits is None or has_code(error.__cause__, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+                raise
+            logger.warning("%s; the sink goes on with the limits of the topic that it knew before", error.message)
+        _known_limits[topic] = time.monotonic(), limits
+    return limits
+
+
+class Questions:
+    """Questions to the brokers that write nothing."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    @cached_property
+    def _admin(self) -> Any:
+        return self._publisher.clients.admin(CALL_SECS)
+
+    def connect(self) -> None:
+        """Connect; SinkError with the reason and the remedy if no broker can be reached."""
+        if (why := self._publisher.clients.connect(self._admin)) is not None:
+            raise self._publisher.refusal(why)
+
+    def limits(self) -> TopicLimits:
+        """Return what the topic can take; SinkError if it is not there, or nobody answers."""
+        topic = self._publisher.topic
+
+        def ask(left: float) -> Any:
+            found = self._listed(left, topic).topics[topic]
+            if found.error is not None:
+                raise kafka().KafkaException(found.error)
+            return found
+
+        with self._publisher.translated_errors():
+            found = patiently(ask, CALL_SECS, *_SILENT, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
+        return TopicLimits.of(len(found.partitions), self._settings(kafka().admin.RESOURCE_TOPIC, topic))
+
+    def timeout_ms_max(self) -> int | None:
+        """Return the longest transaction that the broker allows; None if it does not say."""
+        with self._publisher.translated_errors():
+            brokers = patiently(self._listed, CALL_SECS, *_SILENT).brokers
+        if not brokers:  # one that has just started answers before it counts itself
+            return None
+        found = self._settings(kafka().admin.RESOURCE_BROKER, str(next(iter(brokers))))
+        return int(found["transaction.max.timeout.ms"]) if found else None
+
+    def _listed(self, secs: float, *topic: str) -> Any:
+        try:
+            return self._admin.list_topics(*topic, timeout=min(secs, _ASK_SECS))
+        except kafka().KafkaException as error:
+            if has_code(error, "_TRANSPORT"):
+                del self._admin  # see `Clients.is_stranded`
+            raise
+
+    def allowed(self) -> set[str]:
+        """Return what the user may do with the topic: ``WRITE``, ``READ``...; nothing if the broker does not say."""
+        topic = self._publisher.topic
+        asked = kafka().TopicCollection([topic])
+        try:
+            future = self._admin.describe_topics(asked, include_authorized_operations=True, request_timeout=CALL_SECS)
+            return {operation.name for operation in answer(future[topic], CALL_SECS).authorized_operations or ()}
+        except kafka().KafkaException as error:
+            logger.debug("%s: can't see what is allowed: %s", self._publisher.target, error)
+            return set()
+
+    def _settings(self, kind: Any, name: str) -> dict[str, str]:
+        """Return the settings of a topic or broker; none if they may not be read.
+
+        Clients for administrators end the process by a failed assertion when a broker goes away under a question to the
+        coordinator of a group (librdkafka's issue 4605, in 2.6 and in 2.16 alike): offsets and members of groups must
+        not be asked for by them. This question goes to any broker, and was asked 450 times of one that was killed and
+        stopped at random.
+        """
+        resource = kafka().admin.ConfigResource(kind, name)
+        try:
+            future = self._admin.describe_configs([resource], request_timeout=CALL_SECS)[resource]
+            entries = answer(future, CALL_SECS).values()
+            return {entry.name: entry.value for entry in entries if entry.value is not None}
+        except kafka().KafkaException as error:
+            logger.debug("%s: can't read the settings of %s: %s", self._publisher.target, name, error)
+            return {}
+
+
+# ---- the topic as a target
 
 _STABLE_SECS = 2.0
 """How long the first look at a marker waits for a transaction under way to end.
@@ -50,7 +273,7 @@ _STABLE_SECS = 2.0
 Kafka answers a commit before readers see it. A driver that starts right after that must not take the marker before it
 for the last one: the log is ahead of that marker."""
 
-_ASK_SECS = 2.0
+_MARKER_ASK_SECS = 2.0
 """How long one question for the marker may take before it is asked again."""
 
 _DENIED = ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
@@ -81,16 +304,7 @@ topic's limit is raised under a warm producer."""
 
 
 class KafkaTopic(Target):
-    """One topic, and the marker of one transactional id.
-
-    Parameters
-    ----------
-    publisher : Publisher
-    timeout_secs : float
-        How long a transaction of Kafka may take.
-    keyed : bool
-        Whether messages have keys.
-    """
+    """One topic, and the marker of one transactional id; a transaction of Kafka may take `timeout_secs`."""
 
     def __init__(self, publisher: Publisher, timeout_secs: float, *, keyed: bool) -> None:
         self._publisher, self._timeout_secs, self._keyed = publisher, timeout_secs, keyed
@@ -105,7 +319,6 @@ class KafkaTopic(Target):
         """The marker that the producer has published last."""
 
     def check(self) -> None:
-        """Refuse what can be known to fail later (see `Target.check`)."""
         publisher, questions = self._publisher, self._questions
         questions.connect()
         limits = limits_of(publisher, age_secs_max=0)
@@ -159,7 +372,7 @@ class KafkaTopic(Target):
 
         def ask(left: float) -> Any:
             try:
-                (found,) = bounded(lambda secs: consumer.committed(place, timeout=secs), min(left, _ASK_SECS))
+                (found,) = bounded(lambda secs: consumer.committed(place, timeout=secs), min(left, _MARKER_ASK_SECS))
             except self._kafka.KafkaException:
                 told = consumer.poll(0)  # the call times out where access to the group is denied: an event says so
                 if told is None or told.error() is None:
@@ -189,7 +402,6 @@ class KafkaTopic(Target):
             ) from None
 
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
-        """Publish in one transaction of Kafka (see `Target.publish`)."""
         with self._publisher.translated_errors():
             if self._is_warm():
                 try:
@@ -213,11 +425,11 @@ class KafkaTopic(Target):
     def close(self) -> None:
         self._drop_producer()
         consumers, self._consumers = self._consumers, {}
-        for each in consumers.values():
-            close_consumer(each)
+        for consumer in consumers.values():
+            close_consumer(consumer)
 
     def _is_warm(self) -> bool:
-        """Tell whether there is a producer of which no request can be under way any more (rule 10.11)."""
+        """Return whether there is a producer of which no request can be under way any more (rule 10.11)."""
         if self._producer is not None:
             # The client notes that a connection is lost before it sends anything again: what the last commit needed to
             # be sent twice for is known by now.
@@ -276,7 +488,6 @@ class KafkaTopic(Target):
         self._producer.begin_transaction()
 
     def _send(self, batch: pa.RecordBatch, began: float) -> None:
-        """Hand messages to the client, which sends them in the background."""
         topic, produce, poll = self._publisher.topic, self._producer.produce, self._producer.poll
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         pairs = zip(columns.pop("value"), columns.pop("key", repeat(None)), strict=False)
@@ -294,7 +505,6 @@ class KafkaTopic(Target):
                 poll(0)
 
     def _mark(self, marker: Marker) -> None:
-        """Put the marker into the transaction."""
         publisher = self._publisher
         group = self._reader().consumer_group_metadata()
         text = json.dumps(asdict(marker))

@@ -2,16 +2,12 @@
 
 ::
 
-    sink       sink         its arguments, and rows as the database takes them
-               target       the table; publishes rows and the marker of a transaction in one transaction of the database
-               connection   the connection for it, and errors
-    spout      spout        the hooks
-               source       the table that is read
-               settling     which rows are there for good, with no transaction open that may add more before them
+    sink       sink         its arguments; the table; publishes rows and marker in one transaction of the database
+    spout      spout        the hooks; the table that is read, and how far it can be
     queue      queue        a table of jobs: who has which row
     values     backend      values that bolts keep (`statefx.values`)
-    all        url          where a database is, and its driver
-               types        types of the database, and of Spark
+    all        connection   where a database is, its driver, connections and errors
+               columns      types of the database and of Spark; which columns hold which values
 """
 
 from statefx.connectors.sql.backend import SqlBackend

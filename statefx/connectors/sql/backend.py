@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.connectors.sql.columns import check_columns
-from statefx.connectors.sql.source import is_of_data
-from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
+from statefx.connectors.sql.columns import check_columns, is_of_data
+from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, SinkError, ValueMismatchError
 from statefx.values.backend import Row
 
@@ -118,7 +117,6 @@ class SqlBackend:
             raise FailedException(f"the table {self.table!r} can't be used now: {error.orig}") from error
 
     def _open(self) -> tuple[sa.Engine, sa.Table]:
-        """Connect, and make the table if it is missing."""
         sqlalchemy = alchemy()
         engine = open_engine(self._url, pooled=True, lock_secs=_LOCK_SECS)
         text = sqlalchemy.Text()

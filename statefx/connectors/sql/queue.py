@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
-from statefx.connectors.sql.columns import check_columns
-from statefx.connectors.sql.connection import SqlConnection
-from statefx.connectors.sql.source import (
+from statefx.connectors.sql.columns import (
+    check_columns,
     column_of,
     fields_of,
     is_of_data,
     read_as_text,
+    reader,
     reuses_numbers,
     table_columns,
     unreadable,
 )
-from statefx.connectors.sql.types import reader
-from statefx.connectors.sql.url import SqlUrl, alchemy
+from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
 from statefx.operators import Context, parse_schema, to_ddl
 from statefx.operators.json_values import refuse_keys
@@ -63,18 +62,10 @@ class _Jobs:
 
     @cached_property
     def table(self) -> Any:
-        """The table with the columns that are of interest here."""
         sa = alchemy()
         space, _, plain = self.name.rpartition(".")
         notes = (sa.column(OWNER, sa.Text()), sa.column(UNTIL, sa.Float()), sa.column(TRIES, sa.Integer()))
         return sa.table(plain, sa.column(self.id), *notes, schema=space or None)
-
-    @property
-    def described(self) -> sa.Table:
-        """The name of the table, for a look at its columns."""
-        space, _, plain = self.name.rpartition(".")
-        found: sa.Table = alchemy().Table(plain, alchemy().MetaData(), schema=space or None)
-        return found
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -105,7 +96,6 @@ class _Jobs:
             yield column.in_(ids[at : at + CHUNK])
 
     def of(self, prefix: str) -> Any:
-        """Return the condition of rows whose owner's name begins so."""
         return self.table.c[OWNER].startswith(prefix, autoescape=True)
 
     def owners(self, connection: sa.Connection, prefix: str) -> list[str]:
@@ -114,7 +104,6 @@ class _Jobs:
         return list(connection.execute(alchemy().select(column).where(self.of(prefix)).distinct()).scalars())
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -203,7 +192,7 @@ class SqlQueueSpout(QueueSpout):
                 f"{location}: {jobs.name} lacks columns in which tasks note who has a row: {'; '.join([*adds, index])}"
             )
         try:
-            check_columns(connection, jobs.described, _NOTE_FIELDS, (), f"{location}: {jobs.name}")
+            check_columns(connection, jobs.table, _NOTE_FIELDS, (), f"{location}: {jobs.name}")
         except SinkError as error:
             raise TopologyError(error.message) from None
         lite = connection.dialect.name == "sqlite"
@@ -216,19 +205,18 @@ class SqlQueueSpout(QueueSpout):
         others = {name: column for name, column in columns.items() if name not in _NOTES}
         schema = fields_of(others, f"{location}: {jobs.name}", lite=lite) if given is None else given
         self._as_text = read_as_text(schema, columns, lite=lite)
-        self._texts = frozenset(name for name, each in columns.items() if isinstance(each["type"], alchemy().String))
+        self._texts = frozenset(
+            name for name, column in columns.items() if isinstance(column["type"], alchemy().String)
+        )
         return schema
 
     def reads(self, target: str) -> bool:
-        """Tell whether a sink writes to the table."""
         return target == self._jobs.target
 
     def pendingAcks(self) -> PendingAcks:
-        """Return what passes rows to transactions."""
         return _PendingAcks(self._jobs, is_text=self._is_text, idle_secs=self._idle_secs)
 
     def connect(self, context: Context) -> None:
-        """Begin with what this task had been given before."""
         self._begun = False
         self._reads = [  # here: they can't be pickled
             None if pa.types.is_string(field.type) and field.name in self._texts else reader(field.type)
@@ -236,7 +224,6 @@ class SqlQueueSpout(QueueSpout):
         ]
 
     def receive(self, limit: int) -> Iterable[Message]:
-        """Take rows that nobody has."""
         sa, jobs = alchemy(), self._jobs
         table = jobs.table
         with jobs.transaction() as connection:
@@ -267,7 +254,6 @@ class SqlQueueSpout(QueueSpout):
         return messages
 
     def _unreadable(self, connection: sa.Connection, free: Any, limit: int) -> Exception:
-        """Return the error that names the value that can't be read."""
         sa, jobs = alchemy(), self._jobs
         connection.rollback()
         id = jobs.table.c[jobs.id]
@@ -293,7 +279,6 @@ class SqlQueueSpout(QueueSpout):
                 connection.execute(table.delete().where(some, table.c[OWNER] == self.owner))
 
     def renew(self, ids: Sequence[Any]) -> None:
-        """Let the time of rows begin anew."""
         table = self._jobs.table
         with self._jobs.transaction() as connection:
             until = {UNTIL: self._jobs.now(connection) + self._idle_secs}
@@ -302,7 +287,6 @@ class SqlQueueSpout(QueueSpout):
                 connection.execute(table.update().where(some, table.c[OWNER] == self.owner).values(until))
 
     def close(self) -> None:
-        """Tell which rows are done, and close the connection."""
         super().close()
         self._jobs.close()
 
@@ -345,9 +329,9 @@ class _PendingAcks(PendingAcks):
         assert sealed is not None
         with jobs.transaction() as connection:
             before = [
-                each
-                for each in jobs.owners(connection, sealed_by(owner))
-                if (found := Sealed.read(each)) is not None and found.precedes(sealed)
+                held
+                for held in jobs.owners(connection, sealed_by(owner))
+                if (found := Sealed.read(held)) is not None and found.precedes(sealed)
             ]
             mine = table.c[OWNER].in_([owner, name, *before])
             count = 0

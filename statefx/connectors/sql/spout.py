@@ -1,18 +1,49 @@
-"""Rows of tables as the input of transactions, in the order of a column that grows."""
+"""Rows of tables as the input of transactions, in the order of a column that grows.
+
+How far a table can be read: below which value no row can come any more.
+A value is taken before its row is committed, so rows don't come in the order of their values::
+
+    transaction A    takes 5 ......................... commits: now row 5 is there, and a reader that is at 6 misses it
+    transaction B             takes 6, commits
+
+PostgreSQL: first the spout reads the largest value, then which transactions write to the table. A transaction locks the
+table before it takes a value, and holds the lock until its row can be seen. So once these transactions have ended, all
+rows up to that value are there. The oldest transaction's number (``pg_snapshot_xmin``) would tell less: a transaction
+may take its value before it is given a number, and transactions of other tables would be waited for.
+
+``default now()`` is the time at which the transaction began, before it had the lock. So for timestamps the spout waits
+for all transactions of the database that were open.
+
+Why `settleSecs` alone does not do: it is a guess. A transaction that is open for longer loses its rows, and nothing
+tells of it; and every row comes that much later. So it is left to what no query can tell.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.connectors.sql.settling import Settling, holders_of
-from statefx.connectors.sql.source import SourceTable, column_of, inspect_table, is_of_data, unreadable
-from statefx.connectors.sql.types import reader
-from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
+from statefx.config import is_count, is_number
+from statefx.connectors.sql.columns import (
+    column_of,
+    fields_of,
+    is_of_data,
+    read_as_text,
+    reader,
+    reuses_numbers,
+    table_columns,
+    unique_keys,
+    unreadable,
+)
+from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine, reason_of
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
 from statefx.operators.fitting import MISFITS, fitted_array
@@ -21,6 +52,217 @@ from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+
+logger = logging.getLogger(__name__)
+
+# ---- the table that is read in the order of a column
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """One table, under the name that was given, and what is read of it."""
+
+    name: str
+    fields: pa.Schema
+    order: str
+    """The column that grows."""
+    numeric: bool
+    """Whether its values are whole numbers; else they are timestamps."""
+    unique: bool
+    """Whether no two rows have the same."""
+    ties: bool
+    """Whether a row can come with a value that another row has: the column is neither unique, nor given its values by a
+    sequence, nor by a clock of microseconds (which has gone on when a row that has its time can be seen)."""
+    view: bool
+    text_columns: frozenset[str]
+    """Columns that the database has as text."""
+    as_text: frozenset[str]
+    """Columns that it makes a text of (see `read_as_text`)."""
+
+    @property
+    def space(self) -> str:
+        return self.name.rpartition(".")[0]
+
+    @property
+    def plain(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def clause(self) -> Any:
+        return alchemy().table(self.plain, schema=self.space or None)
+
+    @property
+    def order_column(self) -> Any:
+        sa = alchemy()
+        return sa.column(self.order, sa.BigInteger() if self.numeric else sa.DateTime(timezone=True))
+
+    def to_json(self, value: Any) -> Any:
+        return value if self.numeric else value.isoformat()
+
+    def from_json(self, value: Any) -> Any:
+        return value if self.numeric else datetime.fromisoformat(value)
+
+
+def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
+    """Look at a table; TopologyError if it is not there, lacks a column, or can't be read in the order of `order`."""
+    sqlalchemy = alchemy()
+    space, _, plain = name.rpartition(".")
+    inspector = sqlalchemy.inspect(connection)
+    columns = table_columns(connection, name, [order, *(given.names if given is not None else [])], database)
+    view = plain in inspector.get_view_names(schema=space or None)
+    kind = columns[order]["type"]
+    numeric = isinstance(kind, sqlalchemy.Integer)
+    what = f"{database}: {name}.{order}"
+    if isinstance(kind, sqlalchemy.DateTime) and not getattr(kind, "timezone", False):
+        raise TopologyError(
+            f"{what} has no time zone, so it may run backwards where clocks are changed: order by an id, or by a "
+            "timestamp with time zone"
+        )
+    if not numeric and not isinstance(kind, sqlalchemy.DateTime):
+        raise TopologyError(
+            f"{what} is {kind}, of which nobody knows that new rows come last: order by a whole number that grows, "
+            "such as an id, or by a timestamp with time zone"
+        )
+    key = inspector.get_pk_constraint(plain, schema=space or None)["constrained_columns"]
+    if columns[order]["nullable"] and key != [order] and not view:
+        raise TopologyError(
+            f"{what} may be null, and rows with a null in it would never be read: make it NOT NULL, or order by "
+            "another column"
+        )
+    if key == [order]:
+        _warn_of_reuse(connection, plain, what)
+    keys = unique_keys(inspector, plain, space or None)
+    indexes = [index["column_names"] for index in inspector.get_indexes(plain, schema=space or None)]
+    if not view and not any(columns[:1] == [order] for columns in [*keys, *indexes]):
+        logger.warning(
+            "%s has no index, so that each look for new rows reads the whole table: CREATE INDEX ON %s (%s)",
+            what, name, order,
+        )  # fmt: skip
+    unique, lite = [order] in keys, connection.dialect.name == "sqlite"
+    fields = fields_of(columns, f"{database}: {name}", lite=lite) if given is None else given
+    if given is not None and not lite:
+        _check_zones(given, columns, f"{database}: {name}")
+    text_columns = frozenset(name for name, column in columns.items() if isinstance(column["type"], sqlalchemy.String))
+    ties = not unique and not _in_turn(columns[order])
+    as_text = read_as_text(fields, columns, lite=lite)
+    return SourceTable(name, fields, order, numeric, unique, ties, view, text_columns, as_text)
+
+
+def _in_turn(column: Any) -> bool:
+    """Return whether a later row has another value than those that can be seen, though nothing forbids it."""
+    if isinstance(column["type"], alchemy().DateTime):
+        return getattr(column["type"], "precision", None) in (None, 6)
+    return bool(column.get("identity")) or "nextval(" in (column.get("default") or "")
+
+
+def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
+    """Warn of a key that SQLite continues from the largest row that is there, also after rows were deleted."""
+    if reuses_numbers(connection, table):
+        logger.warning(
+            "%s has no AUTOINCREMENT, so SQLite gives the numbers of rows that were deleted to new rows, which are "
+            "then not read: keep the row of the largest number, or make the column 'integer primary key autoincrement'",
+            what,
+        )
+
+
+def _check_zones(fields: pa.Schema, columns: Any, what: str) -> None:
+    """Refuse to read times with a zone as times without one, and the other way round: nobody says which zone."""
+    for field in fields:
+        kind = columns[field.name]["type"]
+        times = pa.types.is_timestamp(field.type) and isinstance(kind, alchemy().DateTime)
+        if times and (field.type.tz is not None) != bool(kind.timezone):
+            has, word = ("a", "timestamp") if kind.timezone else ("no", "timestamp_ntz")
+            raise TopologyError(f"{what}.{field.name} has {has} time zone: declare it as {word}", field=field.name)
+
+
+# ---- how far it can be read
+
+Holders = Callable[[Any], set[str]]
+
+# Partitions and inheriting tables have locks of their own. Transactions that are prepared (two-phase commit) have no
+# process, and a name such as -1/4711.
+_WRITERS = """
+    with recursive tree(oid) as (
+        select cast(cast(:table as regclass) as oid)
+        union select inhrelid from pg_inherits join tree on inhparent = tree.oid)
+    select distinct virtualtransaction from pg_locks
+    where locktype = 'relation' and mode = 'RowExclusiveLock' and granted
+        and database = (select oid from pg_database where datname = current_database())
+        and relation in (select oid from tree) and pid is distinct from pg_backend_pid()
+"""
+
+_OPEN = """
+    select distinct l.virtualtransaction from pg_locks l join pg_stat_activity a on a.pid = l.pid
+    where l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock' and a.datname = current_database()
+        and a.backend_type <> 'autovacuum worker' and l.pid <> pg_backend_pid()
+"""
+
+
+def holders_of(table: SourceTable) -> Holders:
+    """Return the function that names the transactions that may still commit rows with values up to the largest."""
+
+    def holders(connection: Any) -> set[str]:
+        if connection.dialect.name != "postgresql" or table.view:
+            return set()  # SQLite has one writer at a time; others need settleSecs
+        if connection.exec_driver_sql("select pg_is_in_recovery()").scalar():
+            return set()
+        text = alchemy().text
+        quote = connection.dialect.identifier_preparer.quote
+        name = ".".join(map(quote, filter(None, (table.space, table.plain))))
+        found = set(connection.execute(text(_WRITERS), {"table": name}).scalars())
+        if not table.numeric:
+            found.update(connection.execute(text(_OPEN)).scalars())
+        return found
+
+    return holders
+
+
+@dataclass
+class Settling:
+    """The value up to which one table can be read."""
+
+    holders: Holders
+    """Returns the names of the transactions that may still commit lower values. Names are never used again."""
+    secs: float
+    """The time for which a value must have been there, as well."""
+    settled: Any = dataclasses.field(default=None, init=False)
+    _waiting: tuple[Any, set[str], float] | None = dataclasses.field(default=None, init=False)
+    """The largest value when it was looked at, the transactions that may still commit lower ones, the look's time."""
+    _table: str = dataclasses.field(default="", init=False)
+
+    @property
+    def blocked(self) -> bool:
+        return self.settled is None and self._waiting is not None
+
+    def reason(self) -> str:
+        assert self._waiting is not None
+        value, holders, _ = self._waiting
+        what = f"{len(holders)} open transactions" if holders else f"{self.secs:g} s"
+        return f"rows of {self._table} up to {value} wait for {what}, as rows of lower values may still come"
+
+    def advance(self, connection: Any, table: SourceTable, now: float) -> Any:
+        """Return the value up to which all rows are there; None if none is known yet."""
+        self._table = table.name
+        if self._waiting is not None:
+            value, holders, since = self._waiting
+            holders &= self.holders(connection) if holders else set()
+            self._waiting = value, holders, since
+            if not holders and now - since >= self.secs:
+                self.settled, self._waiting = value, None
+        if self._waiting is None:
+            greatest = alchemy().select(alchemy().func.max(table.order_column)).select_from(table.clause)
+            value = connection.execute(greatest).scalar()
+            if value is not None and value != self.settled:
+                # After the look at the value: a transaction that has a lower value holds the lock by now, or has ended.
+                holders = self.holders(connection)
+                if holders or self.secs:
+                    self._waiting = value, holders, now
+                else:
+                    self.settled = value
+        return self.settled
+
+
+# ---- the spout
 
 _FETCH_ROWS = 10_000
 """Of one round trip and of one Arrow batch: some 10 MB as Python objects."""
@@ -107,10 +349,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self.tables = found
         self.schema = found[0].fields
         refuse_keys(self.schema, _NAME)
-        for each in found:
-            if each.fields != self.schema:
+        for source in found:
+            if source.fields != self.schema:
                 raise TopologyError(
-                    f"{parsed.location}: {each.name} has the fields {to_ddl(each.fields)}, and {found[0].name} has "
+                    f"{parsed.location}: {source.name} has the fields {to_ddl(source.fields)}, and {found[0].name} has "
                     f"{to_ddl(self.schema)}: name those that all tables have, schema='...', or make a spout for each"
                 )
         if partitions > 1 and partitionBy is None and not found[0].numeric:
@@ -126,7 +368,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             return
         why = ""
         if connection.dialect.name == "postgresql":
-            views = [each.name for each in tables if each.view]
+            views = [table.name for table in tables if table.view]
             standby = connection.exec_driver_sql("select pg_is_in_recovery()").scalar()
             why = f"{views[0]} is a view" if views else "the server is a standby" if standby else ""
         elif connection.dialect.name != "sqlite":
@@ -136,29 +378,26 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                 f"{_NAME}: {why}, so that rows which are committed late can't be waited for: settleSecs=..., more "
                 "than any transaction takes from its insert to its commit"
             )
-        for each in tables:
-            if each.ties:
+        for table in tables:
+            if table.ties:
                 raise ConfigError(
-                    f"{_NAME}: several rows of {each.name} can have one {each.order}, so that a row may come with the "
-                    "value that was read last, and would never be read: order by a unique column, such as an id, make "
-                    "this one unique, or give settleSecs=..., more than the time in which rows get one value and are "
-                    "committed"
+                    f"{_NAME}: several rows of {table.name} can have one {table.order}, so that a row may come with "
+                    "the value that was read last, and would never be read: order by a unique column, such as an id, "
+                    "make this one unique, or give settleSecs=..., more than the time in which rows get one value and "
+                    "are committed"
                 )
 
     def reads(self, target: str) -> bool:
-        """Tell whether it is one of the tables."""
         return target in [f"{self.database}#{table.name}" for table in self.tables]
 
     # ---- on the driver
 
     def open(self, context: Context) -> None:
-        """Begin with nothing known of how far the tables can be read."""
-        self._settling = [Settling(holders_of(each), self.settle_secs or 0.0) for each in self.tables]
+        self._settling = [Settling(holders_of(table), self.settle_secs or 0.0) for table in self.tables]
         self._bounds: list[Any] = [None] * len(self.tables)
         self._read: dict[int, Any] = {}
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
         if self._engine is not None:
@@ -169,7 +408,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         """Refuse other tables, parts or columns than before: numbers of partitions and values stand for them."""
         for number, said in sorted(metadata.items()):
             index = number // self.parts
-            names = [each.name for each in self.tables]
+            names = [table.name for table in self.tables]
             if index < len(names) and said["order"] != self.tables[index].order:
                 raise InputError(
                     f"{_NAME}: {names[index]} was read in the order of {said['order']!r}, up to {said['to']}, which "
@@ -194,18 +433,16 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             for number, (table, settling) in enumerate(zip(self.tables, self._settling, strict=True)):
                 self._bounds[number] = settling.advance(connection, table, time.monotonic())
             connection.rollback()
-        waiting = [each for each in self._settling if each.blocked]
+        waiting = [settling for settling in self._settling if settling.blocked]
         if waiting and not any(bound is not None for bound in self._bounds):
             # Else a query that ends when there is nothing to read would end before it has read what is there.
             raise FailedException(f"{self.database}: {waiting[0].reason()}")
         return True
 
     def numPartitions(self) -> int:
-        """Return how many parts all tables have."""
         return len(self.tables) * self.parts
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
-        """Return the next range of a part of a table."""
         index, part = divmod(partition, self.parts)
         table, bound = self.tables[index], self._bounds[index]
         after = None if lastMetadata is None else table.from_json(lastMetadata["to"])
@@ -255,7 +492,6 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Iterator[None]:
-        """Emit a range, batch by batch."""
         index, part = divmod(partition, self.parts)
         table = self.tables[index]
         after = table.from_json(metadata["after"]) if "after" in metadata else None
@@ -278,7 +514,6 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     def _batches(
         self, connection: sa.Connection, table: SourceTable, fields: pa.Schema, conditions: Sequence[Any]
     ) -> Iterator[pa.RecordBatch]:
-        """Read fields of rows, in their order."""
         columns = [column_of(field, table.as_text) for field in fields]
         asked = alchemy().select(*columns).select_from(table.clause).where(*conditions)
         streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
@@ -318,11 +553,9 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     # ---- both
 
     def _partitioned_by(self, table: SourceTable) -> str:
-        """Return what rows are parted by, as metadata has it."""
         return self.part_by or table.order
 
     def _conditions(self, table: SourceTable, part: int, after: Any, to: Any) -> list[Any]:
-        """Return the conditions of a range of a part."""
         sqlalchemy = alchemy()
         order = table.order_column
         found = [order <= to] if after is None else [order > after, order <= to]
@@ -338,7 +571,6 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
-        """Yield the connection of this copy; FailedException if the database can't be reached."""
         try:
             if self._engine is None:
                 self._engine = open_engine(self._url)
@@ -352,7 +584,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             self.close()  # nothing is known of a connection that has failed
             if not isinstance(error, alchemy().exc.DBAPIError):
                 raise
-            reason = " ".join(str(error.orig).split())
+            reason = reason_of(error)
             away = isinstance(error, alchemy().exc.OperationalError | alchemy().exc.InterfaceError)
             if away and not reason.startswith("no such "):  # of SQLite: a table or a column is gone
                 raise FailedException(f"{self.database} can't be read: {reason}") from error
@@ -363,9 +595,7 @@ def _check_arguments(tables: Sequence[str], partitions: Any, take: Any, settle_s
     if not tables or len(set(tables)) < len(tables):
         raise TopologyError(f"{_NAME}: table names one table, or several different ones, not {list(tables)!r}")
     for name, value in (("partitions", partitions), ("takePerBatch", take)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_count(value):
             raise TopologyError(f"{_NAME}: {name} is a whole number from 1, not {value!r}")
-    if settle_secs is not None and (
-        isinstance(settle_secs, bool) or not isinstance(settle_secs, int | float) or settle_secs < 0
-    ):
+    if settle_secs is not None and not is_number(settle_secs):
         raise TopologyError(f"{_NAME}: settleSecs is a number of seconds from 0, not {settle_secs!r}")

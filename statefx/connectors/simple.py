@@ -1,16 +1,23 @@
-"""Sinks for a first look and for tests: rows on the console, rows in a list. What they have shown is not durable."""
+"""For a first look and for tests: rows on the console, in a list, from a list. What sinks have shown is not durable."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 
+from statefx.config import is_count
 from statefx.connectors.staged import StagedCommitter, StagedRows, StagedSink, Target
+from statefx.errors import TopologyError
+from statefx.operators import Collector, PartitionedTransactionalSpout
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Marker, SinkCommitter
+from statefx.protocol.identity import TransactionAttempt
+
+# ---- sinks
 
 _CELL_MAX = 40
 
@@ -51,13 +58,11 @@ class _Shown(StagedSink):
     last: Marker | None = None
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what shows rows; every start begins without a marker."""
         if self.last is not None and self.last.generation != context.owner.generation:
             self.last = None  # of a former start; a marker of this start is that of another sink with the same object
         return _Forgetful(self.target, context, lambda: self.connect(context.schema))
 
     def connect(self, schema: pa.Schema) -> Target:
-        """Return what remembers the marker."""
         return _Remembered(self)
 
     def show(self, txid: int, rows: StagedRows) -> None:
@@ -82,11 +87,9 @@ class ConsoleSink(_Shown):
 
     @property
     def target(self) -> str:
-        """The console."""
         return "console"
 
-    def show(self, txid: int, rows: StagedRows, *, out: TextIO | None = None) -> None:
-        """Print."""
+    def show(self, txid: int, rows: StagedRows) -> None:
         table = [rows.schema.names]
         for number, row in enumerate(rows.rows()):
             if number == self.rows_max:
@@ -97,7 +100,8 @@ class ConsoleSink(_Shown):
         lines.insert(1, "  ".join("-" * width for width in widths))
         left = len(rows) - len(table) + 1
         more = [f"... and {left} more"] if left > 0 else []
-        print(f"transaction {txid}: {len(rows)} rows", *lines, *more, "", sep="\n", file=out or sys.stdout)
+        shown = [f"transaction {txid}: {len(rows)} rows", *lines, *more, "", ""]
+        sys.stdout.write("\n".join(shown))
 
 
 class CollectSink(_Shown):
@@ -124,7 +128,6 @@ class CollectSink(_Shown):
 
     @property
     def target(self) -> str:
-        """Memory."""
         return "memory"
 
     @property
@@ -134,13 +137,11 @@ class CollectSink(_Shown):
             return [row for txid in sorted(self.transactions) for row in self.transactions[txid]]
 
     def show(self, txid: int, rows: StagedRows) -> None:
-        """Collect."""
         found = list(rows.rows())
         with self._lock:
             self.transactions[txid] = found
 
     def forget(self, after: int) -> None:
-        """Drop the rows of later transactions."""
         with self._lock:
             self.transactions = {txid: rows for txid, rows in self.transactions.items() if txid <= after}
 
@@ -148,3 +149,71 @@ class CollectSink(_Shown):
 def _cell(value: Any) -> str:
     text = "null" if value is None else str(value)
     return text if len(text) <= _CELL_MAX else text[: _CELL_MAX - 3] + "..."
+
+
+# ---- a spout
+
+
+class MemoryTransactionalSpout(PartitionedTransactionalSpout):
+    """Emits rows that it was given, a few in each transaction.
+
+    Parameters
+    ----------
+    data : sequence or mapping of sequences of rows
+        For each partition its rows; a row is a tuple in the order of the fields. Keys of a mapping are 0, 1 and so on.
+    fields : str, StructType or Mapping
+        What it emits, as `outputFields`.
+    takePerBatch : int
+        Rows of each partition in a transaction, at most.
+
+    Examples
+    --------
+    ::
+
+        MemoryTransactionalSpout([[("to",), ("be",)], [("or",)]], "word string", takePerBatch=1)
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Sequence[tuple[Any, ...]]] | Mapping[int, Sequence[tuple[Any, ...]]],
+        fields: Any,
+        takePerBatch: int = 100,
+    ) -> None:
+        if not is_count(takePerBatch):
+            raise TopologyError(f"takePerBatch is a whole number from 1, not {takePerBatch!r}")
+        if isinstance(data, Mapping):
+            if set(data) != set(range(len(data))):
+                raise TopologyError(
+                    f"the keys of data are the partitions 0, 1 and so on, not {', '.join(map(repr, data))}"
+                )
+            data = [data[number] for number in range(len(data))]
+        if not (
+            isinstance(data, Sequence)
+            and all(isinstance(partition, Sequence) for partition in data)
+            and all(isinstance(row, tuple) for partition in data for row in partition)
+        ):
+            raise TopologyError(
+                "data is a list of partitions, each of which is a list of tuples: [[('to',), ('be',)]]; or a mapping: "
+                "{0: [('to',), ('be',)]}"
+            )
+        self.data = [list(partition) for partition in data]
+        self.outputFields = fields
+        self.take = takePerBatch
+
+    def numPartitions(self) -> int:
+        return len(self.data)
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        start = 0 if lastMetadata is None else lastMetadata["stop"]
+        stop = min(len(self.data[partition]), start + self.take)
+        # A batch without rows says of an empty list that it is finished.
+        return {"start": start, "stop": stop} if start < stop or lastMetadata is None else None
+
+    def isFinished(self, partition: int, metadata: Any) -> bool:
+        return bool(metadata["stop"] >= len(self.data[partition]))
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
+    ) -> None:
+        for row in self.data[partition][metadata["start"] : metadata["stop"]]:
+            collector.emit(row)
