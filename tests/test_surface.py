@@ -59,8 +59,9 @@ EXPORTS = {
         "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {
-        "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
-        "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext", "StateProvider",
+        "EMPTY", "BroadcastMap", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
+        "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext",
+        "StateLocation", "StateProvider",
         "StateStore", "Timers", "ValueState", "Version", "Write", "load_provider", "register_namedtuples", "resolve",
     },
     statefx.operators: {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from statefx.errors import ProviderError
 from statefx.state.contract.options import require
 from statefx.state.contract.store import (
-    Capabilities,
     Namespace,
     Retention,
     StateContext,
+    StateLocation,
     StateProvider,
     StateStore,
     Storage,
@@ -40,10 +40,7 @@ class RedisStateProvider(StateProvider):
         The extra is not installed.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        durable=True, shared=True, lazy_commit=False, fences_writers=True
-    )
-
+    location: ClassVar[StateLocation] = StateLocation.SERVER
     option_names: ClassVar[Collection[str]] = Options.__struct_fields__
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 from statefx.state.contract.store import (
     EMPTY,
-    Capabilities,
     Namespace,
     Prepared,
     Retention,
     SnapshotRef,
     StateContext,
+    StateLocation,
     StateProvider,
     StateStore,
     Version,
@@ -30,7 +30,6 @@ from statefx.state.view.timers import Timers
 __all__ = [
     "EMPTY",
     "BroadcastMap",
-    "Capabilities",
     "Codec",
     "ExpiringMap",
     "KeyValueState",
@@ -43,6 +42,7 @@ __all__ = [
     "SnapshotRef",
     "StandardCodec",
     "StateContext",
+    "StateLocation",
     "StateProvider",
     "StateStore",
     "Timers",

@@ -85,8 +85,8 @@ def _load_class(reference: str) -> type[StateProvider]:
     if not (isinstance(found, type) and issubclass(found, StateProvider)):
         raise ProviderError(f"{reference} is not a subclass of statefx.state.StateProvider", reference=reference)
     missing = sorted(found.__abstractmethods__)
-    if not hasattr(found, "capabilities"):
-        missing.append("capabilities")
+    if not hasattr(found, "location"):
+        missing.append("location")
     if missing:
         raise ProviderError(f"{reference} does not define {', '.join(missing)}", reference=reference, missing=missing)
     return found

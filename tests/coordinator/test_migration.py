@@ -322,7 +322,6 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
         ({"to": "rocksdb", "config": "{"}, ConfigError, "migrate: config: .* no valid JSON"),
         ({"to": "rocksdb", "config": ["dir"]}, ConfigError, "migrate: config"),
         ({"to": "rocksdb", "source": {"url": "redis://x"}}, ConfigError, "'memory' takes no options"),
-        ({"to": f"{ODD}:Fleeting"}, ConfigError, "does not keep what was prepared"),
     ],
 )
 def test_wrong_arguments(place: Path, arguments: dict[str, Any], error: type[StatefxError], says: str) -> None:

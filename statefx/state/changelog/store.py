@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state.changelog import fencing, sweeping
 from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.reading import Chunk
 from statefx.state.contract.calls import StoreCalls
-from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import (
-    Capabilities,
     Prepared,
     Retention,
     SnapshotRef,
     StateContext,
+    StateLocation,
     StateProvider,
     StateStore,
     Write,
@@ -24,15 +24,15 @@ from statefx.state.contract.store import (
 from statefx.storage import Storage, Stored
 
 ADVANCES_MAX = 50
-"""How many transactions are laid over an image before it catches up: opening costs as much as ten small transactions,
-and a copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
+"""How many transactions an image takes before it is opened anew: opening costs as much as ten small transactions, and a
+copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
 
 ADVANCED_BYTES_MAX = 16 << 20
-"""Of changelog files whose entries are laid over an image."""
+"""Of changelog files whose entries an image takes."""
 
 
 class Image(ABC):
-    """A committed version of one namespace that never changes while it is open."""
+    """A committed version of one namespace; `apply` alone moves it on, and no other image with it."""
 
     @abstractmethod
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -47,27 +47,24 @@ class Image(ABC):
         return None
 
     @abstractmethod
+    def apply(self, version: Version, chunks: Iterable[Chunk]) -> None:
+        """Go on to `version`, which changes what `chunks` hold, sorted by key; no scan goes on."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release what the image holds; called once."""
 
 
 class ChangelogStore(StateStore):
-    """One namespace whose prepared and committed versions are files, read through an `Image`.
-
-    What this object commits is laid over the image of ``context.version``, which is closed with the store; caches
-    catch up when a store is next opened.
-    """
+    """One namespace whose prepared and committed versions are files, read through an `Image`."""
 
     def __init__(self, changelog: Changelog, context: StateContext, image: Image) -> None:
         self._changelog = changelog
         self._context = context
         self._image = image
         self._calls = StoreCalls(changelog.namespace, context)
-        self._committed: OrderedEntries[bytes | None] = OrderedEntries()
-        self._counts: dict[bytes, int] = {}
-        """How many keys a space has, of those that were asked for: a task that lives is asked in each transaction."""
         self._size_bytes = 0
-        self._laid = self._laid_bytes = 0
+        self._advances = self._advanced_bytes = 0
 
     @property
     def version(self) -> Version:
@@ -77,14 +74,7 @@ class ChangelogStore(StateStore):
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the committed values of `keys`, None where absent."""
         self._calls.check_open("get")
-        if not self._committed:
-            return self._image.get(keys)
-        committed = self._committed.by_key
-        values = [committed.get(key) for key in keys]
-        absent = [at for at, key in enumerate(keys) if key not in committed]
-        for at, value in zip(absent, self._image.get([keys[at] for at in absent]), strict=True):
-            values[at] = value
-        return values
+        return self._image.get(keys)
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
@@ -93,32 +83,18 @@ class ChangelogStore(StateStore):
 
     def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         self._calls.check_open("scan")
-        rows = self._image.scan(start, stop, reverse)
-        if self._committed:
-            rows = merge(self._committed.between(start, stop, reverse), rows, reverse)
-        for row in rows:
+        version = self._calls.version
+        for row in self._image.scan(start, stop, reverse):
             if self._calls.closed:
                 self._calls.check_open("scan")
+            if self._calls.version is not version:
+                raise self._calls.refusal("a scan can't go on after a commit")
             yield row
 
     def count(self, space: bytes) -> int | None:
         """Return how many committed keys begin with the byte `space`, if the image knows how many it has."""
         self._calls.check_open("count")
-        if space not in self._counts:
-            count = self._image.count(space)
-            if count is None:
-                return None
-            above = {key: data for key, data in self._committed.by_key.items() if key[:1] == space}
-            count += sum(data is not None for data in above.values())
-            count -= sum(data is not None for data in self._image.get(list(above)))
-            self._counts[space] = count
-        return self._counts[space]
-
-    def _count_changes(self, writes: Sequence[Write]) -> None:
-        """Bring the counts up to date with what is about to be laid over the image."""
-        counted = [(key, value) for key, value in writes if key[:1] in self._counts]
-        for (key, value), before in zip(counted, self.get([key for key, _ in counted]), strict=True):
-            self._counts[key[:1]] += (value is not None) - (before is not None)
+        return self._image.count(space)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         """Write `writes` to a changelog file of their own, named by `token`."""
@@ -141,21 +117,18 @@ class ChangelogStore(StateStore):
             return
         if txid <= self._calls.version.txid:
             raise self._calls.refusal(f"commit({txid}) with another version committed already, {self._calls.version}")
-        for keys, values in self._changelog.prepared(version, self._calls.version):
-            self._committed.apply(keys, values)
-        self._counts.clear()
+        self._image.apply(version, self._changelog.prepared(version, self._calls.version))
         self._calls.commit(version)
 
     def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
-        """Lay what was prepared over the image; False when there is so much over it that the image should catch up."""
+        """Have the image take what was prepared; False when it has taken so much that it is better opened anew."""
         version = Version(txid, token)
-        size = self._laid_bytes + self._size_bytes
-        if self._calls.prepared != version or self._laid >= ADVANCES_MAX or size > ADVANCED_BYTES_MAX:
+        size = self._advanced_bytes + self._size_bytes
+        if self._calls.prepared != version or self._advances >= ADVANCES_MAX or size > ADVANCED_BYTES_MAX:
             return False
-        self._laid, self._laid_bytes = self._laid + 1, size
-        if self._counts:
-            self._count_changes(writes)
-        self._committed.apply([key for key, _ in writes], [value for _, value in writes])
+        self._advances, self._advanced_bytes = self._advances + 1, size
+        if writes:
+            self._image.apply(version, [([key for key, _ in writes], [value for _, value in writes])])
         self._calls.commit(version)
         return True
 
@@ -186,9 +159,7 @@ class ChangelogStore(StateStore):
 class ChangelogProvider(StateProvider):
     """A provider whose state is files in the checkpoint; `open_image` says how a version is read."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        durable=True, shared=False, lazy_commit=True, fences_writers=True
-    )
+    location: ClassVar[StateLocation] = StateLocation.CHECKPOINT
 
     @abstractmethod
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:

@@ -6,6 +6,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 from statefx.errors import ProviderError, StateError
@@ -18,26 +19,16 @@ FILES_MAX = 7
 """Default of ``StateContext.files_max``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a provider declares about itself.
+class StateLocation(Enum):
+    """Where a provider keeps state, and so what commits it."""
 
-    Attributes
-    ----------
-    durable : bool
-        What was prepared survives the death of the process.
-    shared : bool
-        Any machine that reaches the store sees the same state (else: any that sees the checkpoint folder).
-    lazy_commit : bool
-        Naming the token in the transaction log commits it; ``commit`` needs no job of its own.
-    fences_writers : bool
-        The store itself refuses commits of an older generation.
-    """
+    CHECKPOINT = "checkpoint"
+    """In files of the checkpoint. Any machine that sees its folder sees the state, also of older versions. Naming a
+    token in the transaction log commits it: no task is called."""
 
-    durable: bool
-    shared: bool
-    lazy_commit: bool
-    fences_writers: bool
+    SERVER = "server"
+    """In a server that every machine reaches, and that has the newest version alone: ``commit`` is called in each
+    task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +242,7 @@ class StateProvider(ABC):
         An option is unknown, or its value is of the wrong type or out of range.
     """
 
-    capabilities: ClassVar[Capabilities]
+    location: ClassVar[StateLocation]
     option_names: ClassVar[Collection[str]] = ()
     """Names of its options, so that one which stands beside ``topology.state.provider.config`` is noticed."""
 
@@ -271,6 +262,7 @@ class StateProvider(ABC):
         """
         return None if self.options else {}
 
+    @abstractmethod
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Refuse commits and deletions of generations older than `generation` from now on.
 
@@ -334,12 +326,12 @@ def open_store(provider: StateProvider, namespace: Namespace, context: StateCont
 
 __all__ = [
     "EMPTY",
-    "Capabilities",
     "Namespace",
     "Prepared",
     "Retention",
     "SnapshotRef",
     "StateContext",
+    "StateLocation",
     "StateProvider",
     "StateStore",
     "Storage",
