@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.materialisation import Materialisation, MaterialisationCache
+from statefx.state.changelog.materialisation import MaterialisationCache
+from statefx.state.changelog.reading import Chunk
 from statefx.state.changelog.store import Image
-from statefx.state.contract.ranges import merge
-from statefx.state.contract.store import StateContext
+from statefx.state.contract.ranges import OrderedEntries, merge
+from statefx.state.contract.store import StateContext, Version
 from statefx_rocksdb.database import UnusableError
 from statefx_rocksdb.place import Place
 
@@ -20,24 +21,37 @@ _UNKNOWN = object()
 class RocksDbImage(Image):
     """The image of one version; moves to a private copy when it finds damage.
 
-    `hot` is what the process remembers of the namespace.
+    `hot` is what the process remembers of the namespace. What it does not know is looked up in the changes that the
+    database lacks, which are read when they are needed, and then in the database.
     """
 
-    def __init__(
-        self, place: Place, hot: MaterialisationCache | None, changelog: Changelog, context: StateContext
-    ) -> None:
+    def __init__(self, place: Place, hot: MaterialisationCache, changelog: Changelog, context: StateContext) -> None:
         self._place = place
         self._hot = hot
-        self._limit_bytes = 0 if hot is None else hot.limit_bytes or 0
+        self._limit_bytes = hot.limit_bytes or 0
         self._opened = place.open()
+        self._applied: list[Chunk] = []
+        self._changes: OrderedEntries[bytes | None] | None = None
         try:
-            self._leased = _nothing(changelog, context) if hot is None else hot.lease(changelog, context)
-            self._covered = self._opened.covered(self._leased.since)
+            self._leased = hot.lease(changelog, context)
+            self._covered = self._is_covered()
             if not self._covered:
-                self._opened.changes()
+                self._lacking()
         except BaseException:
             self._opened.close()
             raise
+
+    def _is_covered(self) -> bool:
+        """Return whether `hot` knows every change that the database lacks."""
+        return self._leased.since <= self._opened.txid
+
+    def _lacking(self) -> OrderedEntries[bytes | None]:
+        """Return what the database lacks; None deletes."""
+        if self._changes is None:
+            self._changes = OrderedEntries()
+            for keys, values in (*self._opened.lacking(), *self._applied):
+                self._changes.apply(keys, values)
+        return self._changes
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of `keys`, None where absent."""
@@ -52,7 +66,7 @@ class RocksDbImage(Image):
 
     def _found(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
         """Look `keys` up below what is remembered; RocksDB is much quicker with sorted keys."""
-        changes = {} if self._covered else self._opened.changes().by_key
+        changes = {} if self._covered else self._lacking().by_key
         found = {key: changes[key] for key in keys & changes.keys()}
         order = sorted(keys - found.keys() if found else keys)
         found.update(zip(order, self._stored(order), strict=True))
@@ -82,7 +96,7 @@ class RocksDbImage(Image):
             yield from self._scan(start, stop, reverse)
 
     def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        database, changes = self._opened.database, self._opened.changes()
+        database, changes = self._opened.database, self._lacking()
         rows = iter(()) if database is None else database.scan(start, stop, reverse)
         return merge(changes.between(start, stop, reverse), rows, reverse) if changes else rows
 
@@ -93,17 +107,20 @@ class RocksDbImage(Image):
         self._place.report_damage()
         private = self._place.private()
         self._opened.close()
-        self._opened = private
-        self._covered = True
+        self._opened, self._changes = private, None
+        self._covered = self._is_covered()
+
+    def apply(self, version: Version, chunks: Iterable[Chunk]) -> None:
+        """Go on to `version`, in memory alone."""
+        chunks = list(chunks)
+        self._leased = self._hot.advance(self._leased, version, chunks)
+        self._covered = self._is_covered()
+        self._applied += chunks
+        if self._changes is not None:
+            for keys, values in chunks:
+                self._changes.apply(keys, values)
 
     def close(self) -> None:
         """Release the files."""
         self._opened.close()
-        if self._hot is not None:
-            self._hot.release(self._leased)
-
-
-def _nothing(changelog: Changelog, context: StateContext) -> Materialisation:
-    materialisation = Materialisation(changelog.namespace, context.version, context.generation)
-    materialisation.since = context.version.txid
-    return materialisation
+        self._hot.release(self._leased)

@@ -25,7 +25,6 @@ from urllib.parse import quote
 from statefx.state.changelog.chain import Changelog, Route
 from statefx.state.changelog.merging import COVERED_MAX
 from statefx.state.changelog.reading import Chunk
-from statefx.state.contract.ranges import OrderedEntries
 from statefx.state.contract.store import StateContext
 from statefx_rocksdb import folders
 from statefx_rocksdb.database import BATCH_BYTES, Database, Head, UnusableError
@@ -139,26 +138,20 @@ class Opened:
     handle: Handle | None
     route: Route | None = None
     folder: PrivateFolder | None = None
-    _changes: OrderedEntries[bytes | None] | None = None
 
     @property
     def database(self) -> Database | None:
         """The database, if there is one."""
         return None if self.handle is None else self.handle.database
 
-    def covered(self, since: int) -> bool:
-        """Say whether someone who knows all changes later than txid `since` knows all that the database lacks."""
-        if self.route is None:
-            return True
-        return since <= (self.route.start.txid if self.route.cached else 0)
+    @property
+    def txid(self) -> int:
+        """The transaction at which the database is; 0 without one."""
+        return 0 if self.handle is None or self.handle.head is None else self.handle.head.version.txid
 
-    def changes(self) -> OrderedEntries[bytes | None]:
-        """Return what the database lacks; None deletes."""
-        if self._changes is None:
-            self._changes = OrderedEntries()
-            for keys, values in () if self.route is None else self.route.chunks():
-                self._changes.apply(keys, values)
-        return self._changes
+    def lacking(self) -> Iterator[Chunk]:
+        """Yield the changes that the database lacks."""
+        return iter(()) if self.route is None else self.route.chunks()
 
     def close(self) -> None:
         """Release it."""

@@ -45,11 +45,11 @@ class RocksDbStateProvider(ChangelogProvider):
         from statefx_rocksdb.image import RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
         from statefx_rocksdb.place import Place  # noqa: PLC0415  # likewise
 
-        hot = _hot_cache(self._settings.hot_cache_mb) if not context.read_only else None
+        hot = MaterialisationCache(0) if context.read_only else _hot_cache(self._settings.hot_cache_mb)
         return RocksDbImage(Place(self._settings, changelog, context), hot, changelog, context)
 
 
 @cache
-def _hot_cache(size_mb: int) -> MaterialisationCache | None:
+def _hot_cache(size_mb: int) -> MaterialisationCache:
     """Return the process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
-    return MaterialisationCache(size_mb << 20) if size_mb else None
+    return MaterialisationCache(size_mb << 20)

@@ -267,7 +267,7 @@ def test_what_was_rolled_back_removes_nothing_that_lives(checkpoint_at, tmp_path
         then()
     state.map("recent", ttl=1).put("a", "short")
     state.prepareCommit(2)
-    assert state.map("recent", ttl=1).get("a") == "short"  # now it lies below what follows
+    assert state.map("recent", ttl=1).get("a") == "short"
     state.rollback()
     state._set_clock(10_000)
     assert state.map("recent", ttl=1).get("a") == "long"

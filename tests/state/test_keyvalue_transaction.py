@@ -21,8 +21,9 @@ def test_the_script(state):
     state.put("a", 1)
     state.put("b", 2)
     state.prepareCommit(1)
-    state.put("c", 3)
-    assert reads(state) == (1, 2, 3)
+    with pytest.raises(StatePhaseError, match="put while transaction 1 is prepared: commit it or roll it back first"):
+        state.put("c", 3)
+    assert reads(state) == (1, 2, None)
     state.rollback()
     assert reads(state) == (None, None, None)
     state.put("a", 1)
@@ -45,10 +46,11 @@ def test_the_script(state):
     assert reads(state) == (1, None, None)
     state.put("b", 2)
     state.prepareCommit(3)
-    state.put("c", 3)
-    assert reads(state) == (1, 2, 3)
+    assert reads(state) == (1, 2, None)
     state.rollback()
     assert reads(state) == (1, None, None)
+    state.put("c", 3)
+    assert reads(state) == (1, None, 3)
 
 
 def test_phases_and_tokens(checkpoint):
@@ -69,9 +71,9 @@ def test_phases_and_tokens(checkpoint):
 def test_prepare_twice_is_as_once(state):
     state.put("a", 1)
     token = state.prepareCommit(1)
-    state.put("a", 2)
     assert state.prepareCommit(1) == token
     state.commit(1)
+    state.put("a", 2)
     assert state.get("a") == 2
     state.rollback()
     assert state.get("a") == 1
@@ -131,13 +133,25 @@ def test_commit_twice_is_a_no_op_and_commit_of_an_older_one_is_refused(state):
     assert state.get("a") == 2
 
 
-def test_changes_after_prepare_are_not_in_its_commit_and_are_pending_after_it(checkpoint):
+def test_changes_between_prepare_and_commit_are_refused_and_those_after_it_are_of_the_next(checkpoint):
     state = checkpoint.open()
     state.putAll({"a": 1, "b": [1], "c": 1})
+    named = state.map("named")
     state.prepareCommit(1)
+    for call in (
+        lambda: state.put("a", 2),
+        lambda: state.putAll({"a": 2, "b": [2], "d": 2}),
+        lambda: state.delete("c"),
+        lambda: state.deleteRange(None, None),
+        lambda: named.put("a", 2),
+    ):
+        with pytest.raises(StatePhaseError, match="while transaction 1 is prepared") as caught:
+            call()
+        assert caught.value.phase == "prepared"
+    assert dict(state.items()) == {"a": 1, "b": [1], "c": 1}
+    state.commit(1)
     state.putAll({"a": 2, "b": [2], "d": 2})
     state.delete("c")
-    state.commit(1)
     reopened = checkpoint.open(state.version)
     assert dict(reopened.items()) == {"a": 1, "b": [1], "c": 1}
     reopened.close()

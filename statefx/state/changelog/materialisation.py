@@ -6,12 +6,12 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import cast
 
-from statefx.state.changelog.chain import Changelog, Route
+from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.reading import Chunk
 from statefx.state.changelog.store import Image
 from statefx.state.contract.ranges import OrderedEntries
@@ -30,7 +30,7 @@ IDLE_BYTES = 64 << 20
 
 @dataclass(slots=True, eq=False)
 class Materialisation:
-    """Entries of one version of one namespace; a leased one stays at its version.
+    """Entries of one version of one namespace; who leases it alone may move it on.
 
     `ordered` has all entries; or, of a partial one, those that are known, None standing for absent: every change of a
     txid after `since`, up to `version`, is among them. Their order, once somebody has scanned, goes with them from
@@ -56,24 +56,35 @@ class Materialisation:
     def learn(self, found: dict[bytes, bytes | None]) -> None:
         """Add entries of this version."""
         self.ordered.apply(list(found), found.values())
-        self.size_bytes += _size(found)
+        self.size_bytes += _size(found, found.values())
 
-    def catch_up(self, route: Route) -> None:
-        """Bring a complete one from the route's start to its end; what is left after an error is of no version."""
+    def apply(self, chunks: Iterable[Chunk], limit_bytes: int | None) -> None:
+        """Take changes; what is left after an error is of no version.
+
+        A partial one, of `limit_bytes` at most, remembers what is deleted as well.
+        """
         ordered, counts = self.ordered, self.counts
-        for chunk in route.chunks():
+        for chunk in chunks:
+            if limit_bytes is not None:
+                ordered.apply(*chunk)
+                self.size_bytes += _size(*chunk)
+                continue
             for keys, values in _by_first_byte(*chunk):
                 before = len(ordered)
                 ordered.apply(keys, values)
                 if None in values:
                     ordered.drop([key for key, value in zip(keys, values, strict=True) if value is None])
                 counts[keys[0][:1]] += len(ordered) - before
+        if limit_bytes is None:
+            self.size_bytes = 0
+        else:
+            self.shrink(limit_bytes)
 
     def shrink(self, limit_bytes: int) -> None:
         """Forget the oldest of a partial one's entries if there are more than `limit_bytes`."""
         if self.size_bytes <= limit_bytes:
             return
-        self.size_bytes = _size(self.entries)
+        self.size_bytes = _size(self.entries, self.entries.values())
         if self.size_bytes > limit_bytes * 3 // 4:
             kept = limit_bytes / 2 / self.size_bytes
             self.ordered.drop(list(islice(self.entries, round(len(self.entries) * (1 - kept)))))
@@ -81,9 +92,8 @@ class Materialisation:
             self.since = self.version.txid
 
 
-def _size(entries: dict[bytes, bytes | None]) -> int:
-    values = filter(None, entries.values())
-    return len(entries) * _ENTRY_BYTES + sum(map(len, entries)) + sum(map(len, values))
+def _size(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:
+    return len(keys) * _ENTRY_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
 
 class MaterialisationCache:
@@ -121,6 +131,24 @@ class MaterialisationCache:
             self._keep(place, found if shared else cached)
             return found
 
+    def advance(self, leased: Materialisation, version: Version, chunks: Iterable[Chunk]) -> Materialisation:
+        """Return `leased` moved on to `version`, in its place; or a copy, if others have leased it as well."""
+        with self._lock:
+            found = leased
+            if leased.leases > 1:
+                leased.leases -= 1
+                found = replace(leased, ordered=leased.ordered.copy(), counts=leased.counts.copy(), leases=1)
+                for place, each in self._newest.items():
+                    if each is leased:
+                        self._newest[place] = found
+            found.version = version
+            try:
+                found.apply(chunks, self.limit_bytes)
+            except BaseException:
+                found.version = _SPOILED
+                raise
+            return found
+
     def release(self, leased: Materialisation) -> None:
         """Give a materialisation back."""
         with self._lock:
@@ -147,48 +175,40 @@ class MaterialisationCache:
         size, limit = 0, self._clock() - IDLE_SECS
         for place, each in list(reversed(self._newest.items())):
             if not each.leases and each.used <= limit:
-                each.size_bytes = each.size_bytes or _size(each.entries)
+                each.size_bytes = each.size_bytes or _size(each.entries, each.entries.values())
                 size += each.size_bytes
                 if size > IDLE_BYTES:
                     del self._newest[place]
 
     def _at(self, changelog: Changelog, context: StateContext, cached: Materialisation | None) -> Materialisation:
+        found = Materialisation(changelog.namespace, context.version, context.generation, since=context.version.txid)
+        if cached is None and self.limit_bytes is not None:
+            return found
         route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
-        if cached is None or not route.cached:
-            found = Materialisation(changelog.namespace, context.version, context.generation)
-            found.since = context.version.txid
-            if self.limit_bytes is None:
-                found.catch_up(route)
+        if cached is not None and route.cached:
+            if not route.steps:
+                return cached
+            ordered, counts = cached.ordered, cached.counts
+            if cached.leases or context.read_only:
+                ordered, counts = ordered.copy(), counts.copy()
+            else:
+                cached.version = _SPOILED
+            found = replace(
+                cached,
+                version=context.version,
+                generation=max(context.generation, cached.generation),
+                ordered=ordered,
+                counts=counts,
+                leases=0,
+            )
+        elif self.limit_bytes is not None:
             return found
-        if not route.steps:
-            return cached
-        ordered, counts = cached.ordered, cached.counts
-        if cached.leases or context.read_only:
-            ordered, counts = ordered.copy(), counts.copy()
-        else:
-            cached.version = _SPOILED
-        found = Materialisation(
-            changelog.namespace,
-            context.version,
-            max(context.generation, cached.generation),
-            ordered,
-            size_bytes=cached.size_bytes,
-            since=cached.since,
-            counts=counts,
-        )
-        if self.limit_bytes is None:
-            found.size_bytes = 0
-            found.catch_up(route)
-            return found
-        for keys, values in route.chunks():
-            ordered.apply(keys, values)
-        found.size_bytes += route.size_bytes + _ENTRY_BYTES * sum(step.entries for step in route.steps)
-        found.shrink(self.limit_bytes)
+        found.apply(route.chunks(), self.limit_bytes)
         return found
 
 
 _SPOILED = Version(-1, "")
-"""The version of a materialisation whose entries were given to its successor."""
+"""The version of a materialisation whose entries were given to its successor, or changed in part."""
 
 
 def _by_first_byte(keys: list[bytes], values: list[bytes | None]) -> Iterator[Chunk]:
@@ -229,6 +249,10 @@ class DictImage(Image):
     def count(self, space: bytes) -> int:
         """Return how many keys begin with the byte `space`."""
         return self._leased.counts[space]
+
+    def apply(self, version: Version, chunks: Iterable[Chunk]) -> None:
+        """Go on to `version`."""
+        self._leased = self._cache.advance(self._leased, version, chunks)
 
     def close(self) -> None:
         """End the lease."""

@@ -384,7 +384,7 @@ class ExpiringOverlay(Overlay):
         return type(row[1]) is tuple or expiry_of(row[1]) > self._now_ms
 
     def changes(self) -> list[Write]:
-        """Return what was changed since it was last settled, and removals of what is over."""
+        """Return what was changed since the last commit, and removals of what is over."""
         writes = super().changes()
         budget = _LOOKED_AT_MIN + _LOOKED_AT_PER_WRITE * len(writes)
         search = self._search
@@ -404,7 +404,7 @@ class ExpiringOverlay(Overlay):
         return self._store.scan(start or self._first, self._end, False)
 
     def absorb(self, writes: list[Write]) -> None:
-        """Count `writes`, all changes there are, among what is known of what lies below."""
+        """Count `writes`, all changes there are, among what is known of what is committed: now they are."""
         self._search.removed()
         self._tracked.removed()
         if self._track() and not self.lifetime.on_read:
@@ -435,12 +435,6 @@ class ExpiringOverlay(Overlay):
         for kind, added in names:
             self._tracked.add({kind: added}, self._expiry, self.lifetime.ttl_ms)
         return True
-
-    def unsettle(self) -> None:
-        """Drop what is prepared."""
-        super().unsettle()
-        self._tracked = Tracked()
-        self._search = Search(NEVER, is_new=True)
 
 
 class _VersionedExpiringOverlay(ExpiringOverlay, VersionedOverlay):

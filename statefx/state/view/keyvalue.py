@@ -292,13 +292,13 @@ class KeyValueState(StateTransaction[K, V]):
 
     Contract
     --------
-    * Reads show this transaction's changes, then what is prepared, then what is committed.
+    * Reads show this transaction's changes, then what is committed.
     * Keys of different types are different keys (1, 1.0 and True); equal keys of one type are the same.
     * A stored None is there: ``get(key, 0)`` returns None and ``key in state`` is True.
     * ``state[key]``, ``state[key] = value`` and ``del state[key]`` are `get`, `put` and `delete`, but for the KeyError
       where there is no such key. Iteration is over the keys, in their order.
     * Changing an object after `put`, or one that `get` returned, changes no state.
-    * Changes after ``prepareCommit(t)`` are not in ``commit(t)`` and are pending after it.
+    * Nothing can be changed from ``prepareCommit(t)`` until ``commit(t)`` or `rollback`: StatePhaseError.
     * `rollback` discards what is not committed and nothing else.
     * `map`, `list`, `value` and `broadcast` show what the task keeps under names; keys there are other keys than the
       state's own.

@@ -1,4 +1,4 @@
-"""What one task's state keeps in memory: its uncommitted changes, and what it has read below them."""
+"""What one task's state keeps in memory: its uncommitted changes, and what it has read of what is committed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.contract.ranges import OrderedEntries, merge
+from statefx.state.contract.ranges import merge
 from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec
@@ -85,7 +85,7 @@ _SAMPLE = 100
 
 
 class Overlay:
-    """Changes of this transaction over what is prepared over what is committed.
+    """Changes of this transaction over what is committed.
 
     Four maps, kind -> name -> entry, of the same kinds; they are cleared and never replaced, for `KeyValueState` holds
     them too:
@@ -106,7 +106,7 @@ class Overlay:
     `undone` counts how often.
 
     `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
-    scan that finds some until they are settled or discarded. `codec` puts `head` before a key; of the store
+    scan that finds some until they are committed or discarded. `codec` puts `head` before a key; of the store
     nothing is read that begins otherwise. `cache_bytes` bounds `known` and `known_bytes`.
     """
 
@@ -127,7 +127,6 @@ class Overlay:
         "known_bytes",
         "pending",
         "plain",
-        "prepared",
         "undone",
     )
 
@@ -145,7 +144,6 @@ class Overlay:
         self.changed_bytes: dict[Kind, dict[Any, bytes | None]] = {}
         self.known: dict[Kind, dict[Any, Any]] = {}
         self.known_bytes: dict[Kind, dict[Any, bytes]] = {}
-        self.prepared: OrderedEntries[bytes | None] = OrderedEntries()
         self.pending: PendingKeys | None = None
         self.journal: Journal | None = None
         self.undone = 0
@@ -277,13 +275,7 @@ class Overlay:
                 known_bytes[name] = data
 
     def _read(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return what is prepared for each of `keys`, else what is committed."""
-        prepared = self.prepared.by_key
-        if not prepared:
-            return self._store.get(keys) if keys else []
-        missing = [key for key in keys if key not in prepared]
-        committed = dict(zip(missing, self._store.get(missing), strict=True)) if missing else {}
-        return [prepared[key] if key in prepared else committed[key] for key in keys]
+        return self._store.get(keys) if keys else []
 
     def _remember(self, place: MemoryKey, data: bytes | None) -> Any:
         kind, name, key_bytes = place
@@ -334,8 +326,7 @@ class Overlay:
 
     def scan_below(self, start: bytes, stop: bytes, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield what lies in a range below this transaction's changes."""
-        rows = self._store.scan(start, stop, reverse)
-        return merge(self.prepared.between(start, stop, reverse), rows, reverse) if self.prepared else rows
+        return self._store.scan(start, stop, reverse)
 
     def _in_order(self) -> PendingKeys | None:
         """Return the changes in order; None if there are none."""
@@ -348,10 +339,6 @@ class Overlay:
         count = self._store.count(self._first) if len(self._first) == 1 else None
         if count is None:
             return None
-        if self.prepared:
-            below = self._store.get(list(self.prepared.by_key))
-            count += sum((data is not None) for data in self.prepared.by_key.values())
-            count -= sum((data is not None) for data in below)
         pending = self._in_order()
         return count if pending is None else count + pending.balance(self._read)
 
@@ -435,7 +422,7 @@ class Overlay:
         self.changed_bytes[kind][name] = data
 
     def changes(self) -> list[Write]:
-        """Return what was changed since it was last settled, in no order."""
+        """Return what was changed since the last commit, in no order."""
         encode_key = self._encode_key
         writes: list[Write] = []
         for kind, entries in self.changed.items():
@@ -462,13 +449,8 @@ class Overlay:
             except CodecError as error:
                 raise of_key(error, self.codec.decode_key(name) if kind is Packed else name) from None
 
-    def settle(self, writes: list[Write]) -> None:
-        """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
-        self.prepared = OrderedEntries(dict(writes))
-        self.absorb(writes)
-
     def absorb(self, writes: list[Write]) -> None:
-        """Count `writes`, all changes there are, among what is known of what lies below."""
+        """Count `writes`, all changes there are, among what is known of what is committed: now they are."""
         before = self._remembered
         for kind, entries in self.changed.items():
             known, known_bytes = self.known[kind], self.known_bytes[kind]
@@ -493,18 +475,13 @@ class Overlay:
         return sum(map(len, self.known.values())) + sum(map(len, self.known_bytes.values()))
 
     def discard(self) -> None:
-        """Drop the changes since the last `settle`."""
+        """Drop the changes since the last commit."""
         if self.pending is not None:
             self.pending.end()
             self.pending = None
         for kind in self.changed:
             self.changed[kind].clear()
             self.changed_bytes[kind].clear()
-
-    def unsettle(self) -> None:
-        """Drop what is prepared."""
-        self.prepared = OrderedEntries()
-        self.forget()
 
 
 def _total_bytes(keys: Iterable[bytes], values: Iterable[bytes | None]) -> int:

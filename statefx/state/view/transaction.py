@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
-from statefx.state.contract.ranges import OrderedEntries
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
 from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
@@ -30,6 +29,8 @@ class Phase(Enum):
         OPEN --prepareCommit(t)--> PREPARED --commit(t)--> OPEN
                                             --rollback()--> OPEN
         any  --close()--> CLOSED
+
+    In PREPARED it can be read, and nothing can be changed.
     """
 
     OPEN = "open"
@@ -46,7 +47,8 @@ NAMES_MAX = 100
 
 _RAW = FunctionCodec(*(lambda data: data,) * 4)  # bytes of statefx's own, as they are
 
-_READ_ONLY, _CLOSED = Phase.READ_ONLY, Phase.CLOSED  # looked up once: every call asks for them
+# Looked up once, and not by each call.
+_PREPARED, _READ_ONLY, _CLOSED = Phase.PREPARED, Phase.READ_ONLY, Phase.CLOSED
 
 
 class NamedEntries(Entries[K, V]):
@@ -95,12 +97,12 @@ class StateTransaction(Entries[K, V]):
         "_form",
         "_named",
         "_phase",
+        "_prepared",
         "_prepared_bytes",
         "_preparing",
         "_reads",
         "_store",
         "_timers_first",
-        "_unsettled",
         "_version",
         "_views",
     )
@@ -134,7 +136,7 @@ class StateTransaction(Entries[K, V]):
         self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
         self._preparing = EMPTY
         self._prepared_bytes = 0
-        self._unsettled: list[tuple[Overlay, list[Write]]] | None = None
+        self._prepared: list[tuple[Overlay, list[Write]]] = []
         self._doubtful = False
         self._epoch = 0
 
@@ -162,8 +164,6 @@ class StateTransaction(Entries[K, V]):
 
     def _set_clock(self, clock_ms: int) -> None:
         """Go on at another time, in milliseconds since the epoch."""
-        if self._unsettled is not None:  # what is prepared has the times of its own transaction
-            self._settle(self._unsettled)
         lasting = [each for each in self._named.values() if isinstance(each, ExpiringOverlay)]
         if lasting and clock_ms != self._clock_ms:
             self._epoch += 1  # rows that a scan has yet to read are of the time before
@@ -222,9 +222,7 @@ class StateTransaction(Entries[K, V]):
     @property
     def prepared_keys(self) -> int:
         """How many keys what is prepared changes."""
-        if self._unsettled is not None:
-            return sum(len(writes) for _, writes in self._unsettled)
-        return sum(len(overlay.prepared) for overlay in self._overlays())
+        return sum(len(writes) for _, writes in self._prepared)
 
     @property
     def prepared_bytes(self) -> int:
@@ -236,7 +234,8 @@ class StateTransaction(Entries[K, V]):
     def prepareCommit(self, txid: int, *, token: str | None = None) -> str:
         """Make this transaction's changes durable and invisible, and return their token.
 
-        Called when all tuples of `txid` have been executed. Again with the same `txid`: the same token.
+        Called when all tuples of `txid` have been executed; nothing can be changed from then on until `commit` or
+        `rollback`. Again with the same `txid`: the same token.
 
         The runtime gives the `token` that the task attempt's rows carry; otherwise a new one is made.
 
@@ -249,7 +248,7 @@ class StateTransaction(Entries[K, V]):
         Exception
             What a read of this transaction has raised, also if the bolt has gone on after it.
         """
-        self._require_writable("prepareCommit")
+        self._require_own("prepareCommit")
         if self._phase is Phase.PREPARED:
             if txid == self._preparing.txid:
                 return self._preparing.token
@@ -258,24 +257,14 @@ class StateTransaction(Entries[K, V]):
             raise self._misplaced(f"prepareCommit({txid}) when {self._version.txid} is committed", txid)
         if self._reads.failure is not None:  # a bolt that took it for a missing key has put a value that is wrong
             raise self._reads.failure
-        unsettled = [(overlay, overlay.changes()) for overlay in self._overlays()]
-        writes = _in_order(unsettled)
+        changes = [(overlay, overlay.changes()) for overlay in self._overlays()]
+        writes = _in_order(changes)
         # The token is given to the store and never asked of it: barriers that are on their way carry it (rule 1.3).
         prepared = prepare_as(self._store, txid, token or uuid.uuid4().hex, writes)
         self._preparing, self._prepared_bytes = Version(txid, prepared.token), prepared.size_bytes
-        self._phase = Phase.PREPARED
-        self._unsettled = unsettled
-        # The runtime closes nearly every state now. So what is prepared is laid below later changes only when there
-        # are any: empty maps send the next get or put to `_require_open`, which calls `_settle`.
-        self._unlink()
+        self._phase, self._prepared = Phase.PREPARED, changes
+        self._unlink()  # so that put asks `_require_writable`, which refuses it
         return self._preparing.token
-
-    def _settle(self, unsettled: list[tuple[Overlay, list[Write]]]) -> None:
-        """Lay what is prepared below the changes that follow."""
-        self._unsettled = None
-        for overlay, writes in unsettled:
-            overlay.settle(writes)
-        self._relink()
 
     def commit(self, txid: int) -> None:
         """Make what was prepared for `txid` the committed version; again is a no-op.
@@ -287,7 +276,7 @@ class StateTransaction(Entries[K, V]):
         CommitFailedError, CommitOutcomeUnknownError
             From the store; `txid` is still prepared: commit again.
         """
-        self._require_writable("commit")
+        self._require_own("commit")
         if txid == self._version.txid:  # a driver whose predecessor died after the commit tells it again (rule 6.5)
             return
         if self._phase is not Phase.PREPARED or txid != self._preparing.txid:
@@ -299,10 +288,14 @@ class StateTransaction(Entries[K, V]):
             self._doubtful = False
             raise
         self._doubtful = False
-        self._version = self._preparing
-        for overlay in self._overlays():
-            overlay.prepared = OrderedEntries()
-        self._phase = Phase.OPEN
+        self._is_committed()
+        self._relink()
+
+    def _is_committed(self) -> None:
+        for overlay, changes in self._prepared:
+            overlay.absorb(changes)
+        self._prepared = []
+        self._version, self._phase = self._preparing, Phase.OPEN
         self._epoch += 1  # rows that a scan has yet to read are of the version before
 
     def _advance(self, reopened: Callable[[], StateStore]) -> bool:
@@ -311,20 +304,15 @@ class StateTransaction(Entries[K, V]):
         What is known of the entries stays known, also where the store can't go on: what `reopened` opens then, at the
         version that was prepared, has the same entries.
         """
-        unsettled = self._unsettled
-        if self._phase is not Phase.PREPARED or unsettled is None:
+        if self._phase is not Phase.PREPARED:
             return False
-        if not self._store.advance(self._preparing.txid, self._preparing.token, _in_order(unsettled)):
+        if not self._store.advance(self._preparing.txid, self._preparing.token, _in_order(self._prepared)):
             self._store.close()
             self._store = reopened()
             self._reads = StoreReads(self._store)
             for overlay in self._overlays():
                 overlay.read_from(self._reads)
-        self._unsettled = None
-        for overlay, changes in unsettled:
-            overlay.absorb(changes)
-        self._version, self._phase = self._preparing, Phase.OPEN
-        self._epoch += 1
+        self._is_committed()
         return True
 
     def rollback(self) -> None:
@@ -335,20 +323,19 @@ class StateTransaction(Entries[K, V]):
         StatePhaseError
             A commit was tried and may have happened: commit again instead.
         """
-        self._require_writable("rollback")
+        self._require_own("rollback")
         if self._phase is Phase.PREPARED:
             txid, token = self._preparing.txid, self._preparing.token
             if self._doubtful:  # COMMITTING is decided: it is committed again, never rolled back (rule 2.5)
                 raise self._misplaced(f"rollback() when commit({txid}) may have happened: commit again", txid)
             self._store.rollback(txid, token)
-            for overlay in self._overlays():
-                overlay.unsettle()
-            self._phase = Phase.OPEN
+            self._phase, self._prepared = Phase.OPEN, []
         for overlay in self._overlays():
             overlay.discard()
         self._reads.failure = None
         self._timers_first = {}
         self._epoch += 1
+        self._relink()
 
     def close(self) -> None:
         """Release the store; changes that are not prepared are gone. Again is a no-op.
@@ -359,11 +346,11 @@ class StateTransaction(Entries[K, V]):
             return
         self._phase = Phase.CLOSED
         self._epoch += 1
-        self._unsettled = None
+        self._prepared = []
         self._unlink()
         for overlay in self._overlays():
             overlay.discard()
-            overlay.unsettle()
+            overlay.forget()
         self._store.close()
 
     # ---- names
@@ -431,22 +418,27 @@ class StateTransaction(Entries[K, V]):
     def _require_open(self) -> None:
         if self._phase is _CLOSED:
             raise StateClosedError(self._ended, txid=self._version.txid)
-        if self._unsettled is not None:
-            self._settle(self._unsettled)
 
-    def _require_writable(self, call: str) -> None:
+    def _require_own(self, call: str) -> None:
+        """Raise StatePhaseError if this only shows state, StateClosedError if it is closed."""
         self._require_open()
         if self._phase is _READ_ONLY:
             remedy = "change state in execute, finishBatch or prePrepare"
             raise self._misplaced(f"{call} on a read-only view of state: {remedy}", self._version.txid)
 
+    def _require_writable(self, call: str) -> None:
+        self._require_own(call)
+        if self._phase is _PREPARED:
+            txid = self._preparing.txid
+            raise self._misplaced(f"{call} while transaction {txid} is prepared: commit it or roll it back first", txid)
+
     def _misplaced(self, what: str, txid: int) -> StatePhaseError:
         return StatePhaseError(what, txid=txid, committed=self._version.txid, phase=self._phase.value)
 
 
-def _in_order(unsettled: list[tuple[Overlay, list[Write]]]) -> list[Write]:
+def _in_order(changes: list[tuple[Overlay, list[Write]]]) -> list[Write]:
     """Return all changes, sorted."""
-    writes = unsettled[0][1] if len(unsettled) == 1 else [each for _, changes in unsettled for each in changes]
+    writes = changes[0][1] if len(changes) == 1 else [write for _, writes in changes for write in writes]
     writes.sort(key=itemgetter(0))  # of what is in order already, it costs nothing
     return writes
 
