@@ -60,9 +60,10 @@ EXPORTS = {
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
-        "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext",
+        "Namespace", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext",
         "StateLocation", "StateProvider",
-        "StateStore", "Timers", "ValueState", "Version", "Write", "load_provider", "register_namedtuples", "resolve",
+        "StateStore", "Timers", "ValueState", "Version", "ViewPhase", "Write", "load_provider",
+        "register_namedtuples", "resolve",
     },
     statefx.operators: {
         "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Count", "DEFAULT_STREAM",

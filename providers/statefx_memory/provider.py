@@ -7,8 +7,7 @@ from typing import Any
 
 from statefx.errors import ConfigError
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.materialisation import DictImage, MaterialisationCache
-from statefx.state.changelog.store import ChangelogProvider, Image
+from statefx.state.changelog.store import ChangelogProvider, DictImage, Image, MaterialisationCache
 from statefx.state.contract.store import StateContext
 
 _CACHE = MaterialisationCache()

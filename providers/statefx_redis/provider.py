@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import ProviderError
-from statefx.state.contract.options import require
 from statefx.state.contract.store import (
     Namespace,
     Retention,
@@ -16,6 +15,7 @@ from statefx.state.contract.store import (
     StateStore,
     Storage,
     TaskId,
+    require,
 )
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from statefx.errors import ConfigError
-from statefx.state.contract.options import checked_options
+from statefx.state.contract.store import checked_options
 
 PROVIDER = "topology.state.provider.config"
 """Where the state provider's options are given."""

@@ -12,7 +12,7 @@ import pyarrow.types as kinds
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError
 from statefx.operators.sealed_names import Sealed, sealed_by
-from statefx.state.contract.options import require
+from statefx.state.contract.store import require
 from statefx_redis.settings import Settings
 
 if TYPE_CHECKING:

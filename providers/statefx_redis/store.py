@@ -19,9 +19,8 @@ from statefx.errors import (
     StatefxError,
     UnreachableError,
 )
-from statefx.state.contract.calls import StoreCalls
 from statefx.state.contract.ranges import merge
-from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Version, Write
+from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, StoreCalls, Version, Write
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, fenced, text
 from statefx_redis.names import Names, lineage_keys

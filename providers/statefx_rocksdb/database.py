@@ -29,7 +29,7 @@ from rocksdict import (
 )
 
 from statefx.errors import StateError
-from statefx.state.changelog.reading import Chunk
+from statefx.state.changelog.files import Chunk
 from statefx.state.contract.store import Namespace, Version
 from statefx_rocksdb.settings import Settings
 

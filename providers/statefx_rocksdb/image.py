@@ -7,9 +7,8 @@ from itertools import repeat
 from typing import Any
 
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.materialisation import MaterialisationCache
-from statefx.state.changelog.reading import Chunk
-from statefx.state.changelog.store import Image
+from statefx.state.changelog.files import Chunk
+from statefx.state.changelog.store import Image, MaterialisationCache
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import StateContext, Version
 from statefx_rocksdb.database import UnusableError

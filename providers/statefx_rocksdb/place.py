@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from statefx.state.changelog.chain import Changelog, Route
+from statefx.state.changelog.files import Chunk
 from statefx.state.changelog.merging import COVERED_MAX
-from statefx.state.changelog.reading import Chunk
 from statefx.state.contract.store import StateContext
 from statefx_rocksdb import folders
 from statefx_rocksdb.database import BATCH_BYTES, Database, Head, UnusableError

@@ -7,10 +7,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.materialisation import MaterialisationCache
-from statefx.state.changelog.store import ChangelogProvider, Image
-from statefx.state.contract.options import require
-from statefx.state.contract.store import StateContext
+from statefx.state.changelog.store import ChangelogProvider, Image, MaterialisationCache
+from statefx.state.contract.store import StateContext, require
 from statefx_rocksdb.settings import Settings
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from statefx.errors import ConfigError
-from statefx.state.contract.options import checked_options
+from statefx.state.contract.store import checked_options
 
 _KEY = "topology.state.provider.config"
 

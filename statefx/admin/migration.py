@@ -44,7 +44,7 @@ from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
 from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
-from statefx.state.contract.blocks import in_blocks
+from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.store import (
     StateContext,
     StateLocation,

@@ -18,7 +18,7 @@ from statefx.errors import StateCorruptedError, StateError
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
-from statefx.state.contract.blocks import Block, InBlocks, in_blocks
+from statefx.state.contract.ranges import Block, InBlocks, in_blocks
 from statefx.state.contract.store import StateContext, StateLocation, StateProvider, open_store, prepare_as
 from statefx.storage import Storage
 

@@ -47,7 +47,7 @@ from statefx.runtime.trees import LOOSE_ROOT, Trees
 from statefx.runtime.user_objects import close_object, context_of, hook, init_state, open_object, view_of
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateLocation, StateStore, open_store
-from statefx.state.view import lent
+from statefx.state.view import task_state
 from statefx.topology.graph import ComponentKind, Edge, OnError
 
 ACKED_BYTES_MAX = 64 << 10
@@ -457,7 +457,7 @@ class Task(ABC):
                     bolt.preRollback()
         finally:
             if state is not None:
-                lent.close(state)
+                task_state.close(state)
             close_object(bolt)
 
     # ---- the user's object, and the store

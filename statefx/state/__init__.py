@@ -16,15 +16,15 @@ from statefx.state.contract.store import (
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.values import register_namedtuples
 from statefx.state.registry import load_provider, resolve
-from statefx.state.view.keyvalue import (
+from statefx.state.view.state import (
     BroadcastMap,
     ExpiringMap,
-    KeyValueState,
     ListState,
     MapState,
-    Phase,
     ValueState,
+    ViewPhase,
 )
+from statefx.state.view.task_state import KeyValueState
 from statefx.state.view.timers import Timers
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "ListState",
     "MapState",
     "Namespace",
-    "Phase",
     "Prepared",
     "Retention",
     "SnapshotRef",
@@ -48,6 +47,7 @@ __all__ = [
     "Timers",
     "ValueState",
     "Version",
+    "ViewPhase",
     "Write",
     "load_provider",
     "register_namedtuples",

@@ -13,7 +13,7 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.state.contract.store import StateProvider
-from statefx.state.encoding.references import find, nearest
+from statefx.state.encoding.options import find, nearest
 
 GROUP = "statefx.state_providers"
 """The entry-point group in which distributions name their providers."""

@@ -13,7 +13,8 @@ from statefx.errors import StateClosedError, StatePhaseError
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of
 from statefx.state.contract.store import EMPTY, Version
 from statefx.state.encoding.keys import encode_key
-from statefx.state.view.keyvalue import ExpiringMap, KeyValueState
+from statefx.state.view.state import ExpiringMap
+from statefx.state.view.task_state import KeyValueState
 from statefx.testing.durability_contract import DurabilityContract
 from statefx.testing.provider_machines import keyvalue_machine, state_machine
 from statefx.testing.site import Site

@@ -16,7 +16,7 @@ from statefx.errors import FencedError, StateError, StatePhaseError
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateLocation, StateProvider, Version
 from statefx.state.encoding.keys import encode_key
-from statefx.state.view.keyvalue import KeyValueState
+from statefx.state.view.task_state import KeyValueState
 from statefx.testing.site import Site, changed, image, prepare, writes
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"])

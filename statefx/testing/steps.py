@@ -13,7 +13,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
 from statefx.runtime.restoring import FOLDER as RESTORING
 from statefx.runtime.user_objects import ProcessGone
-from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
+from statefx.state.changelog.files import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
     Namespace,
     Prepared,

@@ -32,7 +32,7 @@ from statefx.errors import (
     StatefxError,
 )
 from statefx.state import EMPTY, Namespace, StateContext, load_provider
-from statefx.state.changelog import artefacts
+from statefx.state.changelog import files
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
 from statefx.testing.faults import JobFails
@@ -286,7 +286,7 @@ def test_a_big_task_is_never_in_memory_as_a_whole(
 
         monkeypatch.setattr(owner, name, written)
 
-    watch(*((RedisStateStore, "_send") if target == "redis" else (artefacts, "xxh3_64_digest")))
+    watch(*((RedisStateStore, "_send") if target == "redis" else (files, "xxh3_64_digest")))
     store = other.open()
     token = prepare(store, 1, Watched(source, count))
     assert 0 < most < count / 2

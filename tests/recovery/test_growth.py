@@ -12,8 +12,8 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import janitor
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.state import SnapshotPolicy
-from statefx.state.changelog import reading
-from statefx.state.changelog.artefacts import Artefact
+from statefx.state.changelog import chain, files, merging
+from statefx.state.changelog.files import Artefact
 from statefx.storage import Storage
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails
@@ -37,13 +37,14 @@ NEVER = replace(LIMITS, snapshots=SnapshotPolicy())
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose entries have been read."""
     found: list[str] = []
-    original = reading.read
+    original = files.read_file
 
     def reading_it(storage: Storage, artefact: Artefact) -> object:
         found.append(artefact.name)
         return original(storage, artefact)
 
-    monkeypatch.setattr(reading, "read", reading_it)
+    for module in (files, merging, chain):
+        monkeypatch.setattr(module, "read_file", reading_it)
     return found
 
 

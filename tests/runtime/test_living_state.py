@@ -9,11 +9,10 @@ import pytest
 from statefx import FailedException, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError
-from statefx.state.changelog.materialisation import DictImage
-from statefx.state.changelog.store import ADVANCES_MAX
+from statefx.state.changelog.store import ADVANCES_MAX, DictImage
 from statefx.state.contract.store import EMPTY
-from statefx.state.view.overlay import StoreReads
-from statefx.state.view.transaction import NAMES_MAX
+from statefx.state.view.changes import StoreReads
+from statefx.state.view.task_state import NAMES_MAX
 from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.site import Site, prepare, writes
 from statefx_memory import MemoryStateProvider

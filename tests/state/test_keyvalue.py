@@ -16,7 +16,7 @@ from statefx.errors import CodecError, StateClosedError, StateCorruptedError, St
 from statefx.state import KeyValueState, StateStore
 from statefx.state.contract.spaces import Space
 from statefx.state.encoding.keys import key_encoder
-from statefx.state.view.overlay import ENTRY_BYTES, MAX_KINDS
+from statefx.state.view.changes import ENTRY_BYTES, MAX_KINDS
 from statefx.testing.site import prepare
 
 encode_key = key_encoder(Space.USER.value)  # as keys lie in a store

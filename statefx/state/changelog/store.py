@@ -1,16 +1,22 @@
-"""The store of every changelog-backed provider: phases and files here, reading an image in the provider."""
+"""The store of every changelog-backed provider: phases and files; and committed versions in the process's memory."""
 
 from __future__ import annotations
 
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import ClassVar, cast
 
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state.changelog import fencing, sweeping
+from statefx.state.changelog import sweeping
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.reading import Chunk
-from statefx.state.contract.calls import StoreCalls
+from statefx.state.changelog.files import Chunk, check_fence, fence
+from statefx.state.contract.ranges import OrderedEntries
 from statefx.state.contract.store import (
     Prepared,
     Retention,
@@ -19,6 +25,7 @@ from statefx.state.contract.store import (
     StateLocation,
     StateProvider,
     StateStore,
+    StoreCalls,
     Write,
 )
 from statefx.storage import Storage, Stored
@@ -153,7 +160,7 @@ class ChangelogStore(StateStore):
             self._image.close()
 
     def _check_fence(self) -> None:
-        fencing.check(self._context.storage, self._changelog.namespace.lineage, self._context.generation)
+        check_fence(self._context.storage, self._changelog.namespace.lineage, self._context.generation)
 
 
 class ChangelogProvider(StateProvider):
@@ -172,7 +179,7 @@ class ChangelogProvider(StateProvider):
 
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Refuse commits and deletions of generations older than `generation` from now on."""
-        fencing.fence(storage, lineage, generation)
+        fence(storage, lineage, generation)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Stored]:
         """Return the namespace's files."""
@@ -181,3 +188,245 @@ class ChangelogProvider(StateProvider):
     def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Stored], retained: Retention) -> int:
         """Delete those of the files `found` that no retained version needs; return how many."""
         return sweeping.sweep(Changelog(namespace, storage), found, retained)
+
+
+_ENTRY_BYTES = 150
+"""What Python needs for an entry besides its bytes, about."""
+
+IDLE_SECS = 60.0
+"""Spark ends a Python worker that had nothing to do for a minute, with all it remembers. A worker that others keep busy
+must not remember for longer than that what nobody asks for: a checkpoint that ended, a lineage that was left."""
+
+IDLE_BYTES = 64 << 20
+"""What may stay all the same, so that small state of a query that seldom triggers is not read again each time."""
+
+
+@dataclass(slots=True, eq=False)
+class Materialisation:
+    """Entries of one version of one namespace; who leases it alone may move it on.
+
+    `ordered` has all entries; or, of a partial one, those that are known, None standing for absent: every change of a
+    txid after `since`, up to `version`, is among them. Their order, once somebody has scanned, goes with them from
+    version to version. `size_bytes` is a bound; of a complete one 0, until somebody has to know. A complete one has
+    `counts`: how many keys begin with each byte, that is, with each space (`statefx.state.contract.spaces`).
+    """
+
+    namespace: Namespace
+    version: Version
+    generation: int
+    ordered: OrderedEntries[bytes | None] = field(default_factory=OrderedEntries)
+    leases: int = 0
+    size_bytes: int = 0
+    since: int = 0
+    counts: Counter[bytes] = field(default_factory=Counter)
+    used: float = 0.0
+
+    @property
+    def entries(self) -> dict[bytes, bytes | None]:
+        """The entries by key; to be read."""
+        return self.ordered.by_key
+
+    def learn(self, found: dict[bytes, bytes | None]) -> None:
+        """Add entries of this version."""
+        self.ordered.apply(list(found), found.values())
+        self.size_bytes += _size(found, found.values())
+
+    def apply(self, chunks: Iterable[Chunk], limit_bytes: int | None) -> None:
+        """Take changes; what is left after an error is of no version.
+
+        A partial one, of `limit_bytes` at most, remembers what is deleted as well.
+        """
+        ordered, counts = self.ordered, self.counts
+        for chunk in chunks:
+            if limit_bytes is not None:
+                ordered.apply(*chunk)
+                self.size_bytes += _size(*chunk)
+                continue
+            for keys, values in _by_first_byte(*chunk):
+                before = len(ordered)
+                ordered.apply(keys, values)
+                if None in values:
+                    ordered.drop([key for key, value in zip(keys, values, strict=True) if value is None])
+                counts[keys[0][:1]] += len(ordered) - before
+        if limit_bytes is None:
+            self.size_bytes = 0
+        else:
+            self.shrink(limit_bytes)
+
+    def shrink(self, limit_bytes: int) -> None:
+        """Forget the oldest of a partial one's entries if there are more than `limit_bytes`."""
+        if self.size_bytes <= limit_bytes:
+            return
+        self.size_bytes = _size(self.entries, self.entries.values())
+        if self.size_bytes > limit_bytes * 3 // 4:
+            kept = limit_bytes / 2 / self.size_bytes
+            self.ordered.drop(list(islice(self.entries, round(len(self.entries) * (1 - kept)))))
+            self.size_bytes = round(self.size_bytes * kept)
+            self.since = self.version.txid
+
+
+def _size(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:
+    return len(keys) * _ENTRY_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
+
+
+class MaterialisationCache:
+    """The materialisations of a process, the newest of each folder.
+
+    A leased one is copied before it is caught up, so that an older reader stays right. A store that is behind
+    gets one of its own; what is shared is never taken back to an older version.
+
+    Without `limit_bytes` materialisations are complete. Those in use are not bounded; of those that nobody has opened
+    for `IDLE_SECS`, the last used are kept, `IDLE_BYTES` in all. With it they are partial (they hold what was read or
+    changed of late) and together hold about this much.
+    """
+
+    def __init__(self, limit_bytes: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit_bytes = limit_bytes
+        self._clock = clock
+        self._newest: dict[tuple[str, str], Materialisation] = {}
+        self._lock = threading.RLock()
+
+    def lease(self, changelog: Changelog, context: StateContext) -> Materialisation:
+        """Return a materialisation of ``context.version``, to be given back with `release`."""
+        with self._lock:
+            place = context.cache, changelog.where
+            cached = self._newest.pop(place, None)
+            if cached is not None and cached.namespace != changelog.namespace:
+                cached = None
+            try:
+                found = self._at(changelog, context, cached)
+            except BaseException:
+                self._keep(place, cached)
+                raise
+            found.leases += 1
+            found.used = self._clock()
+            shared = found is cached or (not context.read_only and _replaces(changelog, context, cached))
+            self._keep(place, found if shared else cached)
+            return found
+
+    def advance(self, leased: Materialisation, version: Version, chunks: Iterable[Chunk]) -> Materialisation:
+        """Return `leased` moved on to `version`, in its place; or a copy, if others have leased it as well."""
+        with self._lock:
+            found = leased
+            if leased.leases > 1:
+                leased.leases -= 1
+                found = replace(leased, ordered=leased.ordered.copy(), counts=leased.counts.copy(), leases=1)
+                for place, each in self._newest.items():
+                    if each is leased:
+                        self._newest[place] = found
+            found.version = version
+            try:
+                found.apply(chunks, self.limit_bytes)
+            except BaseException:
+                found.version = _SPOILED
+                raise
+            return found
+
+    def release(self, leased: Materialisation) -> None:
+        """Give a materialisation back."""
+        with self._lock:
+            leased.leases -= 1
+            leased.used = self._clock()
+            if self.limit_bytes is not None and not leased.leases:
+                leased.shrink(self.limit_bytes)
+
+    def _keep(self, place: tuple[str, str], kept: Materialisation | None) -> None:
+        """Put `kept` last in the order of use, and forget the first while all are too many."""
+        if kept is None or kept.version is _SPOILED:
+            return
+        self._newest[place] = kept
+        if self.limit_bytes is None:
+            self._forget_idle()
+            return
+        size = sum(each.size_bytes for each in self._newest.values())
+        for other in list(self._newest)[:-1]:
+            if size > self.limit_bytes:
+                size -= self._newest.pop(other).size_bytes
+
+    def _forget_idle(self) -> None:
+        """Forget complete ones that nobody has used for long, but the last used of them."""
+        size, limit = 0, self._clock() - IDLE_SECS
+        for place, each in list(reversed(self._newest.items())):
+            if not each.leases and each.used <= limit:
+                each.size_bytes = each.size_bytes or _size(each.entries, each.entries.values())
+                size += each.size_bytes
+                if size > IDLE_BYTES:
+                    del self._newest[place]
+
+    def _at(self, changelog: Changelog, context: StateContext, cached: Materialisation | None) -> Materialisation:
+        found = Materialisation(changelog.namespace, context.version, context.generation, since=context.version.txid)
+        if cached is None and self.limit_bytes is not None:
+            return found
+        route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
+        if cached is not None and route.cached:
+            if not route.steps:
+                return cached
+            ordered, counts = cached.ordered, cached.counts
+            if cached.leases or context.read_only:
+                ordered, counts = ordered.copy(), counts.copy()
+            else:
+                cached.version = _SPOILED
+            found = replace(
+                cached,
+                version=context.version,
+                generation=max(context.generation, cached.generation),
+                ordered=ordered,
+                counts=counts,
+                leases=0,
+            )
+        elif self.limit_bytes is not None:
+            return found
+        found.apply(route.chunks(), self.limit_bytes)
+        return found
+
+
+_SPOILED = Version(-1, "")
+"""The version of a materialisation whose entries were given to its successor, or changed in part."""
+
+
+def _by_first_byte(keys: list[bytes], values: list[bytes | None]) -> Iterator[Chunk]:
+    """Yield a chunk in parts whose keys begin with one byte; almost always it is one part as it is."""
+    at = 0
+    while at < len(keys):
+        first = keys[at][:1]
+        end = len(keys)
+        if keys[-1][:1] != first:  # sorted, so the part ends before the first key that begins with a later byte
+            end = bisect_right(keys, first, at, key=lambda key: key[:1])
+        yield (keys, values) if end - at == len(keys) else (keys[at:end], values[at:end])
+        at = end
+
+
+def _replaces(changelog: Changelog, context: StateContext, cached: Materialisation | None) -> bool:
+    """Say whether a store of `context` may put its materialisation in the place of `cached`: not if it is behind."""
+    if cached is None or cached.version is _SPOILED or context.generation > cached.generation:
+        return True
+    return not changelog.follows(cached.version, context.version)
+
+
+class DictImage(Image):
+    """The image in a complete materialisation."""
+
+    def __init__(self, cache: MaterialisationCache, changelog: Changelog, context: StateContext) -> None:
+        self._cache = cache
+        self._leased = cache.lease(changelog, context)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`, None where absent."""
+        return list(map(self._leased.entries.get, keys))
+
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
+        rows = self._leased.ordered.between(start, stop, reverse)
+        return cast("Iterator[tuple[bytes, bytes]]", rows)  # a complete one has no None
+
+    def count(self, space: bytes) -> int:
+        """Return how many keys begin with the byte `space`."""
+        return self._leased.counts[space]
+
+    def apply(self, version: Version, chunks: Iterable[Chunk]) -> None:
+        """Go on to `version`."""
+        self._leased = self._cache.advance(self._leased, version, chunks)
+
+    def close(self) -> None:
+        """End the lease."""
+        self._cache.release(self._leased)

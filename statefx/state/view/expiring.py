@@ -17,9 +17,18 @@ from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import Write
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiring, expiry_of
-from statefx.state.view.overlay import Overlay, StoreReads, of_key
-from statefx.state.view.pending import ABSENT, Kind, MemoryKey, Packed
-from statefx.state.view.upgrading import Upgrade, VersionedOverlay, codec_for
+from statefx.state.view.changes import (
+    ABSENT,
+    KeyKind,
+    MemoryKey,
+    Overlay,
+    Packed,
+    StoreReads,
+    Upgrade,
+    VersionedOverlay,
+    codec_for,
+    of_key,
+)
 
 TTL_MAX_MS = 1000 * 366 * 86_400_000
 """A thousand years."""
@@ -80,7 +89,7 @@ def lifetime_of(name: str, ttl: Any, touch: str | None) -> Lifetime | None:
 ScanFrom = Callable[[bytes | None], Iterator[tuple[bytes, bytes]]]
 """Reads what is stored from a key on, or from the first one."""
 
-Names = Mapping[Kind, Iterable[Any]]
+Names = Mapping[KeyKind, Iterable[Any]]
 """Entries, as an overlay's maps have them: kind -> names."""
 
 TRACKED_MAX = 200_000
@@ -104,7 +113,7 @@ class _Generation:
     first_ms: int
     """When the first of it is over, and the last."""
     last_ms: int
-    names: dict[Kind, set[Any]] = field(default_factory=dict)
+    names: dict[KeyKind, set[Any]] = field(default_factory=dict)
     ending: bool = False
     """Whether some of it may be over; then it has nothing that a newer generation has."""
 
@@ -159,14 +168,14 @@ class Tracked:
                 generation.ending = True
                 yield generation.names
 
-    def over(self, now_ms: int, most: int, changed: Collection[Names]) -> list[tuple[Kind, Any]]:
+    def over(self, now_ms: int, most: int, changed: Collection[Names]) -> list[tuple[KeyKind, Any]]:
         """Return kind and name of so many entries at most that are over and not `changed` in this transaction."""
         self._planned = []
-        found: list[tuple[Kind, Any]] = []
+        found: list[tuple[KeyKind, Any]] = []
         for generation in self._generations:
             if generation.last_ms > now_ms:
                 continue
-            chosen: dict[Kind, list[Any]] = {}
+            chosen: dict[KeyKind, list[Any]] = {}
             for kind, names in generation.names.items():
                 left = names.difference(*(each.get(kind, ()) for each in changed))
                 chosen[kind] = [*islice(left, max(0, most - len(found)))]
@@ -337,7 +346,7 @@ class ExpiringOverlay(Overlay):
     def _stays(value: Any) -> bool:
         return False
 
-    def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
+    def _learn(self, kind: KeyKind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
         for name, (_, data) in entries:
             if data is None:
                 self.known[kind][name] = ABSENT
@@ -422,7 +431,7 @@ class ExpiringOverlay(Overlay):
         """Take note of when the changes are over; False: there are too many."""
         if any(self.changed_bytes.values()):
             self._tracked.remove(self.changed_bytes)
-        names: list[tuple[Kind, Collection[Any]]] = [
+        names: list[tuple[KeyKind, Collection[Any]]] = [
             (kind, entries) for kind, entries in self.changed.items() if entries
         ]
         for kind, changed_bytes in self.changed_bytes.items():

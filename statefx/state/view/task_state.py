@@ -1,43 +1,35 @@
-"""The transaction of one task's state: phases, what is prepared, committed or discarded."""
+"""The state of one task and its transaction: phases, what is prepared, committed or discarded."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from enum import Enum
+from datetime import timedelta
+from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, overload
 
-from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
+from statefx.errors import CommitFailedError, StateClosedError, StateError, StatePhaseError
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
-from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prepare_as
+from statefx.state.contract.store import EMPTY, SnapshotRef, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
 from statefx.state.encoding.envelope import expiry_of
-from statefx.state.view.entries import Entries, K, V
-from statefx.state.view.expiring import ExpiringOverlay, expiring_overlay
-from statefx.state.view.overlay import Overlay, StoreReads
-from statefx.state.view.undo import Journal, take_back
-from statefx.state.view.upgrading import Upgrade, overlay_for
-
-
-class Phase(Enum):
-    """Where a `KeyValueState` is in its transaction.
-
-    ::
-
-        OPEN --prepareCommit(t)--> PREPARED --commit(t)--> OPEN
-                                            --rollback()--> OPEN
-        any  --close()--> CLOSED
-
-    In PREPARED it can be read, and nothing can be changed.
-    """
-
-    OPEN = "open"
-    PREPARED = "prepared"
-    READ_ONLY = "read-only"
-    CLOSED = "closed"
-
+from statefx.state.view.changes import Journal, Overlay, StoreReads, Upgrade, overlay_for, take_back
+from statefx.state.view.expiring import FOREVER, ExpiringOverlay, Lifetime, expiring_overlay, lifetime_of
+from statefx.state.view.state import (
+    BroadcastMap,
+    Entries,
+    ExpiringMap,
+    K,
+    Lent,
+    ListState,
+    MapState,
+    V,
+    ValueState,
+    ViewPhase,
+    _TouchedMap,
+)
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""
@@ -48,44 +40,71 @@ NAMES_MAX = 100
 _RAW = FunctionCodec(*(lambda data: data,) * 4)  # bytes of statefx's own, as they are
 
 # Looked up once, and not by each call.
-_PREPARED, _READ_ONLY, _CLOSED = Phase.PREPARED, Phase.READ_ONLY, Phase.CLOSED
+_PREPARED, _READ_ONLY, _CLOSED = ViewPhase.PREPARED, ViewPhase.READ_ONLY, ViewPhase.CLOSED
 
 
-class NamedEntries(Entries[K, V]):
-    """The entries under a name, in the transaction of the state that they belong to."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: StateTransaction[Any, Any], overlay: Overlay) -> None:
-        self._state = state
-        self._open_entries(overlay, writable=state.phase is not _READ_ONLY)
-
-    @property
-    def _epoch(self) -> int:  # type: ignore[override]  # the state's
-        return self._state._epoch
-
-    def _require_open(self) -> None:
-        self._state._require_open()
-
-    def _require_writable(self, call: str) -> None:
-        self._state._require_writable(call)
+_TWICE = "state.map({!r}) was taken with another ttl or touch in this transaction: take it once, in initState"
 
 
 class Named(Protocol):
     """What shows the entries under a name: as a map, a list or one value."""
 
     @property
-    def _entries(self) -> NamedEntries[Any, Any]: ...
+    def _entries(self) -> MapState[Any, Any]: ...
 
 
 _Shown = TypeVar("_Shown", bound=Named)
 
 
-class StateTransaction(Entries[K, V]):
-    """What `KeyValueState` is to the runtime; parameters and contract are told there.
+class KeyValueState(Entries[K, V]):
+    """Keys and values of one task, as last committed, with this transaction's own changes on top.
 
-    It holds the store, and all that the task keeps in it is prepared in one sorted write: its own entries, and those
-    under each name.
+    The runtime opens one for each task and hands it to ``initState``; the bolt reads and writes it in ``execute``.
+    The runtime calls `prepareCommit`, `commit` and `rollback`, in the order that `ViewPhase` shows. For one thread.
+    Type checkers are told what it holds by ``KeyValueState[str, int]``.
+
+    Parameters
+    ----------
+    store : StateStore
+        What keeps the bytes, opened at `version`; closed with this state.
+    codec : Codec, optional
+        Default: a `StandardCodec`.
+    version : Version
+        The committed version that `store` was opened at.
+    read_only : bool
+        Refuse every change.
+    cache_bytes : int
+        Bound on what is remembered of entries that were read. This transaction's changes are not bounded.
+    state_version : int
+        The bolt's ``stateVersion``: of what is written, and what is read in this form.
+    upgrade : callable (version, key, value) -> value, optional
+        Brings what an older version wrote into the current form, whenever it is read; without it, it is shown as it
+        was written.
+    clock_ms : int, optional
+        The time of this transaction, in milliseconds since the epoch, by which entries of maps with a ttl are over.
+        Without it, there are no such maps.
+    space : Space
+        Of the keys in `store`, whose these are; those of other spaces are neither seen nor changed. Default: the
+        bolt's own.
+
+    Contract
+    --------
+    * Reads show this transaction's changes, then what is committed.
+    * Keys of different types are different keys (1, 1.0 and True); equal keys of one type are the same.
+    * A stored None is there: ``get(key, 0)`` returns None and ``key in state`` is True.
+    * ``state[key]``, ``state[key] = value`` and ``del state[key]`` are `get`, `put` and `delete`, but for the KeyError
+      where there is no such key. Iteration is over the keys, in their order.
+    * Changing an object after `put`, or one that `get` returned, changes no state.
+    * Nothing can be changed from ``prepareCommit(t)`` until ``commit(t)`` or `rollback`: StatePhaseError.
+    * `rollback` discards what is not committed and nothing else.
+    * `map`, `list`, `value` and `broadcast` show what the task keeps under names; keys there are other keys than the
+      state's own.
+
+    Examples
+    --------
+    >>> from statefx_memory import MemoryStateProvider                             # doctest: +SKIP
+    >>> state = KeyValueState(MemoryStateProvider({}).newState(namespace, context))  # doctest: +SKIP
+    >>> state["spark"] = state.get("spark", 0) + 1                                 # doctest: +SKIP
     """
 
     _ended = "the state is closed"
@@ -133,7 +152,7 @@ class StateTransaction(Entries[K, V]):
         self._views: dict[bytes, Named] = {}
         self._timers_first: dict[bytes, bytes] = {}
         """By the head of their keys, no timer is before; without an entry, only a scan can tell."""
-        self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
+        self._phase = ViewPhase.READ_ONLY if read_only else ViewPhase.OPEN
         self._preparing = EMPTY
         self._prepared_bytes = 0
         self._prepared: list[tuple[Overlay, list[Write]]] = []
@@ -205,7 +224,7 @@ class StateTransaction(Entries[K, V]):
         return f"<KeyValueState {self._phase.value}, committed {self._version.txid}>"
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ViewPhase:
         """Where this state is in its transaction."""
         return self._phase
 
@@ -217,7 +236,7 @@ class StateTransaction(Entries[K, V]):
     @property
     def token(self) -> str:
         """The token of what is prepared, else that of the committed version."""
-        return self._preparing.token if self._phase is Phase.PREPARED else self._version.token
+        return self._preparing.token if self._phase is ViewPhase.PREPARED else self._version.token
 
     @property
     def prepared_keys(self) -> int:
@@ -249,7 +268,7 @@ class StateTransaction(Entries[K, V]):
             What a read of this transaction has raised, also if the bolt has gone on after it.
         """
         self._require_own("prepareCommit")
-        if self._phase is Phase.PREPARED:
+        if self._phase is ViewPhase.PREPARED:
             if txid == self._preparing.txid:
                 return self._preparing.token
             raise self._misplaced(f"prepareCommit({txid}) while {self._preparing.txid} is prepared", txid)
@@ -262,7 +281,7 @@ class StateTransaction(Entries[K, V]):
         # The token is given to the store and never asked of it: barriers that are on their way carry it (rule 1.3).
         prepared = prepare_as(self._store, txid, token or uuid.uuid4().hex, writes)
         self._preparing, self._prepared_bytes = Version(txid, prepared.token), prepared.size_bytes
-        self._phase, self._prepared = Phase.PREPARED, changes
+        self._phase, self._prepared = ViewPhase.PREPARED, changes
         self._unlink()  # so that put asks `_require_writable`, which refuses it
         return self._preparing.token
 
@@ -279,7 +298,7 @@ class StateTransaction(Entries[K, V]):
         self._require_own("commit")
         if txid == self._version.txid:  # a driver whose predecessor died after the commit tells it again (rule 6.5)
             return
-        if self._phase is not Phase.PREPARED or txid != self._preparing.txid:
+        if self._phase is not ViewPhase.PREPARED or txid != self._preparing.txid:
             raise self._misplaced(f"commit({txid}) without prepareCommit({txid})", txid)
         self._doubtful = True
         try:
@@ -295,7 +314,7 @@ class StateTransaction(Entries[K, V]):
         for overlay, changes in self._prepared:
             overlay.absorb(changes)
         self._prepared = []
-        self._version, self._phase = self._preparing, Phase.OPEN
+        self._version, self._phase = self._preparing, ViewPhase.OPEN
         self._epoch += 1  # rows that a scan has yet to read are of the version before
 
     def _advance(self, reopened: Callable[[], StateStore]) -> bool:
@@ -304,7 +323,7 @@ class StateTransaction(Entries[K, V]):
         What is known of the entries stays known, also where the store can't go on: what `reopened` opens then, at the
         version that was prepared, has the same entries.
         """
-        if self._phase is not Phase.PREPARED:
+        if self._phase is not ViewPhase.PREPARED:
             return False
         if not self._store.advance(self._preparing.txid, self._preparing.token, _in_order(self._prepared)):
             self._store.close()
@@ -324,12 +343,12 @@ class StateTransaction(Entries[K, V]):
             A commit was tried and may have happened: commit again instead.
         """
         self._require_own("rollback")
-        if self._phase is Phase.PREPARED:
+        if self._phase is ViewPhase.PREPARED:
             txid, token = self._preparing.txid, self._preparing.token
             if self._doubtful:  # COMMITTING is decided: it is committed again, never rolled back (rule 2.5)
                 raise self._misplaced(f"rollback() when commit({txid}) may have happened: commit again", txid)
             self._store.rollback(txid, token)
-            self._phase, self._prepared = Phase.OPEN, []
+            self._phase, self._prepared = ViewPhase.OPEN, []
         for overlay in self._overlays():
             overlay.discard()
         self._reads.failure = None
@@ -342,9 +361,9 @@ class StateTransaction(Entries[K, V]):
 
         What is prepared stays: another process may be told to commit it (rule 4.3).
         """
-        if self._phase is Phase.CLOSED:
+        if self._phase is ViewPhase.CLOSED:
             return
-        self._phase = Phase.CLOSED
+        self._phase = ViewPhase.CLOSED
         self._epoch += 1
         self._prepared = []
         self._unlink()
@@ -354,6 +373,96 @@ class StateTransaction(Entries[K, V]):
         self._store.close()
 
     # ---- names
+
+    @overload
+    def map(self, name: str) -> MapState[Any, Any]: ...
+
+    @overload
+    def map(
+        self, name: str, *, ttl: str | float | timedelta, touch: Literal["write", "read"] | None = None
+    ) -> ExpiringMap[Any, Any]: ...
+
+    def map(
+        self,
+        name: str,
+        *,
+        ttl: str | float | timedelta | None = None,
+        touch: Literal["write", "read"] | None = None,
+    ) -> MapState[Any, Any]:
+        """Return the keys and values that the task keeps under a name; empty at first.
+
+        Names of maps, lists, values and broadcast maps are apart: each kind has its own. All are committed with the
+        state itself.
+
+        Parameters
+        ----------
+        name : str
+        ttl : str, timedelta or float, optional
+            How long an entry lives after it was put: "30 minutes", a timedelta, or seconds. Another ttl than before
+            counts for what is put from then on; what was put without one is never over.
+        touch : {"write", "read"}, optional
+            What begins an entry's time anew: a put alone, as by default, or also a get. A get does so only if a tenth
+            of the ttl has gone by, for it costs as much as a put.
+
+        Raises
+        ------
+        TypeError
+            `name` is no text, or is empty; or the bolt takes more than a hundred names, as it does if they are keys; or
+            `ttl` is no time.
+        ValueError
+            `ttl` is not above 0, or is a text that is no time; `touch` is another word; or the map was taken with
+            another ttl in this transaction.
+        StateError
+            The state has no clock.
+        StateClosedError
+            The state is closed.
+        """
+        lifetime = lifetime_of(name, ttl, touch)
+        if lifetime is None:
+            if self._phase is not ViewPhase.READ_ONLY or self._clock_ms is None:
+                shown = self._view(Kind.MAP, name, partial(MapState, self))
+                if isinstance(shown, ExpiringMap):
+                    raise ValueError(_TWICE.format(name))
+                return shown
+            lifetime = FOREVER  # who only reads need not know whether the map has a ttl
+        elif self._clock_ms is None:
+            raise StateError(
+                f"state.map({name!r}, ttl={ttl!r}): this state has no clock, as that of a TransactionalClient: delete "
+                "what is old yourself. In a test of your own, give KeyValueState a clock_ms"
+            )
+        lasting = self._view(Kind.MAP, name, partial(self._lasting_map, lifetime), lasting=True)
+        if not isinstance(lasting, ExpiringMap) or lasting._overlay.lifetime != lifetime:
+            raise ValueError(_TWICE.format(name))
+        return lasting
+
+    def _lasting_map(self, lifetime: Lifetime, overlay: ExpiringOverlay) -> ExpiringMap[Any, Any]:
+        overlay.keep(lifetime)
+        touches = lifetime.on_read and self._phase is not ViewPhase.READ_ONLY
+        return (_TouchedMap if touches else ExpiringMap)(self, overlay)
+
+    def broadcast(self, name: str) -> BroadcastMap[Any, Any]:
+        """Return the map under a name that all tasks of the bolt hold alike; empty at first. Raises as `map`.
+
+        ``executeBroadcast`` fills it, in a bolt that reads by ``broadcastGrouping``; all other hooks only read it.
+        """
+        return self._view(Kind.BROADCAST, name, partial(BroadcastMap, self))
+
+    def list(self, name: str) -> ListState[Any]:
+        """Return the list that the task keeps under a name; empty at first. Raises as `map`."""
+        return self._view(Kind.LIST, name, lambda overlay: ListState(MapState(self, overlay)))
+
+    def value(self, name: str) -> ValueState[Any]:
+        """Return the single value that the task keeps under a name; none at first. Raises as `map`."""
+        return self._view(Kind.VALUE, name, lambda overlay: ValueState(MapState(self, overlay)))
+
+    def names(self, kind: str = "map") -> Iterator[str]:
+        """Yield the names of the maps in which something is kept, in order; or of another kind.
+
+        Parameters
+        ----------
+        kind : {"map", "list", "value", "broadcast"}
+        """
+        return self._names(Kind(kind))
 
     def _view(self, kind: Kind, name: str, show: Callable[[Any], _Shown], *, lasting: bool = False) -> _Shown:
         """Return what shows the entries of a kind under a name, the same object for the whole transaction.
@@ -468,3 +577,149 @@ class _OwnKeys(Codec):
 
     def decode_value(self, data: bytes, /) -> Any:
         return self._inner.decode_value(data)
+
+
+_QUARANTINE_BYTES = 16 << 20
+"""Bound on what is remembered of keys that were looked up in quarantine."""
+
+_REMEDIES = {
+    "prepareCommit": "it is prepared when prePrepare has returned",
+    "commit": "it is committed once every task has prepared",
+    "rollback": "raise FailedException to have the whole transaction rolled back and tried again",
+    "close": "it is closed when the transaction has ended",
+}
+
+
+class TaskState(Lent, KeyValueState[Any, Any]):
+    """A `KeyValueState` whose transaction its holder can't end; ``initState`` is given one."""
+
+    __slots__ = ()
+    _ended = "the state is closed: it ended with its transaction. Use the one that initState was given last"
+
+    def _begin(self) -> None:
+        """Make ready for another transaction of a task that lives."""
+
+    def prepareCommit(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse: StatePhaseError."""
+        self._refuse("prepareCommit")
+
+    def commit(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse: StatePhaseError."""
+        self._refuse("commit")
+
+    def rollback(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse: StatePhaseError."""
+        self._refuse("rollback")
+
+    def close(self) -> NoReturn:
+        """Refuse: StatePhaseError."""
+        self._refuse("close")
+
+    def _refuse(self, call: str) -> NoReturn:
+        raise StatePhaseError(
+            f"{call}() is not the bolt's to call: {_REMEDIES[call]}",
+            txid=self.version.txid,
+            committed=self.version.txid,
+            phase=self.phase.value,
+        )
+
+
+def given_back(entries: MapState[Any, Any], value: Any) -> Any:
+    """Return what a map gives back of `value` when its transaction has ended."""
+    codec = entries._overlay.codec
+    return codec.decode_value(codec.encode_value(value))
+
+
+def broadcasting(state: TaskState, *, on: bool) -> None:
+    """Say whether the bolt is being given what all tasks are given, and may change what all of them hold."""
+    state._broadcasting = on
+
+
+def keep_journal(state: TaskState, journal: Journal | None) -> None:
+    """Have every change write into `journal` what it replaces, whatever part of the state it is in; None: no more."""
+    state._keep_journal(journal)
+
+
+def undo(state: TaskState, journal: Journal) -> None:
+    """Take back what a journal has.
+
+    Raises
+    ------
+    Exception
+        What a read has raised since the state was opened: nothing that was computed from it can be kept.
+    """
+    if state._reads.failure is not None:
+        raise state._reads.failure
+    state._undo(journal)
+
+
+def prepare(state: TaskState, txid: int, token: str) -> None:
+    """Make the changes durable under `token`, for the runtime."""
+    super(TaskState, state).prepareCommit(txid, token=token)
+
+
+def succeeded(state: TaskState, reopened: Callable[[], StateStore], clock_ms: int) -> TaskState | None:
+    """Return the state of the next transaction, in which what `state` has prepared is committed; `state` is closed.
+
+    `reopened` opens the store anew if it can't go on; `clock_ms` is the time of the next transaction. None if nothing
+    is prepared: `state` is to be closed, and another one opened.
+    """
+    if not state._advance(reopened):
+        return None
+    successor = object.__new__(type(state))
+    for name in (*Entries.__slots__, *KeyValueState.__slots__):
+        setattr(successor, name, getattr(state, name))
+    # What shows names ends with its transaction. Names that it has not taken are forgotten: a bolt may well have
+    # another one each day.
+    raw = Space.TIMERS.value, Space.QUARANTINE.value
+    successor._named = {head: each for head, each in state._named.items() if head in state._views or head[:1] in raw}
+    successor._views = {}
+    successor._relink()
+    successor._set_clock(clock_ms)
+    successor._begin()
+    state._phase = ViewPhase.CLOSED
+    state._unlink()
+    return successor
+
+
+def prepared(state: TaskState) -> Version:
+    """Return the version that is prepared."""
+    return state._preparing
+
+
+def found_keys(state: TaskState) -> int | None:
+    """Return how many keys of the user's the version has that was opened; None if only reading them could tell."""
+    return state._store.count(Space.USER.value)
+
+
+def snapshot(state: TaskState) -> SnapshotRef | None:
+    """Write a full image of the version that was opened."""
+    return state._store.snapshot()
+
+
+def windows_of(state: TaskState, name: str) -> MapState[Any, Any]:
+    """Return what is kept under a name of the windows of a windowed bolt."""
+    return state._view(Kind.WINDOWS, name, partial(MapState, state))
+
+
+def has_taken(state: TaskState, kind: Kind, name: str) -> bool:
+    """Return whether the bolt has taken a map, list or value of this name in this transaction."""
+    return head_of(kind, name) in state._views
+
+
+def quarantine_of(state: TaskState) -> Overlay:
+    """Return what is kept of keys whose rows are held back."""
+    return state._raw_overlay(Space.QUARANTINE.value, _QUARANTINE_BYTES)
+
+
+def close(state: TaskState) -> None:
+    """Release the store, for the runtime; again is a no-op."""
+    super(TaskState, state).close()
+
+
+def key_of(state: TaskState, key_bytes: bytes) -> Any:
+    """Return the key that the store knows as `key_bytes`; of what is kept under a name, (name, key)."""
+    if key_bytes[:1] != Space.NAMED.value:
+        return state._codec.decode_key(key_bytes)
+    kind, name = name_of(key_bytes)
+    return name, state._named[head_of(kind, name)].codec.decode_key(key_bytes)
