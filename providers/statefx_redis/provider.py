@@ -18,8 +18,7 @@ from statefx.state.contract.store import (
     require,
 )
 from statefx_redis import scripts
-from statefx_redis.answers import damaged, text
-from statefx_redis.names import Names, lineage_keys
+from statefx_redis.scripts import Names, damaged, lineage_keys, text
 from statefx_redis.settings import Options, Settings, masked, unmasked
 
 if TYPE_CHECKING:

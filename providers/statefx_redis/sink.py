@@ -17,7 +17,7 @@ from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.json_values import JsonRows, key_writer, refuse_keys
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
 from statefx.state.contract.store import require
-from statefx_redis.prepared import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
+from statefx_redis.scripts import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
 from statefx_redis.settings import Settings
 
 if TYPE_CHECKING:

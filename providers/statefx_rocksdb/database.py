@@ -31,7 +31,7 @@ from rocksdict import (
 from statefx.errors import StateError
 from statefx.state.changelog.files import Chunk
 from statefx.state.contract.store import Namespace, Version
-from statefx_rocksdb.settings import Settings
+from statefx_rocksdb.provider import Settings
 
 _HEAD_KEY = b""
 _FIRST_PLAIN = b"\x01"

@@ -39,7 +39,7 @@ from statefx.testing.faults import JobFails
 from statefx.testing.site import Site, prepare
 from statefx.testing.steps import DurableSteps, every_crash
 from statefx_memory import MemoryStateProvider
-from statefx_redis import prepared
+from statefx_redis import store as redis_store
 from statefx_redis.store import RedisStateStore
 from tests.conftest import ROOT
 from tests.coordinator.migrating import BEFORE, PAIRS, REFERENCES, TRANSACTIONS, Mover
@@ -599,7 +599,7 @@ def test_a_crash_at_any_call_of_the_operating_system(
 def test_a_crash_at_any_round_trip(
     place: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(redis_store, "CHUNK_ENTRIES", 1)
     for at in islice(crashes(), 0, None, stride):
         with Mover(place, server, f"at-{at}") as mover:
             mover.begin("memory")

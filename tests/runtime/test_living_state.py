@@ -68,7 +68,7 @@ class Asked(DictImage):
 
 def test_how_many_keys_there_are_costs_what_has_changed(tmp_path, monkeypatch):
     """A task that lives says so in each transaction; it went through all that was laid over the image."""
-    monkeypatch.setattr("statefx_memory.provider.DictImage", Asked)
+    monkeypatch.setattr("statefx_memory.DictImage", Asked)
     chance = random.Random(7)
     site = Site(MemoryStateProvider({}), tmp_path)
     base = site.commit(EMPTY, {b"u%d" % number: b"1" for number in range(0, 2000, 2)} | {b"s1": b"1"})
