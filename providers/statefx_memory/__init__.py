@@ -33,5 +33,4 @@ class MemoryStateProvider(ChangelogProvider):
             )
 
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:
-        """Return the image of ``context.version`` from the process's dicts."""
         return DictImage(_CACHE, changelog, context)

@@ -69,7 +69,6 @@ class RedisStateProvider(StateProvider):
             server.eval(scripts.RAISE, [names.meta], generation, lineage)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[str]:
-        """Return the tokens of the namespace's prepared hashes."""
         return self._tokens(self._server(), Names.of(self._settings.prefix, namespace))
 
     def _tokens(self, server: Server, names: Names) -> list[str]:

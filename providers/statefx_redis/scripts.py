@@ -29,7 +29,6 @@ class Names:
 
     @classmethod
     def of(cls, prefix: str, namespace: Namespace) -> Self:
-        """Return the keys of `namespace`."""
         return cls(prefix, f"{quote(namespace.lineage, '')}:{quote(namespace.component, '')}:{namespace.task}")
 
     def are_of(self, lineage: str) -> bool:
@@ -123,7 +122,6 @@ def sound(answer: Any) -> Any:
 
 
 def fenced(key: str, newest: int, generation: int) -> FencedError:
-    """Return the error for who has been replaced."""
     return FencedError(
         f"{key}: generation {newest} has taken over from generation {generation}; stop this driver",
         generation=generation,
@@ -132,7 +130,6 @@ def fenced(key: str, newest: int, generation: int) -> FencedError:
 
 
 def damaged(key: str, what: str) -> StateCorruptedError:
-    """Return the error for a key whose value statefx did not write."""
     return StateCorruptedError(f"{key}: {what}: someone overwrote it. To go on, {REMEDY}.", path=key, missing=False)
 
 

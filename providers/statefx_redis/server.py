@@ -85,7 +85,6 @@ class Server:
             tries += 1
 
     def trip(self, client: Any, do: Callable[[Any], _Answer]) -> _Answer:
-        """Make one round trip."""
         return do(client)
 
     def check(self, refusal: type[StatefxError], kept: str) -> None:

@@ -154,7 +154,6 @@ def masked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unmasked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` as they were given."""
     return {
         name: unmasked(value) if isinstance(value, Mapping) else str.__str__(value) if isinstance(value, str) else value
         for name, value in options.items()

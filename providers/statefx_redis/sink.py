@@ -167,7 +167,6 @@ class RedisSink(StagedSink):
                 raise TopologyError(f"RedisSink's key can't be {name!r}, which is {kind}", field=name)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what stages the rows of one task."""
         return _Writer(self, context)
 
     def connect(self, schema: pa.Schema) -> Target:

@@ -106,7 +106,6 @@ def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
 def corrupted(
     namespace: Namespace, names: Names, what: str, *, missing: bool = False, remedy: str = REMEDY
 ) -> StateCorruptedError:
-    """Return the error for a namespace that is not as it was left."""
     return StateCorruptedError(
         f"state of {namespace.component}/{namespace.task} at {names.meta}: {what}. To go on, {remedy}.",
         namespace=namespace,
@@ -116,7 +115,6 @@ def corrupted(
 
 
 def mismatch(namespace: Namespace, names: Names, log: Version, server: Version) -> StateCorruptedError:
-    """Return the error for a server that is not at the log's version."""
     ahead, gone = server.txid > log.txid, server == EMPTY
     why = "the server has gone on" if ahead else "the server was emptied, restored from an older dump, or failed over"
     if gone:
@@ -148,7 +146,6 @@ class Entry:
 
     @property
     def base(self) -> Version:
-        """The committed version that it changes."""
         return Version(self.base_txid, self.base_token)
 
 
@@ -323,7 +320,6 @@ class RedisStateStore(StateStore):
     # ---- reading
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the committed values of `keys`, None where absent."""
         self._calls.check_open("get")
         if not keys:
             return []
@@ -358,7 +354,6 @@ class RedisStateStore(StateStore):
         return before, [value for part in parts for value in part], after
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
         self._calls.check_open("scan")
         return self._scan(start, stop, reverse)
 

@@ -93,11 +93,9 @@ class PrivateFolder:
         os.rename(f"{owner}.new", owner)
 
     def join(self, name: str) -> str:
-        """Return the path of `name` in the folder."""
         return os.path.join(self.path, name)
 
     def close(self) -> None:
-        """Delete the folder and all in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 
@@ -155,11 +153,9 @@ class Handle:
         return self
 
     def close(self) -> None:
-        """Give it back."""
         self._end(users=1)
 
     def drop(self) -> None:
-        """Keep it no longer than it is used."""
         self._end(users=0)
 
     def _end(self, users: int) -> None:
@@ -200,7 +196,6 @@ class Handles:
             return found
 
     def drop(self, path: str) -> None:
-        """Keep the database in `path` no longer."""
         with self._lock:
             found = self._kept.pop(path, None)
         if found is not None:
@@ -231,7 +226,6 @@ class OpenImage:
 
     @property
     def database(self) -> Database | None:
-        """The database, if there is one."""
         return None if self.handle is None else self.handle.database
 
     @property
@@ -244,7 +238,6 @@ class OpenImage:
         return iter(()) if self.route is None else self.route.chunks()
 
     def close(self) -> None:
-        """Release it."""
         _close(self.handle)
         if self.folder is not None:
             self.folder.close()
@@ -274,7 +267,6 @@ class LocalImages:
         self._context = context
 
     def open(self) -> OpenImage:
-        """Return the image of the context's version."""
         look = self._look()
         try:
             if self._near(look.route):
@@ -468,7 +460,6 @@ class RocksDbImage(Image):
         return self._changes
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, None where absent."""
         values: list[Any] = list(map(self._leased.entries.get, keys, repeat(_UNKNOWN)))
         if _UNKNOWN in values:
             unknown = {key for key, value in zip(keys, values, strict=True) if value is _UNKNOWN}
@@ -497,7 +488,6 @@ class RocksDbImage(Image):
             return self._stored(keys)
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
         try:
             for row in self._scan(start, stop, reverse):
                 yield row
@@ -535,6 +525,5 @@ class RocksDbImage(Image):
                 self._changes.apply(keys, values)
 
     def close(self) -> None:
-        """Release the files."""
         self._opened.close()
         self._hot.release(self._leased)

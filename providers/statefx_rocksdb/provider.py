@@ -83,7 +83,6 @@ class RocksDbStateProvider(ChangelogProvider):
         return self.options
 
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:
-        """Return the image of ``context.version`` from the machine's copy, or from a private one."""
         require("rocksdict", "rocksdb", "state provider 'rocksdb'", "this worker")
         from statefx_rocksdb.images import LocalImages, RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
 

@@ -267,7 +267,7 @@ class TestLock:
 
     def test_private_folders_of_the_living_are_kept(self, tmp_path: Path) -> None:
         living = PrivateFolder(str(tmp_path))
-        images.sweep(str(tmp_path))
+        images.sweep_private(str(tmp_path))
         assert os.path.isdir(living.path)
         living.close()
         assert list(tmp_path.iterdir()) == []

@@ -11,15 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-import msgpack
-from xxhash import xxh3_64_digest, xxh3_128
-
 from statefx.errors import StateCorruptedError, StateError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, Version
 from statefx.state.changelog import merging
 from statefx.state.changelog.files import (
     CHANGELOG,
-    CHUNK,
     SNAPSHOT,
     Artefact,
     Chunk,
@@ -30,6 +26,7 @@ from statefx.state.changelog.files import (
     line_of,
     listed,
     problem_of,
+    read_blocks,
     read_file,
     read_head,
     read_heads,
@@ -62,7 +59,6 @@ class Route:
 
     @property
     def size_bytes(self) -> int:
-        """What has to be read."""
         return sum(step.size_bytes for step in self.steps) + (self.snapshot.size_bytes if self.snapshot else 0)
 
     def chunks(self) -> Iterator[Chunk]:
@@ -235,7 +231,6 @@ class Changelog:
         return at == version
 
     def _file(self, version: Version) -> Artefact:
-        """Return the changelog of `version`, which must be this namespace's."""
         return self._load([version])[0]
 
     def _load(self, versions: Sequence[Version]) -> list[Artefact]:
@@ -243,7 +238,7 @@ class Changelog:
         absent = [version for version in versions if version not in self._files]
         names = [changelog_name(self.namespace.prefix, version) for version in absent]
         for version, found in zip(absent, read_heads(self.storage, names), strict=True):
-            self._files[version] = self._verified(found, CHANGELOG, version)
+            self._files[version] = self.verified(found, CHANGELOG, version)
         return [self._files[version] for version in versions]
 
     def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
@@ -252,12 +247,12 @@ class Changelog:
         Raises StateCorruptedError: it is missing or damaged.
         """
         name = snapshot_name(self.namespace.prefix, snapshot.version, snapshot.checksum)
-        artefact = self._verified(read_head(self.storage, name), SNAPSHOT, snapshot.version)
+        artefact = self.verified(read_head(self.storage, name), SNAPSHOT, snapshot.version)
         if artefact.checksum != snapshot.checksum:
             raise corrupted(self._path(name), f"checksum {artefact.checksum}", f"checksum {snapshot.checksum}")
         return artefact
 
-    def _verified(self, found: Artefact | StateError, kind: str, version: Version) -> Artefact:
+    def verified(self, found: Artefact | StateError, kind: str, version: Version) -> Artefact:
         """Return the file if it is what its name and the log say; its lineage may be the one this is a fork of."""
         if isinstance(found, StateError):
             raise found
@@ -396,13 +391,10 @@ def _heads(changelog: Changelog, versions: Sequence[Version]) -> Iterator[tuple[
         names = [changelog_name(changelog.namespace.prefix, version) for version in part]
         for version, head in zip(part, read_heads(changelog.storage, names), strict=True):
             if isinstance(head, Artefact):
-                identity = head.identity
-                if (identity.kind, identity.version, identity.namespace.id) != (
-                    CHANGELOG,
-                    version,
-                    changelog.namespace.id,
-                ):
-                    yield version, StateError(f"it is the file of {identity}")
+                try:
+                    changelog.verified(head, CHANGELOG, version)
+                except StateError as error:
+                    yield version, error
                     continue
                 head = replace(head, whole=b"")  # a thousand of them are not held in memory
             yield version, head
@@ -414,32 +406,19 @@ def _of_head(changelog: Changelog, version: Version, first: int, error: StateErr
 
 
 def _of_body(changelog: Changelog, file: Artefact) -> list[Damaged]:
-    """Read the entries of a file to the end, also behind a block that is damaged."""
+    """Read the entries of a file to the end, also past a block that is damaged."""
     first = 1 if file.identity.kind == SNAPSHOT else file.identity.predecessor.txid + 1
     whole = Damaged(file.name, "", missing=False, first=first, last=file.identity.version.txid)
+    found, last = list[Damaged](), None
     try:
         with changelog.storage.reader(file.name) as source:
-            source.seek(file.size_bytes - file.body_bytes)
-            found, last, left = list[Damaged](), None, file.body_bytes
-            body = xxh3_128()
-            while left > 0:
-                frame = source.read(CHUNK.size)
-                size, digest = CHUNK.unpack(frame) if len(frame) == CHUNK.size else (left, b"")
-                payload = source.read(size) if size <= left - len(frame) else b""
-                left -= len(frame) + len(payload)
-                body.update(frame)
-                body.update(payload)
-                if xxh3_64_digest(payload) == digest:
-                    keys, _ = msgpack.unpackb(payload, raw=True, use_list=True)
-                    found = [each if each.before else replace(each, before=keys[0]) for each in found]
-                    last = keys[-1]
-                    continue
-                found.append(replace(whole, problem="a block of entries is damaged", after=last))
-                if not payload:
-                    return [*found[:-1], replace(found[-1], problem="it does not go on as a block of entries does")]
-            if not found and (body.digest() != file.body_digest or source.read(1)):
-                found.append(replace(whole, problem="the checksum of its entries does not fit"))
-            return found
+            for chunk in read_blocks(file.name, source, file):
+                if isinstance(chunk, StateError):
+                    found.append(replace(whole, problem=problem_of(chunk), after=last))
+                else:
+                    found = [each if each.before else replace(each, before=chunk[0][0]) for each in found]
+                    last = chunk[0][-1]
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         return [replace(whole, problem="the file is missing" if missing else str(error), missing=missing)]
+    return found

@@ -155,7 +155,6 @@ def new_token() -> str:
 
 
 def corrupted(path: str, found: str, expected: str, *, missing: bool = False) -> StateCorruptedError:
-    """Return the error for a file that isn't what it must be."""
     problem = f"{found}; expected {expected}"
     return StateCorruptedError(
         f"{path}: {problem}. {RESTORE_OR_REPAIR}; never edit files below state/",
@@ -333,8 +332,10 @@ def read_file(storage: Storage, artefact: Artefact) -> Iterator[Chunk]:
     path = f"{storage.url}/{artefact.name}"
     try:
         with io.BytesIO(artefact.whole) if artefact.whole else storage.reader(artefact.name) as file:
-            file.seek(artefact.size_bytes - artefact.body_bytes)
-            yield from _read_body(path, file, artefact)
+            for chunk in read_blocks(path, file, artefact):
+                if isinstance(chunk, StateCorruptedError):
+                    raise chunk
+                yield chunk
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -436,24 +437,30 @@ def read_in_order(storage: Storage, files: Sequence[Artefact]) -> Iterator[Chunk
             yield from read_file(storage, replace(file, whole=content) if content else file)
 
 
-def _read_body(path: str, file: BinaryIO, artefact: Artefact) -> Iterator[Chunk]:
-    body, count, left = xxh3_128(), artefact.entries, artefact.body_bytes
+def read_blocks(path: str, file: BinaryIO, artefact: Artefact) -> Iterator[Chunk | StateCorruptedError]:
+    """Yield the entries chunk by chunk, each verified; an error in the place of a damaged one, and then go on."""
+    file.seek(artefact.size_bytes - artefact.body_bytes)
+    body, count, left, is_whole = xxh3_128(), artefact.entries, artefact.body_bytes, True
     while left > 0:
         frame = file.read(CHUNK.size)
         size, wanted = CHUNK.unpack(frame) if len(frame) == CHUNK.size else (left, b"")
         payload = file.read(size) if size <= left - len(frame) else b""
-        if xxh3_64_digest(payload) != wanted:
-            raise corrupted(path, _DAMAGED_BLOCK, f"block checksum {wanted.hex()}")
         body.update(frame)
         body.update(payload)
-        keys, values = msgpack.unpackb(payload, raw=True, use_list=True)
-        yield keys, values
-        count -= len(keys)
-        left -= len(frame) + size
-    if body.digest() != artefact.body_digest or count or left:
-        raise corrupted(path, f"the checksum of its entries is {body.hexdigest()}", artefact.body_digest.hex())
-    if file.read(1):
-        raise corrupted(path, "it goes on after its entries", f"{artefact.size_bytes} bytes")
+        left -= len(frame) + len(payload)
+        if xxh3_64_digest(payload) == wanted:
+            keys, values = msgpack.unpackb(payload, raw=True, use_list=True)
+            yield keys, values
+            count -= len(keys)
+            continue
+        is_whole = False
+        yield corrupted(path, _DAMAGED_BLOCK, f"block checksum {wanted.hex()}")
+        if not payload:
+            return
+    if is_whole and (body.digest() != artefact.body_digest or count):
+        yield corrupted(path, f"the checksum of its entries is {body.hexdigest()}", artefact.body_digest.hex())
+    elif is_whole and file.read(1):
+        yield corrupted(path, "it goes on after its entries", f"{artefact.size_bytes} bytes")
 
 
 def _unreadable(path: str, error: OSError) -> StateError:

@@ -75,16 +75,13 @@ class ChangelogStore(StateStore):
 
     @property
     def version(self) -> Version:
-        """The committed version that reads see."""
         return self._calls.version
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the committed values of `keys`, None where absent."""
         self._calls.check_open("get")
         return self._image.get(keys)
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
         self._calls.check_open("scan")
         return self._scan(start, stop, reverse)
 
@@ -99,7 +96,6 @@ class ChangelogStore(StateStore):
             yield row
 
     def count(self, space: bytes) -> int | None:
-        """Return how many committed keys begin with the byte `space`, if the image knows how many it has."""
         self._calls.check_open("count")
         return self._image.count(space)
 
@@ -154,7 +150,6 @@ class ChangelogStore(StateStore):
         return self._changelog.snapshot(self._calls.version, self._context.generation, self._scan(None, None))
 
     def close(self) -> None:
-        """Release the image; closing again is a no-op."""
         if not self._calls.closed:
             self._calls.closed = True
             self._image.close()
@@ -173,20 +168,16 @@ class ChangelogProvider(StateProvider):
         """Return the image of ``context.version``, from a cache that can be caught up, or built privately."""
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
-        """Open the store of `namespace` at ``context.version``; never deletes and never fences."""
         changelog = Changelog(namespace, context.storage)
         return ChangelogStore(changelog, context, self.open_image(changelog, context))
 
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
-        """Refuse commits and deletions of generations older than `generation` from now on."""
         fence(storage, lineage, generation)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Stored]:
-        """Return the namespace's files."""
         return list(storage.list(f"{namespace.prefix}/"))
 
     def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Stored], retained: Retention) -> int:
-        """Delete those of the files `found` that no retained version needs; return how many."""
         return sweeping.sweep(Changelog(namespace, storage), found, retained)
 
 
@@ -227,7 +218,6 @@ class Materialisation:
         return self.ordered.by_key
 
     def learn(self, found: dict[bytes, bytes | None]) -> None:
-        """Add entries of this version."""
         self.ordered.apply(list(found), found.values())
         self.size_bytes += _size(found, found.values())
 
@@ -323,7 +313,6 @@ class MaterialisationCache:
             return found
 
     def release(self, leased: Materialisation) -> None:
-        """Give a materialisation back."""
         with self._lock:
             leased.leases -= 1
             leased.used = self._clock()
@@ -411,22 +400,17 @@ class DictImage(Image):
         self._leased = cache.lease(changelog, context)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, None where absent."""
         return list(map(self._leased.entries.get, keys))
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
         rows = self._leased.ordered.between(start, stop, reverse)
         return cast("Iterator[tuple[bytes, bytes]]", rows)  # a complete one has no None
 
     def count(self, space: bytes) -> int:
-        """Return how many keys begin with the byte `space`."""
         return self._leased.counts[space]
 
     def apply(self, version: Version, chunks: Iterable[Chunk]) -> None:
-        """Go on to `version`."""
         self._leased = self._cache.advance(self._leased, version, chunks)
 
     def close(self) -> None:
-        """End the lease."""
         self._cache.release(self._leased)

@@ -372,16 +372,13 @@ class StoreCalls:
             raise self.refusal(f"prepare({version.txid}) at or below the committed txid {self.version.txid}")
 
     def commit(self, version: Version) -> None:
-        """Note that `version` is committed."""
         self.version, self.prepared = version, None
 
     def rollback(self, version: Version) -> None:
-        """Forget that `version` is prepared."""
         if self.prepared == version:
             self.prepared = None
 
     def refusal(self, message: str) -> StatePhaseError:
-        """Return the error for a call that comes at the wrong time."""
         return StatePhaseError(f"{message} ({self._namespace})", namespace=self._namespace, version=self.version)
 
 

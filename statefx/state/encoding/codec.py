@@ -72,19 +72,15 @@ class FunctionCodec(Codec):
             self.decode_value = decode_value  # type: ignore[method-assign]
 
     def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`."""
         return self._encode_key(key)
 
     def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`."""
         return self._decode_key(data)
 
     def encode_value(self, value: Any, /) -> bytes:
-        """Return the bytes of `value`."""
         return self._encode_value(value)
 
     def decode_value(self, data: bytes, /) -> Any:
-        """Return the value whose bytes are `data`."""
         return self._decode_value(data)
 
 
@@ -132,7 +128,6 @@ class GuardedCodec(Codec):
         self._name = getattr(inner, "name", type(inner).__name__)
 
     def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`."""
         try:
             return self._head + self._encoded(self._inner.encode_key, key, "key")
         except CodecError as error:
@@ -142,15 +137,12 @@ class GuardedCodec(Codec):
             raise CodecError(f"{error.message} (key {shown})", **error.data, key=shown) from error
 
     def encode_value(self, value: Any, /) -> bytes:
-        """Return the bytes of `value`."""
         return self._encoded(self._inner.encode_value, value, "value")
 
     def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`."""
         return self._decoded(self._inner.decode_key, data[len(self._head) :], "key")
 
     def decode_value(self, data: bytes, /) -> Any:
-        """Return the value whose bytes are `data`."""
         return self._decoded(self._inner.decode_value, data, "value")
 
     def _encoded(self, encode: Callable[[Any], bytes], thing: Any, path: str) -> bytes:

@@ -218,7 +218,6 @@ class Encoding:
         return built
 
     def _functions(self, option: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> Any:
-        """Return the serializer's functions; without one those that are given."""
         if option not in self.classes:
             return encode, decode
         serializer = construct(serializer_class(self.classes[option]))

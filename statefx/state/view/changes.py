@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from itertools import islice, repeat
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec, GuardedCodec, StandardCodec
-from statefx.state.encoding.envelope import MARK, NEVER, envelope, expiry_of, unwrap, wrap
+from statefx.state.encoding.envelope import MARK, NEVER, envelope, expiry_of, unwrap
 from statefx.state.encoding.values import AS_IT_IS, is_settled
 
 
@@ -199,7 +199,6 @@ class PendingScan:
         self._before.setdefault(key, before)
 
     def freeze(self) -> None:
-        """Read all that is left."""
         if self._frozen is None:
             places = self._pending.places(self._start, self._stop, self._reverse, None)
             changes = ((key, self._change(key, *place)) for key, place in places)
@@ -272,7 +271,6 @@ class StoreReads:
         self.failure: Exception | None = None
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Read some keys (see `StateStore.get`)."""
         try:
             return self._store.get(keys)
         except Exception as error:
@@ -280,7 +278,6 @@ class StoreReads:
             raise
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Read a range (see `StateStore.scan`)."""
         try:
             yield from self._store.scan(start, stop, reverse)
         except Exception as error:
@@ -288,7 +285,6 @@ class StoreReads:
             raise
 
     def count(self, space: bytes) -> int | None:
-        """Count the entries of a space (see `StateStore.count`)."""
         try:
             return self._store.count(space)
         except Exception as error:
@@ -308,6 +304,13 @@ WITH_TTL = "; its map has a ttl: open it with state.map(name, ttl=...), or remov
 
 _SAMPLE = 100
 """Entries whose size stands for that of others."""
+
+
+Upgrade = Callable[[int, Any, Any], Any]
+"""(version, key, value) -> the value in its current form."""
+
+OWN_KEYS = "statefx.values."
+"""What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
 
 
 class Overlay:
@@ -335,6 +338,9 @@ class Overlay:
     scan that finds some until they are committed or discarded. `codec` puts `head` before a key; of the store
     nothing is read that begins otherwise. `cache_bytes` bounds `known` and `known_bytes`.
 
+    Values of a `version` above 1, which is the bolt's ``stateVersion``, tell it. `upgrade` is called with what an older
+    one wrote, as it is read; without it, it is shown as it was written.
+
     If `strict`, the codec's bytes alone are trusted, for codecs that statefx did not write: keys with equal bytes are
     one key, and a value is encoded when it is put and decoded when it is read again, also in the same transaction.
     """
@@ -345,9 +351,12 @@ class Overlay:
         "_encode",
         "_encode_key",
         "_end",
+        "_envelope",
         "_first",
         "_remembered_bytes",
         "_store",
+        "_upgrade",
+        "_version",
         "changed",
         "changed_bytes",
         "codec",
@@ -359,12 +368,24 @@ class Overlay:
         "undone",
     )
 
-    def __init__(self, store: StoreReads, codec: Codec, cache_bytes: int, head: bytes, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        store: StoreReads,
+        codec: Codec,
+        cache_bytes: int,
+        head: bytes,
+        version: int = 1,
+        upgrade: Upgrade | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
         self._store = store
         self._first, self._end = head, end_of(head)
         self.codec = codec
         self._encode_key: Callable[[Any], bytes] = codec.encode_key
-        self._encode: Callable[[Any], bytes] = codec.encode_value
+        self._version, self._upgrade = version, upgrade
+        self._envelope = envelope(version) if strict or version > 1 else b""
+        self._encode: Callable[[Any], bytes] = self._enveloped if self._envelope else codec.encode_value
         self._decode: Callable[[bytes], Any] = codec.decode_value
         self._cache_bytes = cache_bytes
         self._remembered_bytes = 0
@@ -524,21 +545,47 @@ class Overlay:
     _stays = staticmethod(is_settled)
     """Whether a value that was read is known as it is, and not as bytes."""
 
+    def _enveloped(self, value: Any) -> bytes:
+        data = self.codec.encode_value(value)
+        return data if self._version == 1 and data[:1] != MARK else self._envelope + data
+
     def decoded(self, key_bytes: bytes, data: bytes) -> Any:
-        """Return the value encoded as `data`; the error for damaged bytes names the key."""
+        """Return the value encoded as `data`, in its current form; the error for damaged bytes names the key."""
         try:
-            return self._decode(data)
+            return self._in_current_form(key_bytes, data) if self._envelope else self._decode(data)
         except StateCorruptedError as error:
-            key = repr(self.codec.decode_key(key_bytes))
-            hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK else ""
-            if expiry_of(data) != NEVER:
-                hint = WITH_TTL
-            named = StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
+            named = error if "key" in error.data else self._of_key(error, key_bytes, data)
             self._store.failed(named)
-            raise named from error
+            raise named from (error if named is not error else error.__cause__)
         except Exception as error:
             self._store.failed(error)
             raise
+
+    def _of_key(self, error: StateCorruptedError, key_bytes: bytes, data: bytes) -> StateCorruptedError:
+        key = repr(self.codec.decode_key(key_bytes))
+        hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK and not self._envelope else ""
+        if expiry_of(data) != NEVER:
+            hint = WITH_TTL
+        return StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
+
+    def _in_current_form(self, key_bytes: bytes, data: bytes) -> Any:
+        version, inner = unwrap(data)
+        if version > self._version:  # a bolt that was rolled back to older code must not guess at a newer form
+            key = repr(self.codec.decode_key(key_bytes))
+            raise StateCorruptedError(
+                f"the value of key {key} was written by stateVersion {version} of its bolt, this one has "
+                f"{self._version}: run the version of the topology that wrote it",
+                key=key,
+                found=version,
+                wanted=self._version,
+            )
+        value = self._decode(inner)
+        if version == self._version or self._upgrade is None:
+            return value
+        key = self.codec.decode_key(key_bytes)
+        if isinstance(key, str) and key.startswith(OWN_KEYS):
+            return value
+        return self._upgrade(version, key, value)
 
     def scan(
         self, start: bytes | None, stop: bytes | None, reverse: bool = False
@@ -573,7 +620,6 @@ class Overlay:
         return count if pending is None else count + pending.balance(self._read)
 
     def has_scans(self) -> bool:
-        """Say whether a scan goes on that has to be told of changes."""
         return self.pending is not None and self.pending.has_scans()
 
     def forget(self) -> None:
@@ -599,7 +645,6 @@ class Overlay:
             self.pending = None
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key`."""
         place = self.place(key)
         if self.plain and is_settled(value):
             if self.pending is not None:
@@ -632,11 +677,9 @@ class Overlay:
         return True
 
     def delete(self, place: MemoryKey) -> None:
-        """Remove the entry at `place`."""
         self._set_bytes(place, None)
 
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
-        """Remove the entries of a range; return how many there were."""
         keys = [row[0] for row in self.scan(start, stop)]  # all of them first: deleting changes what is scanned
         for key in keys:
             self._set_bytes(self.place(self.codec.decode_key(key)), None)
@@ -668,7 +711,6 @@ class Overlay:
         return writes
 
     def _encoded(self, values: Iterable[Any]) -> Iterable[bytes]:
-        """Encode the values of immutable entries, as they are stored."""
         return map(self._encode, values)
 
     def _refuse(self, kind: KeyKind, entries: dict[Any, Any]) -> None:
@@ -705,7 +747,6 @@ class Overlay:
         return sum(map(len, self.known.values())) + sum(map(len, self.known_bytes.values()))
 
     def discard(self) -> None:
-        """Drop the changes since the last commit."""
         if self.pending is not None:
             self.pending.end()
             self.pending = None
@@ -728,16 +769,8 @@ def _is_encodable(texts: Iterable[str]) -> bool:
 
 
 def of_key(error: CodecError, key: Any) -> CodecError:
-    """Return `error` with the key whose value can't be encoded."""
     shown = repr(key)
     return CodecError(f"key {shown}: {error.message}", **{**error.data, "key": shown})
-
-
-Upgrade = Callable[[int, Any, Any], Any]
-"""(version, key, value) -> the value in its current form."""
-
-OWN_KEYS = "statefx.values."
-"""What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
 
 
 def codec_for(codec: Codec | None, head: bytes) -> tuple[Codec, bool]:
@@ -747,82 +780,18 @@ def codec_for(codec: Codec | None, head: bytes) -> tuple[Codec, bool]:
     return GuardedCodec(codec, head), True
 
 
+AnyOverlay = TypeVar("AnyOverlay", bound=Overlay)
+
+
 def overlay_for(
+    kind: type[AnyOverlay],
     store: StoreReads,
     codec: Codec | None,
     cache_bytes: int,
     head: bytes,
-    state_version: int = 1,
+    version: int = 1,
     upgrade: Upgrade | None = None,
-) -> Overlay:
-    """Return what keeps the changes of the keys that begin with `head`: the plainest overlay that does it."""
+) -> AnyOverlay:
+    """Return what keeps the changes of the keys that begin with `head`."""
     spaced, own = codec_for(codec, head)
-    if not own and state_version == 1:
-        return Overlay(store, spaced, cache_bytes, head)
-    return VersionedOverlay(store, spaced, cache_bytes, head, state_version, upgrade, strict=own)
-
-
-class VersionedOverlay(Overlay):
-    """An overlay of values that tell their version, which is the bolt's ``stateVersion``.
-
-    `upgrade` is called with what an older version wrote, as it is read; without it, it is shown as it was written.
-    """
-
-    __slots__ = ("_head", "_upgrade", "_version")
-
-    def __init__(
-        self,
-        store: StoreReads,
-        codec: Codec,
-        cache_bytes: int,
-        head: bytes,
-        version: int,
-        upgrade: Upgrade | None = None,
-        *,
-        strict: bool = False,
-    ) -> None:
-        super().__init__(store, codec, cache_bytes, head, strict=strict)
-        self._version = version
-        self._head = envelope(version)
-        self._upgrade = upgrade
-        self._encode = self._in_envelope if version > 1 else self._as_version_1
-
-    def _in_envelope(self, value: Any) -> bytes:
-        return self._head + self.codec.encode_value(value)
-
-    def _as_version_1(self, value: Any) -> bytes:
-        return wrap(1, self.codec.encode_value(value))
-
-    def decoded(self, key_bytes: bytes, data: bytes) -> Any:
-        """Return the value stored as `data`, in its current form."""
-        try:
-            return self._in_current_form(key_bytes, data)
-        except Exception as error:
-            self._store.failed(error)
-            raise
-
-    def _in_current_form(self, key_bytes: bytes, data: bytes) -> Any:
-        try:
-            version, inner = unwrap(data)
-        except StateCorruptedError as error:
-            key = repr(self.codec.decode_key(key_bytes))
-            hint = WITH_TTL if expiry_of(data) != NEVER else ""
-            raise StateCorruptedError(
-                f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key}
-            ) from error
-        if version > self._version:  # a bolt that was rolled back to older code must not guess at a newer form
-            key = repr(self.codec.decode_key(key_bytes))
-            raise StateCorruptedError(
-                f"the value of key {key} was written by stateVersion {version} of its bolt, this one has "
-                f"{self._version}: run the version of the topology that wrote it",
-                key=key,
-                found=version,
-                wanted=self._version,
-            )
-        value = super().decoded(key_bytes, inner)
-        if version == self._version or self._upgrade is None:
-            return value
-        key = self.codec.decode_key(key_bytes)
-        if isinstance(key, str) and key.startswith(OWN_KEYS):
-            return value
-        return self._upgrade(version, key, value)
+    return kind(store, spaced, cache_bytes, head, version, upgrade, strict=own)

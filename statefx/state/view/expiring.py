@@ -25,9 +25,8 @@ from statefx.state.view.changes import (
     Packed,
     StoreReads,
     Upgrade,
-    VersionedOverlay,
-    codec_for,
     of_key,
+    overlay_for,
 )
 
 TTL_MAX_MS = 1000 * 366 * 86_400_000
@@ -446,10 +445,6 @@ class ExpiringOverlay(Overlay):
         return True
 
 
-class _VersionedExpiringOverlay(ExpiringOverlay, VersionedOverlay):
-    """The same, of values that tell their version."""
-
-
 def expiring_overlay(
     store: StoreReads,
     codec: Codec | None,
@@ -461,15 +456,10 @@ def expiring_overlay(
     *,
     fresh: bool,
 ) -> ExpiringOverlay:
-    """Return what keeps the changes of the keys that begin with `head`: the plainest overlay that does it.
+    """Return what keeps the changes of the keys that begin with `head`.
 
     `clock_ms` is the time, in milliseconds since the epoch. If `fresh`, the store is known to be empty.
     """
-    spaced, own = codec_for(codec, head)
-    overlay: ExpiringOverlay
-    if not own and state_version == 1:
-        overlay = ExpiringOverlay(store, spaced, cache_bytes, head)
-    else:
-        overlay = _VersionedExpiringOverlay(store, spaced, cache_bytes, head, state_version, upgrade, strict=own)
+    overlay = overlay_for(ExpiringOverlay, store, codec, cache_bytes, head, state_version, upgrade)
     overlay._begin(clock_ms, fresh=fresh)
     return overlay

@@ -40,7 +40,7 @@ NAMES_MAX = 100
 _RAW = FunctionCodec(*(lambda data: data,) * 4)  # bytes of statefx's own, as they are
 
 # Looked up once, and not by each call.
-_PREPARED, _READ_ONLY, _CLOSED = ViewPhase.PREPARED, ViewPhase.READ_ONLY, ViewPhase.CLOSED
+_OPEN, _READ_ONLY, _CLOSED = ViewPhase.OPEN, ViewPhase.READ_ONLY, ViewPhase.CLOSED
 
 
 _TWICE = "state.map({!r}) was taken with another ttl or touch in this transaction: take it once, in initState"
@@ -166,13 +166,12 @@ class KeyValueState(Entries[K, V]):
             if kind is Kind.WINDOWS:
                 codec = None  # of windows the shape is statefx's own
             elif kind in (Kind.LIST, Kind.VALUE) and codec is not None and type(codec) is not StandardCodec:
-                codec = _OwnKeys(codec)
+                codec = _own_keys(codec)
             if upgrade is not None:
                 upgrade = _named_upgrade(upgrade, (kind, name) if kind is Kind.WINDOWS else name)
-        return overlay_for(self._reads, codec, cache_bytes, head, state_version, upgrade)
+        return overlay_for(Overlay, self._reads, codec, cache_bytes, head, state_version, upgrade)
 
     def _lasting_overlay(self, head: bytes) -> ExpiringOverlay:
-        """Return what keeps entries that are over at a time."""
         assert self._clock_ms is not None
         codec, cache_bytes, state_version, upgrade = self._form
         upgrade = upgrade and _named_upgrade(upgrade, name_of(head)[1])
@@ -206,20 +205,6 @@ class KeyValueState(Entries[K, V]):
         for view in self._views.values():
             view._entries._cut()
 
-    def _keep_journal(self, journal: Journal | None) -> None:
-        """Have each change write into `journal` what it replaces, until this is called with None."""
-        for overlay in self._overlays():
-            overlay.journal = journal
-        self._journal = journal
-        for view in self._views.values():
-            view._entries._journal = journal
-
-    def _undo(self, journal: Journal) -> None:
-        """Take back what a journal has."""
-        for overlay in self._overlays():
-            overlay.before_undo()
-        take_back(journal)
-
     def __repr__(self) -> str:
         return f"<KeyValueState {self._phase.value}, committed {self._version.txid}>"
 
@@ -240,7 +225,6 @@ class KeyValueState(Entries[K, V]):
 
     @property
     def prepared_keys(self) -> int:
-        """How many keys what is prepared changes."""
         return sum(len(writes) for _, writes in self._prepared)
 
     @property
@@ -490,7 +474,7 @@ class KeyValueState(Entries[K, V]):
     def _value_form(self) -> Overlay:
         """Return what encodes values as the bolt's are, and shows those of older versions as they were written."""
         codec, _, state_version, _ = self._form
-        return overlay_for(self._reads, codec, 0, self._overlay._first, state_version)
+        return overlay_for(Overlay, self._reads, codec, 0, self._overlay._first, state_version)
 
     def _raw_overlay(self, head: bytes, cache_bytes: int = CACHE_BYTES) -> Overlay:
         """Return what keeps entries of statefx's own, whose keys are bytes that begin with `head`, and values bytes."""
@@ -536,8 +520,8 @@ class KeyValueState(Entries[K, V]):
             raise self._misplaced(f"{call} on a read-only view of state: {remedy}", self._version.txid)
 
     def _require_writable(self, call: str) -> None:
-        self._require_own(call)
-        if self._phase is _PREPARED:
+        if self._phase is not _OPEN:
+            self._require_own(call)
             txid = self._preparing.txid
             raise self._misplaced(f"{call} while transaction {txid} is prepared: commit it or roll it back first", txid)
 
@@ -546,7 +530,6 @@ class KeyValueState(Entries[K, V]):
 
 
 def _in_order(changes: list[tuple[Overlay, list[Write]]]) -> list[Write]:
-    """Return all changes, sorted."""
     writes = changes[0][1] if len(changes) == 1 else [write for _, writes in changes for write in writes]
     writes.sort(key=itemgetter(0))  # of what is in order already, it costs nothing
     return writes
@@ -557,26 +540,12 @@ def _named_upgrade(upgrade: Upgrade, name: str | tuple[Kind, str]) -> Upgrade:
     return lambda version, key, value: upgrade(version, (name, key), value)
 
 
-class _OwnKeys(Codec):
-    """A user's codec for the values of a list: their numbers have to order as numbers, which its keys need not."""
-
-    def __init__(self, inner: Codec) -> None:
-        self._inner = inner
-        self.name = inner.name  # type: ignore[misc]  # of this one
-        own = StandardCodec()
-        self._encode_key, self._decode_key = own.encode_key, own.decode_key
-
-    def encode_key(self, key: Any, /) -> bytes:
-        return self._encode_key(key)
-
-    def decode_key(self, data: bytes, /) -> Any:
-        return self._decode_key(data)
-
-    def encode_value(self, value: Any, /) -> bytes:
-        return self._inner.encode_value(value)
-
-    def decode_value(self, data: bytes, /) -> Any:
-        return self._inner.decode_value(data)
+def _own_keys(inner: Codec) -> Codec:
+    """Return a user's codec for the values of a list: their numbers must order as numbers, which its keys need not."""
+    own = StandardCodec()
+    codec = FunctionCodec(own.encode_key, own.decode_key, inner.encode_value, inner.decode_value)
+    codec.name = inner.name  # type: ignore[misc]  # of this one
+    return codec
 
 
 _QUARANTINE_BYTES = 16 << 20
@@ -600,19 +569,15 @@ class TaskState(Lent, KeyValueState[Any, Any]):
         """Make ready for another transaction of a task that lives."""
 
     def prepareCommit(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: StatePhaseError."""
         self._refuse("prepareCommit")
 
     def commit(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: StatePhaseError."""
         self._refuse("commit")
 
     def rollback(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: StatePhaseError."""
         self._refuse("rollback")
 
     def close(self) -> NoReturn:
-        """Refuse: StatePhaseError."""
         self._refuse("close")
 
     def _refuse(self, call: str) -> NoReturn:
@@ -637,7 +602,11 @@ def broadcasting(state: TaskState, *, on: bool) -> None:
 
 def keep_journal(state: TaskState, journal: Journal | None) -> None:
     """Have every change write into `journal` what it replaces, whatever part of the state it is in; None: no more."""
-    state._keep_journal(journal)
+    for overlay in state._overlays():
+        overlay.journal = journal
+    state._journal = journal
+    for view in state._views.values():
+        view._entries._journal = journal
 
 
 def undo(state: TaskState, journal: Journal) -> None:
@@ -650,7 +619,9 @@ def undo(state: TaskState, journal: Journal) -> None:
     """
     if state._reads.failure is not None:
         raise state._reads.failure
-    state._undo(journal)
+    for overlay in state._overlays():
+        overlay.before_undo()
+    take_back(journal)
 
 
 def prepare(state: TaskState, txid: int, token: str) -> None:
@@ -683,7 +654,6 @@ def succeeded(state: TaskState, reopened: Callable[[], StateStore], clock_ms: in
 
 
 def prepared(state: TaskState) -> Version:
-    """Return the version that is prepared."""
     return state._preparing
 
 
@@ -693,7 +663,6 @@ def found_keys(state: TaskState) -> int | None:
 
 
 def snapshot(state: TaskState) -> SnapshotRef | None:
-    """Write a full image of the version that was opened."""
     return state._store.snapshot()
 
 
@@ -713,7 +682,6 @@ def quarantine_of(state: TaskState) -> Overlay:
 
 
 def close(state: TaskState) -> None:
-    """Release the store, for the runtime; again is a no-op."""
     super(TaskState, state).close()
 
 
