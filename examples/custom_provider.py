@@ -15,10 +15,11 @@ import tempfile
 from pathlib import Path
 
 from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
-from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StatePhaseError
-from statefx.state import Capabilities, Prepared, StateProvider, StateStore
+from statefx.errors import ConfigError, FencedError, StateClosedError, StateCorruptedError, StatePhaseError
+from statefx.state import Prepared, StateLocation, StateProvider, StateStore
 
 TABLES = """
+CREATE TABLE IF NOT EXISTS fences (lineage PRIMARY KEY, generation);
 CREATE TABLE IF NOT EXISTS heads (namespace PRIMARY KEY, txid, token);
 CREATE TABLE IF NOT EXISTS entries (namespace, key, value, PRIMARY KEY (namespace, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tokens (token PRIMARY KEY, namespace, txid, base);
@@ -42,7 +43,7 @@ DELETE FROM tokens WHERE namespace = :namespace AND txid <= :txid
 class SqliteStateProvider(StateProvider):
     """Keeps the state of any number of checkpoints in the file ``path``, which every machine must see."""
 
-    capabilities = Capabilities(durable=True, shared=True, lazy_commit=False, fences_writers=False)
+    location = StateLocation.SERVER  # outside of the checkpoint, and with the newest version alone
 
     def __init__(self, options):
         super().__init__(options)
@@ -52,6 +53,34 @@ class SqliteStateProvider(StateProvider):
     def newState(self, namespace, context):
         return SqliteStateStore(self.options["path"], namespace, context)
 
+    def fence(self, lineage, generation, storage):
+        with contextlib.closing(connected(self.options["path"])) as connection, immediately(connection):
+            check_fence(connection, lineage, generation)
+            connection.execute("INSERT OR REPLACE INTO fences VALUES (?, ?)", (lineage, generation))
+
+
+def connected(path):
+    connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+    connection.executescript(TABLES)
+    return connection
+
+
+@contextlib.contextmanager
+def immediately(connection, begin="BEGIN IMMEDIATE"):
+    connection.execute(begin)
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def check_fence(connection, lineage, generation):
+    (newest,) = connection.execute("SELECT max(generation) FROM fences WHERE lineage = ?", (lineage,)).fetchone()
+    if newest is not None and newest > generation:
+        raise FencedError(f"generation {newest} has taken over from {generation}", generation=generation, newest=newest)
+
 
 class SqliteStateStore(StateStore):
     """The state of one task, at one version."""
@@ -59,11 +88,11 @@ class SqliteStateStore(StateStore):
     def __init__(self, path, namespace, context):
         self.namespace = f"{namespace.lineage}/{namespace.component}/{namespace.task}"
         self.path = path
+        self.lineage, self.generation = namespace.lineage, context.generation
         self.version = (context.version.txid, context.version.token)
         self.read_only = context.read_only
         self.prepared = None
-        self.connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
-        self.connection.executescript(TABLES)
+        self.connection = connected(path)
         try:
             if self.read_only or self.head()[0] != self.version[0] + 1:  # a commit may be repeated by a store before it
                 self.check_head(opening=True)
@@ -72,7 +101,7 @@ class SqliteStateStore(StateStore):
             raise
 
     def get(self, keys):
-        with self.transaction("BEGIN"):
+        with immediately(self.db(), "BEGIN"):
             self.check_head()
             rows = [self.run(READ.format("key = :key"), key=key).fetchone() for key in keys]
         return [None if row is None else row[1] for row in rows]
@@ -95,7 +124,7 @@ class SqliteStateStore(StateStore):
     def prepare(self, txid, token, writes):
         if self.prepared != (txid, token):  # again is as once
             self.check(self.prepared is None and txid > self.version[0], f"prepare({txid})")
-            with self.transaction():
+            with immediately(self.db()):
                 self.check_head()
                 self.run("INSERT INTO tokens VALUES (:token, :namespace, :txid, :at)", token=token, txid=txid)
                 self.db().executemany("INSERT INTO prepared VALUES (?, ?, ?)", ((token, *write) for write in writes))
@@ -104,7 +133,8 @@ class SqliteStateStore(StateStore):
 
     def commit(self, txid, token):
         self.check(True, f"commit({txid})")
-        with self.transaction():
+        with immediately(self.db()):
+            check_fence(self.db(), self.lineage, self.generation)
             if self.head() != (txid, token):
                 self.check(self.can_become(txid, token), f"commit({txid}, {token!r})")
                 for statement in COMMIT.split(";"):
@@ -112,7 +142,7 @@ class SqliteStateStore(StateStore):
         self.version, self.prepared = (txid, token), None
 
     def rollback(self, txid, token):
-        with self.transaction():
+        with immediately(self.db()):
             self.check(self.head() != (txid, token), f"rollback({txid}) of what is committed")
             self.run("DELETE FROM prepared WHERE token = :token", token=token)
             self.run("DELETE FROM tokens WHERE token = :token", token=token)
@@ -153,16 +183,6 @@ class SqliteStateStore(StateStore):
         self.db()
         if self.read_only or not may:
             raise StatePhaseError(f"{call} is not for {self.namespace} at {self.version}")
-
-    @contextlib.contextmanager
-    def transaction(self, begin="BEGIN IMMEDIATE"):
-        self.run(begin)
-        try:
-            yield
-        except BaseException:
-            self.run("ROLLBACK")
-            raise
-        self.run("COMMIT")
 
 
 class Count(StatefulBolt):

@@ -59,9 +59,11 @@ EXPORTS = {
         "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {
-        "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
-        "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext", "StateProvider",
-        "StateStore", "Timers", "ValueState", "Version", "Write", "load_provider", "register_namedtuples", "resolve",
+        "EMPTY", "BroadcastMap", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
+        "Namespace", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext",
+        "StateLocation", "StateProvider",
+        "StateStore", "Timers", "ValueState", "Version", "ViewPhase", "Write", "load_provider",
+        "register_namedtuples", "resolve",
     },
     statefx.operators: {
         "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Count", "DEFAULT_STREAM",

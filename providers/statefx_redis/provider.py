@@ -6,20 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import ProviderError
-from statefx.state.contract.options import require
 from statefx.state.contract.store import (
-    Capabilities,
     Namespace,
     Retention,
     StateContext,
+    StateLocation,
     StateProvider,
     StateStore,
     Storage,
     TaskId,
+    require,
 )
 from statefx_redis import scripts
-from statefx_redis.answers import damaged, text
-from statefx_redis.names import Names, lineage_keys
+from statefx_redis.scripts import Names, damaged, lineage_keys, text
 from statefx_redis.settings import Options, Settings, masked, unmasked
 
 if TYPE_CHECKING:
@@ -40,10 +39,7 @@ class RedisStateProvider(StateProvider):
         The extra is not installed.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        durable=True, shared=True, lazy_commit=False, fences_writers=True
-    )
-
+    location: ClassVar[StateLocation] = StateLocation.SERVER
     option_names: ClassVar[Collection[str]] = Options.__struct_fields__
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -73,7 +69,6 @@ class RedisStateProvider(StateProvider):
             server.eval(scripts.RAISE, [names.meta], generation, lineage)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[str]:
-        """Return the tokens of the namespace's prepared hashes."""
         return self._tokens(self._server(), Names.of(self._settings.prefix, namespace))
 
     def _tokens(self, server: Server, names: Names) -> list[str]:

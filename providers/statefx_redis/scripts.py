@@ -1,10 +1,142 @@
-"""What has to happen at once on the server. Every script answers with a word and what belongs to it.
+"""What statefx and the server say to each other: names of keys, changes in chunks, scripts and their answers.
+
+A script is what has to happen at once on the server. Every script answers with a word and what belongs to it.
 
 Scripts are sent with their text: a server that was restarted or replaced knows none. A script never fails after
 its first write: types are looked at before, and memory is refused at the first write or not at all.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import msgpack
+
+from statefx.errors import FencedError, StateCorruptedError
+from statefx.state.contract.store import Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The keys of one namespace; `tag` is ``lineage:component:task``, percent-encoded, so no name runs into another."""
+
+    prefix: str
+    tag: str
+
+    @classmethod
+    def of(cls, prefix: str, namespace: Namespace) -> Self:
+        return cls(prefix, f"{quote(namespace.lineage, '')}:{quote(namespace.component, '')}:{namespace.task}")
+
+    def are_of(self, lineage: str) -> bool:
+        """Tell whether they can be names of a task of `lineage`."""
+        of, *task = self.tag.split(":")
+        return of == quote(lineage, "") and len(task) == 2 and task[1].isdecimal()
+
+    def _key(self, last: str) -> str:
+        return f"{self.prefix}:{{{self.tag}}}:{last}"
+
+    @property
+    def meta(self) -> str:
+        """Hash: the version that is committed, and the commit that is under way."""
+        return self._key("meta")
+
+    @property
+    def data(self) -> str:
+        """Hash: committed keys and values."""
+        return self._key("data")
+
+    @property
+    def order(self) -> str:
+        """Sorted set: the committed keys, in the order of their bytes."""
+        return self._key("order")
+
+    @property
+    def tokens(self) -> str:
+        """Hash: every prepared token, and what it stands for."""
+        return self._key("tokens")
+
+    def prepared(self, token: str) -> str:
+        """Hash: the changes that `token` names, in chunks."""
+        return self._key(f"prepared:{token}")
+
+    def all(self, token: str) -> list[str]:
+        """Return the keys that scripts take, in their order."""
+        return [self.meta, self.data, self.order, self.tokens, self.prepared(token)]
+
+
+def lineage_keys(prefix: str, lineage: str) -> list[str]:
+    """Return the keys of a lineage: a hash with its generation, and the set of its namespaces' tags."""
+    tag = f"{prefix}:{{{quote(lineage, '')}}}"
+    return [f"{tag}:lineage", f"{tag}:namespaces"]
+
+
+CHUNK_ENTRIES = 500
+"""Entries in a chunk: one script call moves no more, and Lua hands 8,000 arguments to a command at most."""
+
+CHUNK_BYTES = 256 << 10
+"""Keys and values, or rows, in a chunk; one that is longer has a chunk of its own."""
+
+BATCH_BYTES = 1 << 20
+"""Chunks sent in one round trip, unless one is longer. A sink's transaction that fits in one is not staged first."""
+
+_Item = TypeVar("_Item")
+
+
+def grouped(sized: Iterable[tuple[_Item, int]], most_bytes: int, most: float = math.inf) -> Iterator[list[_Item]]:
+    """Yield the items in lists of `most` at most and of `most_bytes`; one that is longer has a list of its own."""
+    group: list[_Item] = []
+    size = 0
+    for item, more in sized:
+        if group and (len(group) >= most or size + more > most_bytes):
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += more
+    if group:
+        yield group
+
+
+def packed(parts: Sequence[list[bytes]] | Sequence[bytes]) -> bytes:
+    """Return `parts` as the server's scripts read them: raw strings, which any server's cmsgpack knows."""
+    data: bytes = msgpack.packb(parts, use_bin_type=False)
+    return data
+
+
+REMEDY = (
+    "restore the server from a backup that is as new as the checkpoint, or start again with a new "
+    "checkpointLocation; keep persistence on and maxmemory-policy noeviction"
+)
+
+
+def sound(answer: Any) -> Any:
+    """Return a script's answer, unless it has found a key damaged, or a newer generation."""
+    if answer[0] == b"DAMAGED":
+        raise damaged(text(answer[1]), text(answer[2]))
+    if answer[0] == b"FENCED":
+        raise fenced(text(answer[1]), answer[2], int(answer[3]))
+    return answer
+
+
+def fenced(key: str, newest: int, generation: int) -> FencedError:
+    return FencedError(
+        f"{key}: generation {newest} has taken over from generation {generation}; stop this driver",
+        generation=generation,
+        newest=newest,
+    )
+
+
+def damaged(key: str, what: str) -> StateCorruptedError:
+    return StateCorruptedError(f"{key}: {what}: someone overwrote it. To go on, {REMEDY}.", path=key, missing=False)
+
+
+def text(found: bytes) -> str:
+    """Return bytes of the server to be compared and shown; ours are ASCII, those of others may be anything."""
+    return found.decode("utf-8", "backslashreplace")
+
 
 _SOUND = """
 local function damaged(key, what)

@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from statefx.errors import DeniedError, StateCorruptedError, StateError, StatefxError, UnreachableError
-from statefx_redis.answers import sound
+from statefx_redis.scripts import sound
 from statefx_redis.settings import Settings
 
 logger = logging.getLogger("statefx")
@@ -85,7 +85,6 @@ class Server:
             tries += 1
 
     def trip(self, client: Any, do: Callable[[Any], _Answer]) -> _Answer:
-        """Make one round trip."""
         return do(client)
 
     def check(self, refusal: type[StatefxError], kept: str) -> None:

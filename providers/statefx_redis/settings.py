@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from statefx.errors import ConfigError
-from statefx.state.contract.options import checked_options
+from statefx.state.contract.store import checked_options
 
 PROVIDER = "topology.state.provider.config"
 """Where the state provider's options are given."""
@@ -154,7 +154,6 @@ def masked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unmasked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` as they were given."""
     return {
         name: unmasked(value) if isinstance(value, Mapping) else str.__str__(value) if isinstance(value, str) else value
         for name, value in options.items()

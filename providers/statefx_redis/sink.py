@@ -16,8 +16,8 @@ from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, re
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.json_values import JsonRows, key_writer, refuse_keys
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
-from statefx.state.contract.options import require
-from statefx_redis.prepared import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
+from statefx.state.contract.store import require
+from statefx_redis.scripts import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
 from statefx_redis.settings import Settings
 
 if TYPE_CHECKING:
@@ -167,7 +167,6 @@ class RedisSink(StagedSink):
                 raise TopologyError(f"RedisSink's key can't be {name!r}, which is {kind}", field=name)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what stages the rows of one task."""
         return _Writer(self, context)
 
     def connect(self, schema: pa.Schema) -> Target:

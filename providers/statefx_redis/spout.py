@@ -12,7 +12,7 @@ import pyarrow.types as kinds
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError
 from statefx.operators.sealed_names import Sealed, sealed_by
-from statefx.state.contract.options import require
+from statefx.state.contract.store import require
 from statefx_redis.settings import Settings
 
 if TYPE_CHECKING:
@@ -174,7 +174,6 @@ class RedisStreamSpout(QueueSpout):
         return target == f"{self.settings.address}#{self.stream}"
 
     def pendingAcks(self) -> PendingAcks:
-        """Return what passes entries to transactions."""
         return _PendingAcks(self.settings, self.stream, self.group)
 
     def connect(self, context: Any) -> None:
@@ -204,11 +203,9 @@ class RedisStreamSpout(QueueSpout):
         return [Message(id.decode(), self._values(id, values)) for id, values in self._read(">", limit)]
 
     def finish(self, ids: Sequence[Any]) -> None:
-        """Acknowledge entries."""
         self._call(lambda client: client.xack(self.stream, self.group, *ids))
 
     def renew(self, ids: Sequence[Any]) -> None:
-        """Let the time of entries begin anew."""
         for at in range(0, len(ids), CHUNK):
             self._server.eval(RENEW, [self.stream], self.group, self.owner, *ids[at : at + CHUNK])
 

@@ -7,9 +7,12 @@ who sees the mark lays what is prepared over what is committed, and who sees it 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgpack
 
 from statefx.errors import (
     CommitFailedError,
@@ -19,15 +22,238 @@ from statefx.errors import (
     StatefxError,
     UnreachableError,
 )
-from statefx.state.contract.calls import StoreCalls
 from statefx.state.contract.ranges import merge
-from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Version, Write
+from statefx.state.contract.store import (
+    EMPTY,
+    Namespace,
+    Prepared,
+    StateContext,
+    StateStore,
+    StoreCalls,
+    Version,
+    Write,
+)
 from statefx_redis import scripts
-from statefx_redis.answers import damaged, fenced, text
-from statefx_redis.names import Names, lineage_keys
-from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
+from statefx_redis.scripts import (
+    BATCH_BYTES,
+    CHUNK_BYTES,
+    CHUNK_ENTRIES,
+    REMEDY,
+    Names,
+    damaged,
+    fenced,
+    grouped,
+    lineage_keys,
+    packed,
+    sound,
+    text,
+)
 from statefx_redis.server import Server
-from statefx_redis.stored import Stored, corrupted, mismatch, parse
+
+AHEAD = "open it again; if that does not help, the checkpoint is older than the server: restore the newer one"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A namespace on the server, at one moment.
+
+    `committing` is the commit that is under way: what it changes is decided, though not all of it is among the data
+    yet. `entry` is how the token that was asked for is registered, if it is prepared; `complete`: with all its chunks.
+    """
+
+    generation: int
+    version: Version
+    committing: Version | None
+    entry: Entry | None
+    complete: bool
+
+    def same(self, other: Stored) -> bool:
+        """Tell whether nothing began or ended between the two, so that what was read between them is of one version."""
+        return (self.version, self.committing) == (other.version, other.committing)
+
+    def can_become(self, version: Version) -> bool:
+        """Tell whether `version` is prepared, on top of what is committed."""
+        return self.complete and self.entry is not None and self.entry.base == self.version
+
+
+def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
+    """Read what `scripts.LOOK` answered.
+
+    Raises StateCorruptedError: fields are missing or too many, or a key is someone else's.
+    """
+    meta, fields, ordered, entry, chunks = sound(answer)[:5]
+    txid, token, count, next_txid, next_token = meta[1:6]
+    if not fields == ordered == int(count or 0):
+        raise corrupted(
+            namespace,
+            names,
+            f"there are {fields} values and {ordered} ordered keys, where {int(count or 0)} were committed: "
+            "some were evicted, deleted or added",
+        )
+    lineage = meta[7]
+    if lineage is not None and text(lineage) != namespace.lineage:
+        raise corrupted(namespace, names, f"it is of lineage {text(lineage)}")
+    found_entry = None if entry is None else Entry(entry[0], entry[1], entry[2], text(entry[3]), entry[4])
+    return Stored(
+        generation=int(meta[0] or 0),
+        version=EMPTY if txid is None else Version(int(txid), text(token)),
+        committing=None if next_token is None else Version(int(next_txid), text(next_token)),
+        entry=found_entry,
+        complete=found_entry is not None and chunks == found_entry.chunks + 1,
+    )
+
+
+def corrupted(
+    namespace: Namespace, names: Names, what: str, *, missing: bool = False, remedy: str = REMEDY
+) -> StateCorruptedError:
+    return StateCorruptedError(
+        f"state of {namespace.component}/{namespace.task} at {names.meta}: {what}. To go on, {remedy}.",
+        namespace=namespace,
+        path=names.meta,
+        missing=missing,
+    )
+
+
+def mismatch(namespace: Namespace, names: Names, log: Version, server: Version) -> StateCorruptedError:
+    ahead, gone = server.txid > log.txid, server == EMPTY
+    why = "the server has gone on" if ahead else "the server was emptied, restored from an older dump, or failed over"
+    if gone:
+        why += "; or this was opened before a tool wrote the state anew, under another name: then open it again"
+    return corrupted(
+        namespace,
+        names,
+        f"the transaction log says transaction {log.txid} (token {log.token or 'none'}), the server holds "
+        f"transaction {server.txid} (token {server.token or 'none'}): {why}",
+        missing=ahead or gone,
+        remedy=AHEAD if ahead else REMEDY,
+    )
+
+
+INDEX = "index"
+"""The field that holds the first key of each chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a prepared token is registered; `base` is the committed version that it changes."""
+
+    txid: int
+    generation: int
+    base_txid: int
+    base_token: str
+    chunks: int
+    """-1 until it is complete."""
+
+    @property
+    def base(self) -> Version:
+        return Version(self.base_txid, self.base_token)
+
+
+def _chunk(writes: Sequence[Write]) -> tuple[bytes, bytes]:
+    """Return (first key, chunk) for `writes`, which are sorted by key; a chunk is [deleted keys], [key, value, ...]."""
+    gone = [key for key, value in writes if value is None]
+    put = [part for key, value in writes if value is not None for part in (key, value)]
+    return writes[0][0], packed([gone, put])
+
+
+def batches(writes: Sequence[Write]) -> Iterator[tuple[list[str | bytes], int]]:
+    """Yield (fields with their chunks, chunks so far or -1 if more follow) for each round trip of a prepare."""
+    sized = ((write, len(write[0]) + len(write[1] or b"")) for write in writes)
+    chunks = map(_chunk, grouped(sized, CHUNK_BYTES, CHUNK_ENTRIES))
+    firsts: list[bytes] = []
+    fields: list[str | bytes] = []
+    for batch in grouped(((each, len(each[1])) for each in chunks), BATCH_BYTES):
+        if fields:
+            yield fields, -1
+        fields = []
+        for first, chunk in batch:
+            fields += (str(len(firsts)), chunk)
+            firsts.append(first)
+    yield [*fields, INDEX, packed(firsts)], len(firsts)
+
+
+class GoneError(Exception):
+    """What is prepared is no longer there: it has just been committed, or was deleted."""
+
+
+class PreparedChanges:
+    """Reads the changes that a token names; what was read is kept, for it never changes."""
+
+    def __init__(self, server: Server, names: Names, token: str) -> None:
+        self.token = token
+        self._server = server
+        self._key = names.prepared(token)
+        self._firsts: list[bytes] | None = None
+        self._chunks: dict[int, dict[bytes, bytes | None]] = {}
+
+    def of(self, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        """Return the changes of `keys`; those that are not changed are missing."""
+        firsts = self._index()
+        places = {key: bisect_right(firsts, key) - 1 for key in keys}
+        self._load({at for at in places.values() if at >= 0})
+        return {key: self._chunks[at][key] for key, at in places.items() if at >= 0 and key in self._chunks[at]}
+
+    def between(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> list[Write]:
+        """Return the changes with start <= key < stop, in key order or in the reverse."""
+        firsts = self._index()
+        lowest = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
+        inside = range(lowest, len(firsts) if stop is None else bisect_left(firsts, stop))
+        self._load(set(inside))
+        found = {key: value for at in inside for key, value in self._chunks[at].items()}
+        return sorted(
+            (
+                (key, value)
+                for key, value in found.items()
+                if (start is None or key >= start) and (stop is None or key < stop)
+            ),
+            reverse=reverse,
+        )
+
+    def _index(self) -> list[bytes]:
+        if self._firsts is None:
+            [index] = self._fields([INDEX])
+            firsts = _unpack(index)
+            if not _is_texts(firsts):
+                raise damaged(self._key, "its index is not what was written")
+            self._firsts = firsts
+        return self._firsts
+
+    def _load(self, wanted: set[int]) -> None:
+        missing = sorted(wanted - self._chunks.keys())
+        for begin in range(0, len(missing), 16):
+            some = missing[begin : begin + 16]
+            for at, chunk in zip(some, self._fields([str(at) for at in some]), strict=True):
+                changes = _changes(_unpack(chunk))
+                if changes is None:
+                    raise damaged(self._key, f"its chunk {at} is not what was written")
+                self._chunks[at] = changes
+
+    def _fields(self, fields: list[str]) -> list[bytes]:
+        found: list[bytes | None] = self._server.call(self._key, lambda client: client.hmget(self._key, fields))
+        if None in found:
+            raise GoneError
+        return [each for each in found if each is not None]
+
+
+def _unpack(data: bytes) -> Any:
+    """Return what `packed` made, or None for other bytes."""
+    try:
+        return msgpack.unpackb(data, raw=True)
+    except (ValueError, msgpack.UnpackException):
+        return None
+
+
+def _changes(chunk: Any) -> dict[bytes, bytes | None] | None:
+    """Return what a chunk changes, or None if it is not one of ours."""
+    if not isinstance(chunk, list) or len(chunk) != 2 or not all(map(_is_texts, chunk)) or len(chunk[1]) % 2:
+        return None
+    gone, put = chunk
+    return {**dict.fromkeys(gone), **dict(zip(put[::2], put[1::2], strict=True))}
+
+
+def _is_texts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(each, bytes) for each in found)
+
 
 GET_KEYS = 2000
 """Keys of one HMGET; those of one `get` are all in one round trip."""
@@ -94,7 +320,6 @@ class RedisStateStore(StateStore):
     # ---- reading
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the committed values of `keys`, None where absent."""
         self._calls.check_open("get")
         if not keys:
             return []
@@ -129,7 +354,6 @@ class RedisStateStore(StateStore):
         return before, [value for part in parts for value in part], after
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
         self._calls.check_open("scan")
         return self._scan(start, stop, reverse)
 

@@ -29,9 +29,9 @@ from rocksdict import (
 )
 
 from statefx.errors import StateError
-from statefx.state.changelog.reading import Chunk
+from statefx.state.changelog.files import Chunk
 from statefx.state.contract.store import Namespace, Version
-from statefx_rocksdb.settings import Settings
+from statefx_rocksdb.provider import Settings
 
 _HEAD_KEY = b""
 _FIRST_PLAIN = b"\x01"
@@ -98,7 +98,6 @@ class Database:
             return msgspec.msgpack.decode(raw, type=Head)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, None where absent."""
         if not keys:
             return []
         if min(keys) < _FIRST_PLAIN:
@@ -110,7 +109,6 @@ class Database:
             return cast("list[bytes | None]", self._rdict.get(list(keys)))
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
         low = _stored(start or b"")
         high = None if stop is None else _stored(stop)
         if high is not None and high <= low:
@@ -181,7 +179,6 @@ class Database:
         self._rdict.flush()
 
     def close(self) -> None:
-        """Release the files."""
         with self._usable():
             self._rdict.close()
 

@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from msgspec import Meta, Struct
+
+from statefx.errors import ConfigError
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.materialisation import MaterialisationCache
-from statefx.state.changelog.store import ChangelogProvider, Image
-from statefx.state.contract.options import require
-from statefx.state.contract.store import StateContext
-from statefx_rocksdb.settings import Settings
+from statefx.state.changelog.store import ChangelogProvider, Image, MaterialisationCache
+from statefx.state.contract.store import StateContext, checked_options, require
+
+_KEY = "topology.state.provider.config"
+
+
+class Settings(Struct, frozen=True):
+    """What may be set, with the defaults.
+
+    Attributes
+    ----------
+    dir : str
+        Absolute folder on every worker for caches of all checkpoints; empty: the user's own below the
+        machine's temporary folder.
+    block_cache_mb : int
+        RocksDB's block cache, one per process; 0: none, and the system's page cache does the work.
+    bloom_bits : int
+        Bits for each key of the filters that tell which files a key is not in; 0: no filters. Each process that has a
+        task's state open holds its filters: 1.25 MB for a million keys at 10 bits.
+    write_buffer_mb : int
+        RocksDB's memtable while a cache catches up.
+    lock_timeout_secs : float
+        How long to wait for another process that brings the same cache up to date, before reading past it.
+    catch_up_kb : int
+        Changelog bytes that are read over RocksDB before they are written to it; 0: written at once.
+    hot_cache_mb : int
+        What a worker process remembers of entries read or changed recently, for all its tasks; 0: nothing.
+    """
+
+    dir: str = ""
+    block_cache_mb: Annotated[int, Meta(ge=0, le=65536)] = 0
+    bloom_bits: Annotated[int, Meta(ge=0, le=100)] = 10
+    write_buffer_mb: Annotated[int, Meta(ge=1, le=4096)] = 16
+    lock_timeout_secs: Annotated[float, Meta(ge=0, le=600)] = 2.0
+    catch_up_kb: Annotated[int, Meta(ge=0, le=1048576)] = 4096
+    hot_cache_mb: Annotated[int, Meta(ge=0, le=65536)] = 64
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """Return the settings that `options` name; ConfigError says what is wrong with them."""
+        settings = checked_options(cls, options, _KEY)
+        if settings.dir and not os.path.isabs(settings.dir):
+            raise ConfigError(f"{_KEY}: dir must be an absolute path, got {settings.dir!r}", option="dir")
+        return settings
 
 
 class RocksDbStateProvider(ChangelogProvider):
@@ -40,16 +83,14 @@ class RocksDbStateProvider(ChangelogProvider):
         return self.options
 
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:
-        """Return the image of ``context.version`` from the machine's copy, or from a private one."""
         require("rocksdict", "rocksdb", "state provider 'rocksdb'", "this worker")
-        from statefx_rocksdb.image import RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
-        from statefx_rocksdb.place import Place  # noqa: PLC0415  # likewise
+        from statefx_rocksdb.images import LocalImages, RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
 
-        hot = _hot_cache(self._settings.hot_cache_mb) if not context.read_only else None
-        return RocksDbImage(Place(self._settings, changelog, context), hot, changelog, context)
+        hot = MaterialisationCache(0) if context.read_only else _hot_cache(self._settings.hot_cache_mb)
+        return RocksDbImage(LocalImages(self._settings, changelog, context), hot, changelog, context)
 
 
 @cache
-def _hot_cache(size_mb: int) -> MaterialisationCache | None:
+def _hot_cache(size_mb: int) -> MaterialisationCache:
     """Return the process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
-    return MaterialisationCache(size_mb << 20) if size_mb else None
+    return MaterialisationCache(size_mb << 20)

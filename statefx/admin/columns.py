@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from statefx.errors import ConfigError
 from statefx.operators.schema import to_ddl
 from statefx.operators.state_schema import Form
-from statefx.state.contract.blocks import in_blocks
+from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of
 from statefx.state.contract.store import StateStore
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap
 from statefx.state.encoding.keys import encode_key
 from statefx.state.encoding.values import decode_values
-from statefx.state.view.upgrading import codec_for
+from statefx.state.view.changes import codec_for
 
 Entries = Iterator[tuple[list[bytes], list[bytes]]]
 """Keys and their values, in order of the keys, many at a time."""

@@ -37,7 +37,7 @@ from statefx.admin.reading import counted
 from statefx.admin.restoration import SINKS
 from statefx.admin.state_writing import MODES, state_writer
 from statefx.errors import CheckpointError, ConfigError, StatefxError
-from statefx.state.encoding.references import load
+from statefx.state.encoding.options import load
 
 PROGRAM = "python -m statefx"
 

@@ -14,8 +14,8 @@ from statefx.operators.user_errors import bolt_error
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap, wrap
+from statefx.state.view.changes import OWN_KEYS, codec_for
 from statefx.state.view.timers import timer_key, timer_value, with_timer_key, with_timer_value
-from statefx.state.view.upgrading import OWN_KEYS, codec_for
 
 KeyForm = Callable[[Any], Any]
 """Returns the new form of a key: of a map (name, key)."""

@@ -14,11 +14,10 @@ from statefx.admin.state_table import StateTable, state_table
 from statefx.coordinator.generation import read_checkpoint
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.state import Codec
-from statefx.state.changelog import artefacts, reading
-from statefx.state.changelog.artefacts import SNAPSHOT, Artefact
 from statefx.state.changelog.chain import Changelog, committed
+from statefx.state.changelog.files import SNAPSHOT, Artefact, listed, read_heads, read_range, snapshot_name
 from statefx.state.changelog.store import ChangelogProvider
-from statefx.state.view.upgrading import codec_for
+from statefx.state.view.changes import codec_for
 
 _HEADS = 64
 """Heads that are read at once."""
@@ -183,7 +182,7 @@ class _Key:
 
     def files(self, head: Artefact) -> Iterator[KeyFile]:
         """Yield what a file has of it."""
-        for _, values in reading.read_range(self._table.folders.storage, head, *self._shown.ranges[0]):
+        for _, values in read_range(self._table.folders.storage, head, *self._shown.ranges[0]):
             bare = [self._shown.bare(value) for value in values[:1] if value is not None]
             yield _file(head, self._decoder.decoded(bare))
 
@@ -205,7 +204,7 @@ class _OwnKey:
         """Yield what a file has of the rows, as the task understands them now; comes after `values`."""
 
         def read(low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-            for keys, values in reading.read_range(self._table.folders.storage, head, low, high):
+            for keys, values in read_range(self._table.folders.storage, head, low, high):
                 yield from zip(keys, values, strict=True)
 
         values, touched = self._rows(read)
@@ -227,12 +226,12 @@ def _heads(table: StateTable, task: int, snapshots: tuple[SnapshotRef, ...]) -> 
     changelog = Changelog(namespace, storage)
     steps = changelog.route(version, snapshots[0] if snapshots else None, None).steps
     prefix = changelog.namespace.prefix
-    listing = list(filter(None, map(artefacts.listed, storage.list(f"{prefix}/"))))
-    named = {artefacts.snapshot_name(prefix, each.version, each.checksum) for each in snapshots}
+    listing = list(filter(None, map(listed, storage.list(f"{prefix}/"))))
+    named = {snapshot_name(prefix, each.version, each.checksum) for each in snapshots}
     known = [*committed(listing, steps), *(each for each in listing if each.name in named)]
     known.sort(key=lambda each: each.txid, reverse=True)
     for start in range(0, len(known), _HEADS):
-        for head in reading.read_heads(storage, [each.name for each in known[start : start + _HEADS]]):
+        for head in read_heads(storage, [each.name for each in known[start : start + _HEADS]]):
             if isinstance(head, Artefact):
                 yield head
             elif not getattr(head, "missing", False):  # deleted meanwhile by a topology that runs

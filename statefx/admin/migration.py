@@ -44,8 +44,16 @@ from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
 from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
-from statefx.state.contract.blocks import in_blocks
-from statefx.state.contract.store import StateContext, StateProvider, StateStore, Write, open_store, prepare_as
+from statefx.state.contract.ranges import in_blocks
+from statefx.state.contract.store import (
+    StateContext,
+    StateLocation,
+    StateProvider,
+    StateStore,
+    Write,
+    open_store,
+    prepare_as,
+)
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.storage import Storage
 
@@ -174,7 +182,7 @@ class Migrator:
         lineage = uuid.uuid4().hex
         self._check(found)
         self._reach(found, lineage)
-        shared = self.source.capabilities.shared
+        shared = self.source.location is StateLocation.SERVER
         # From here on a driver that ran is fenced. All that can be refused without harm has been (rule 1.5).
         log = take_generation(self.folders, found.topology, NOTHING_ADOPTED, shared=shared, opened=self.opened)
         check_idle(log.state, self.folders, "migrate")
@@ -211,7 +219,9 @@ class Migrator:
 
     def _check(self, found: LogState) -> None:
         """Refuse what can be refused without touching anything."""
-        check_adoption(found, found.topology, self.folders, NOTHING_ADOPTED, shared=self.source.capabilities.shared)
+        check_adoption(
+            found, found.topology, self.folders, NOTHING_ADOPTED, shared=self.source.location is StateLocation.SERVER
+        )
         check_idle(found, self.folders, "migrate")
         if found.pinned:
             raise CheckpointError(
@@ -219,16 +229,11 @@ class Migrator:
                 "moved: delete them first (statefx.deleteSavepoint), or keep them elsewhere (statefx.export)",
                 path=self.folders.location,
             )
-        if not self.target.capabilities.durable:
-            raise ConfigError(
-                f"{self.reference} does not keep what was prepared when its process ends: nothing can be moved to it",
-                provider=self.reference,
-            )
 
     def _reach(self, found: LogState, lineage: str) -> None:
         """Find out, before anyone is fenced, that a provider can't be reached."""
         self.target.fence(lineage, found.generation, self.folders.storage)
-        if self.source.capabilities.shared:
+        if self.source.location is StateLocation.SERVER:
             try:
                 for name in sorted(found.heads)[:1]:  # one task shows whether server and password are right
                     self._open_source(found, name).close()
@@ -281,8 +286,8 @@ class Migrator:
                 namespace=namespace,
             )
         prepared = prepare_as(store, txid, uuid.uuid4().hex, entries)
-        # With lazy_commit the token in MIGRATED commits. No later record would tell the others.
-        if not self.target.capabilities.lazy_commit:
+        # In files of the checkpoint the token in MIGRATED commits. No later record would name a server's.
+        if self.target.location is StateLocation.SERVER:
             store.commit(txid, prepared.token)
         return prepared.token, prepared.size_bytes
 

@@ -40,8 +40,8 @@ from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import unwrap
 from statefx.state.encoding.keys import key_decoder
+from statefx.state.view.changes import Upgrade, codec_for
 from statefx.state.view.timers import time_of
-from statefx.state.view.upgrading import Upgrade, codec_for
 
 Read = Callable[[bytes, bytes], Iterable[tuple[bytes, bytes | None]]]
 """Returns the entries of a task from one key up to another; None for a value that a file says was deleted."""

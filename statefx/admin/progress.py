@@ -9,7 +9,7 @@ from statefx.admin.reading import Progress
 from statefx.coordinator.savepoints import stored_bytes
 from statefx.protocol.identity import TaskId
 from statefx.protocol.records import Pin
-from statefx.state.contract.blocks import Block, in_blocks
+from statefx.state.contract.ranges import Block, in_blocks
 from statefx.state.contract.store import StateStore
 
 

@@ -36,12 +36,12 @@ from statefx.protocol.transaction import Phase
 from statefx.state import Codec, KeyValueState, MapState, load_provider
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.store import ChangelogProvider
-from statefx.state.contract.blocks import in_blocks
+from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import Kind, Space
 from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version, open_store
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
-from statefx.state.view.upgrading import Upgrade
+from statefx.state.view.changes import Upgrade
 
 _TRIES = 10
 _ABSENT = object()

@@ -41,7 +41,7 @@ from statefx.protocol.log_rules import pin_of, with_names
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.contract.store import StateProvider
+from statefx.state.contract.store import StateLocation, StateProvider
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
@@ -151,7 +151,7 @@ class Rescaler:
         build = self.build or _giving(self.provider)
         moving = Moving(self.folders, build, state, becomes, bolt, now, self.grouping_key.get(bolt))
         # On a server, a piece that is done twice would write twice under one name.
-        workers = Here() if self.provider.capabilities.shared else self.workers
+        workers = Here() if self.provider.location is StateLocation.SERVER else self.workers
         router = moving.router
         pieces = pieces_of(moving.was, now, workers.slots, together=router.own is not None)
         written = WrittenTasks()

@@ -27,8 +27,8 @@ from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.view.changes import OWN_KEYS
 from statefx.state.view.timers import timer_key
-from statefx.state.view.upgrading import OWN_KEYS
 
 GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""

@@ -20,7 +20,7 @@ from statefx.state.contract.spaces import Space
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import unwrap
 from statefx.state.encoding.keys import encode_key
-from statefx.state.view.upgrading import codec_for
+from statefx.state.view.changes import codec_for
 
 _USER = Space.USER.value
 _STR, _INT = encode_key("")[:1], encode_key(0)[:1]

@@ -15,7 +15,7 @@ import msgpack
 
 from statefx.errors import StateError
 from statefx.state.changelog.merging import image_of
-from statefx.state.contract.blocks import Block
+from statefx.state.contract.ranges import Block
 
 _RUN_BYTES = 256 << 10
 """Of a run, so much is in memory; as many are written at a time as there are new tasks."""

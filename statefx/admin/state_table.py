@@ -30,9 +30,9 @@ from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.changelog import artefacts, merging
+from statefx.state.changelog import merging
 from statefx.state.changelog.chain import Changelog, committed
-from statefx.state.changelog.reading import Chunk
+from statefx.state.changelog.files import Chunk, listed, names_of
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Kind, Space, end_of
 from statefx.state.contract.store import StateContext, StateProvider, open_store
@@ -317,8 +317,8 @@ def _former(folders: Folders, state: LogState, id: TaskId, txid: int) -> Version
     if not txid:
         return EMPTY
     changelog, kept = Changelog(state.namespace(id), folders.storage), state.snapshots.get(str(id), ())
-    listing = folders.storage.list(artefacts.names_of(changelog.namespace.prefix, txid))
-    files = [each for each in map(artefacts.listed, listing) if each is not None]
+    listing = folders.storage.list(names_of(changelog.namespace.prefix, txid))
+    files = [each for each in map(listed, listing) if each is not None]
     head = state.heads_to_come().get(str(id), EMPTY)
     found = committed(files, changelog.route(head, kept[0] if kept else None, None).steps)
     if not found:

@@ -46,7 +46,7 @@ from statefx.state.contract.store import StateProvider, StateStore
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import wrap
 from statefx.state.encoding.options import Encoding
-from statefx.state.view.upgrading import codec_for
+from statefx.state.view.changes import codec_for
 
 logger = logging.getLogger("statefx")
 

@@ -18,8 +18,8 @@ from statefx.errors import StateCorruptedError, StateError
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
-from statefx.state.contract.blocks import Block, InBlocks, in_blocks
-from statefx.state.contract.store import StateContext, StateProvider, open_store, prepare_as
+from statefx.state.contract.ranges import Block, InBlocks, in_blocks
+from statefx.state.contract.store import StateContext, StateLocation, StateProvider, open_store, prepare_as
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
@@ -30,7 +30,7 @@ def new_names(provider: StateProvider, state: LogState, bolts: Iterable[str]) ->
 
     Under the same names it would be written over what is there, and a crash would leave neither of the two whole.
     """
-    if not provider.capabilities.shared:
+    if provider.location is not StateLocation.SERVER:
         return {}
     taken = {*state.topology.stateful, *state.kept_as.values()}
     return {bolt: new_name(bolt, taken, state.generation) for bolt in bolts}
@@ -114,7 +114,7 @@ class TaskWriter:
                     "room, or see why the place refuses, and do it again",
                     **error.data,
                 ) from error
-            if not self.provider.capabilities.lazy_commit:  # no later record would tell it
+            if self.provider.location is StateLocation.SERVER:  # no later record would tell it
                 store.commit(state.committed, token)
         there = given.sum or sum_of(source.scan(None, None))
         context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)

@@ -16,13 +16,12 @@ from statefx.errors import StateCorruptedError, StateError, StatefxError
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Pin
-from statefx.state.changelog import checking
-from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.chain import Changelog, Damaged, find_damage
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Space, name_of
 from statefx.state.contract.store import StateProvider
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.view.upgrading import codec_for
+from statefx.state.view.changes import codec_for
 
 _TRIES = 5
 """Of a task whose files are deleted while it is read, since newer ones have taken their place."""
@@ -212,18 +211,18 @@ class _Reading:
             if id not in now:
                 changelog = Changelog(Namespace(state.lineage, *id), self._storage)
                 snapshots = {snapshot for _, snapshot in pins if snapshot is not None}
-                found = checking.check(changelog, pins, list(snapshots), self._read)
+                found = find_damage(changelog, pins, list(snapshots), self._read)
                 self.damaged += [_damage(each, id, StandardCodec()) for each in found]
 
-    def _of_files(self, state: LogState, id: TaskId) -> list[checking.Damaged]:
-        damaged: list[checking.Damaged] = []
+    def _of_files(self, state: LogState, id: TaskId) -> list[Damaged]:
+        damaged: list[Damaged] = []
         for _ in range(_TRIES):
             kept, namespace = state.snapshots.get(str(id), ()), state.namespace(id)
             head = state.heads_to_come().get(str(id), EMPTY)
             pins = state.pinned_versions().get(namespace.id, [])
             snapshots = {*kept, *(snapshot for _, snapshot in pins if snapshot is not None)}
             versions = [(head, kept[0] if kept else None), *pins]
-            damaged = checking.check(Changelog(namespace, self._storage), versions, list(snapshots), self._read)
+            damaged = find_damage(Changelog(namespace, self._storage), versions, list(snapshots), self._read)
             before, state = state, read_checkpoint(self._folders)
             if state.decided == before.decided or not any(each.missing for each in damaged):
                 break  # else a topology that runs may have deleted them, and they are needed no more
@@ -251,7 +250,7 @@ def _named(state: LogState) -> Iterator[FileRef]:
     yield from (layer.file for layer in said if layer.file is not None)
 
 
-def _damage(found: checking.Damaged, id: TaskId, codec: Codec) -> Damage:
+def _damage(found: Damaged, id: TaskId, codec: Codec) -> Damage:
     keys = tuple(None if key is None else _shown(key, codec) for key in (found.after, found.before))
     return Damage(found.name, found.problem, *id, (keys[0], keys[1]), (found.first, found.last))
 

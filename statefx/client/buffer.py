@@ -15,8 +15,8 @@ from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.runtime.user_objects import view_of
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import Prepared, StateStore, Write
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
+from statefx.state.view import task_state
+from statefx.state.view.task_state import TaskState
 
 Past = OrderedEntries[bytes | None]
 """Entries that other transactions have changed since a transaction began, as they were before; None: not there."""
@@ -151,7 +151,7 @@ class TransactionBuffer:
         self._versions = versions
         self._past: dict[str, Past] = {}
         self._stores: dict[str, SnapshotStore] = {}
-        self._states: dict[str, LentState] = {}
+        self._states: dict[str, TaskState] = {}
 
     def send(self, sink: str, batches: list[pa.RecordBatch]) -> None:
         """Keep rows for a sink."""
@@ -163,7 +163,7 @@ class TransactionBuffer:
         component: str,
         current: Callable[[], StateStore],
         entered: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> LentState:
+    ) -> TaskState:
         """Return the state of a component; the parameters are those of `SnapshotStore`."""
         if component not in self._states:
             self.touched = True
@@ -181,7 +181,7 @@ class TransactionBuffer:
     def writes(self) -> dict[str, Sequence[Write]]:
         """Return what it writes to each component; raises what a read of it has raised. It can't be changed after."""
         for state in self._states.values():
-            lent.prepare(state, state.version.txid + 1, "buffered")
+            task_state.prepare(state, state.version.txid + 1, "buffered")
         return {component: store.writes for component, store in self._stores.items()}
 
     def conflict(self, writes: Mapping[str, Sequence[Write]]) -> tuple[str, object] | None:
@@ -189,7 +189,7 @@ class TransactionBuffer:
         for component, entries in writes.items():
             for key, _ in entries:
                 if key in self._past[component].by_key:
-                    return component, lent.key_of(self._states[component], key)
+                    return component, task_state.key_of(self._states[component], key)
         return None
 
     def overtaken(self, before: Mapping[str, Sequence[Write]]) -> None:
@@ -202,6 +202,6 @@ class TransactionBuffer:
     def close(self) -> None:
         """Forget all of it."""
         for state in self._states.values():
-            lent.close(state)
+            task_state.close(state)
         self.rows.clear()
         self._past.clear()

@@ -52,7 +52,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
 from statefx.protocol.pipeline import Shape
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.contract.store import FILES_MAX
+from statefx.state.contract.store import FILES_MAX, StateLocation
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
 from statefx.topology.acking import with_acker, with_acknowledging, with_dedup
@@ -404,7 +404,7 @@ class Launch:
 
     @property
     def _shared(self) -> bool:
-        return self.provider.capabilities.shared
+        return self.provider.location is StateLocation.SERVER
 
 
 def _rekeys(before: StatefulIdentity, now: StatefulIdentity) -> bool:

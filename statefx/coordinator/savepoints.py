@@ -14,7 +14,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError, StatePhaseError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Pin, Pinned, Unpinned
-from statefx.state.contract.store import StateProvider
+from statefx.state.contract.store import StateLocation, StateProvider
 
 _TRIES = 100
 """Each lost try is a transaction that was decided between two statements of this thread."""
@@ -125,7 +125,7 @@ def check_name(name: object) -> None:
 
 def check_keeps_versions(provider: StateProvider) -> None:
     """Refuse a provider whose state is in a server, which has the newest version alone."""
-    if provider.capabilities.shared:
+    if provider.location is StateLocation.SERVER:
         raise ConfigError(
             "the state of this checkpoint is kept in a server, which has its newest version alone: there are no "
             "savepoints of it. Move it to files with statefx.migrate(..., to='rocksdb'), or back up the server and "

@@ -18,7 +18,7 @@ from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, V
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.records import Committing
-from statefx.state.contract.store import StateProvider
+from statefx.state.contract.store import StateLocation, StateProvider
 from statefx.storage import Storage
 
 
@@ -78,7 +78,7 @@ class StateParticipant(Participant):
             return tuple(task for task in stateful if overrides(type(plan.components[task.component].operator), hook))
 
         # Rule 7.4: where COMMITTING itself commits a store, hooks are all that is left to run; else every task is told.
-        committing = having("preCommit") if provider.capabilities.lazy_commit else stateful
+        committing = having("preCommit") if provider.location is StateLocation.CHECKPOINT else stateful
         return cls(log, provider, storage, stateful, committing, having("preRollback"))
 
     @property

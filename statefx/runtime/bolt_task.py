@@ -30,8 +30,8 @@ from statefx.runtime.task import Prepared, Task
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing, context_of, init_state, values_of, view_of
 from statefx.runtime.windows import Windows
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
+from statefx.state.view import task_state
+from statefx.state.view.task_state import TaskState
 from statefx.state.view.timers import Clock, Timer, Timers, due_micros, fire
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
@@ -53,12 +53,12 @@ class BoltTask(Task):
     prepared is what was committed.
     """
 
-    state_class: type[LentState] = LentState
+    state_class: type[TaskState] = TaskState
     """What a stateful bolt is given; the tester's also watches what the bolt does with values."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._state: LentState | None = None
+        self._state: TaskState | None = None
         self._seen = 0
         """The transaction that the object has seen last."""
         self._classes: dict[int, Any] = {}
@@ -120,18 +120,18 @@ class BoltTask(Task):
         """Whether it is a plain bolt, which may hold tuples of trees in its attributes."""
         return self.attempt.trees is not None and self.attempt.trees.by_hand
 
-    def _successor(self) -> LentState | None:
+    def _successor(self) -> TaskState | None:
         """Return the state that the attempt before has left, if what it prepared is what is committed now."""
         before, self._state = self._state, None
         if before is None:
             return None
         successor = None
         try:
-            if lent.prepared(before) == self.attempt.order.state(self.id).version:
-                successor = lent.succeeded(before, self.open_store, self.attempt.order.clock_ms)
+            if task_state.prepared(before) == self.attempt.order.state(self.id).version:
+                successor = task_state.succeeded(before, self.open_store, self.attempt.order.clock_ms)
         finally:
             if successor is None:
-                lent.close(before)
+                task_state.close(before)
         return successor
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
@@ -182,7 +182,7 @@ class BoltTask(Task):
         if on is not self._broadcasting:
             assert self._state is not None  # the builder refuses others
             self._broadcasting = on
-            lent.broadcasting(self._state, on=on)
+            task_state.broadcasting(self._state, on=on)
 
     @property
     def _name(self) -> str:
@@ -306,10 +306,10 @@ class BoltTask(Task):
         if self._windows is not None:
             due_ms = self._windows.due_ms
         try:
-            lent.prepare(state, self.attempt.txid, self.attempt.token)
+            task_state.prepare(state, self.attempt.txid, self.attempt.token)
         except CodecError as error:
             raise bolt_error(error, *self.id, "prepareCommit", self.attempt.txid) from error
-        found = lent.found_keys(state)  # of the version that was opened: what is prepared is not in it
+        found = task_state.found_keys(state)  # of the version that was opened: what is prepared is not in it
         snapshot = self._snapshot()
         return Prepared(
             state.prepared_bytes,
@@ -328,7 +328,7 @@ class BoltTask(Task):
         if not self.attempt.order.state(self.id).snapshot_due:
             return None
         assert self._state is not None
-        return lent.snapshot(self._state)
+        return task_state.snapshot(self._state)
 
     def keep(self) -> None:
         self._clear()
@@ -350,7 +350,7 @@ class BoltTask(Task):
 
     def _close_state(self) -> None:
         if self._state is not None:
-            lent.close(self._state)
+            task_state.close(self._state)
             self._state = None
 
 

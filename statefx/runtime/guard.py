@@ -6,7 +6,7 @@
                   -> undone     as if it had not been called; the rows of other calls stay
           -> call -> ...  -> end
 
-What a call has emitted and what it has changed is written down in one journal (`statefx.state.view.undo`), which is
+What a call has emitted and what it has changed is written down in one journal (`statefx.state.view.changes`), which is
 cleared after each call. So nothing leaves the task in the middle of a call, and what does not fit its stream is refused
 where it is emitted: a batch would tell of it thousands of rows later, when nobody could undo the call.
 """
@@ -25,9 +25,9 @@ from statefx.operators.fitting import MISFITS, to_array
 from statefx.plan.wire import BATCH_BYTES
 from statefx.runtime.gathering import AnchoredGathering, Gathering
 from statefx.runtime.user_objects import USER_STATE_ERRORS
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
-from statefx.state.view.undo import Journal, take_back
+from statefx.state.view import task_state
+from statefx.state.view.changes import Journal, take_back
+from statefx.state.view.task_state import TaskState
 
 
 def is_of_row(error: Exception) -> bool:
@@ -67,18 +67,18 @@ class CallGuard:
         self.waiting = False
         self.full: dict[Gathering, None] = {}
         self.later: list[Callable[[], None]] = []
-        self._state: LentState | None = None
+        self._state: TaskState | None = None
 
-    def begin(self, state: LentState | None) -> None:
+    def begin(self, state: TaskState | None) -> None:
         self.journal.clear()  # what other hooks have emitted stays
         self.active, self._state = True, state
         if state is not None:
-            lent.keep_journal(state, self.journal)
+            task_state.keep_journal(state, self.journal)
 
     def end(self) -> None:
         self.active = False
         if self._state is not None:
-            lent.keep_journal(self._state, None)
+            task_state.keep_journal(self._state, None)
         self.journal.clear()
 
     def undo(self) -> None:
@@ -92,7 +92,7 @@ class CallGuard:
         if self._state is None:
             take_back(self.journal)
         else:
-            lent.undo(self._state, self.journal)
+            task_state.undo(self._state, self.journal)
 
     def keep(self) -> None:
         """Keep what the call has done, and send on what waits."""

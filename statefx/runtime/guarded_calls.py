@@ -25,8 +25,8 @@ from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
 from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots, Trees
 from statefx.runtime.user_objects import check_nothing
-from statefx.state.view.lent import LentState
-from statefx.state.view.undo import Journal
+from statefx.state.view.changes import Journal
+from statefx.state.view.task_state import TaskState
 from statefx.topology.graph import Edge, OnError
 
 LOST = "the tuple is lost, for its message has no id, or it was emitted without anchors"
@@ -40,7 +40,7 @@ class GuardedCalls:
     task : TaskAttempt
     guard : CallGuard
         The collector's.
-    state : LentState or None
+    state : TaskState or None
         The bolt's.
 
     Attributes
@@ -58,7 +58,7 @@ class GuardedCalls:
     _numbers: list[int | None] | None = None
     """Of rows that are replayed, the numbers of their letters."""
 
-    def __init__(self, task: TaskAttempt, guard: CallGuard, state: LentState | None) -> None:
+    def __init__(self, task: TaskAttempt, guard: CallGuard, state: TaskState | None) -> None:
         self._task = task
         self._guard = guard
         self._state = state

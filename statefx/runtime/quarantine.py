@@ -26,9 +26,9 @@ import pyarrow as pa
 
 from statefx.operators.json_values import JsonRows
 from statefx.state.contract.spaces import Space, end_of
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
-from statefx.state.view.pending import ABSENT
+from statefx.state.view import task_state
+from statefx.state.view.changes import ABSENT
+from statefx.state.view.task_state import TaskState
 
 _HEAD = Space.QUARANTINE.value
 
@@ -114,8 +114,8 @@ class Quarantine:
         Whether no key was there when the attempt began, and none was put there since: no row has to be looked up.
     """
 
-    def __init__(self, state: LentState) -> None:
-        self._entries = lent.quarantine_of(state)
+    def __init__(self, state: TaskState) -> None:
+        self._entries = task_state.quarantine_of(state)
         self.empty = next(self._entries.scan_below(_HEAD, end_of(_HEAD)), None) is None
 
     def prefetch(self, keys: Sequence[bytes]) -> None:

@@ -45,8 +45,8 @@ from statefx.runtime.staging import PartLostError
 from statefx.runtime.trees import LOOSE_ROOT, Trees
 from statefx.runtime.user_objects import close_object, context_of, hook, init_state, open_object, view_of
 from statefx.runtime.worker import Worker
-from statefx.state.contract.store import StateStore, open_store
-from statefx.state.view import lent
+from statefx.state.contract.store import StateLocation, StateStore, open_store
+from statefx.state.view import task_state
 from statefx.topology.graph import ComponentKind, Edge, OnError
 
 ACKED_BYTES_MAX = 64 << 10
@@ -420,8 +420,8 @@ class Task(ABC):
             # Rule 1.7: a record of before may name a task whose bolt has lost its hook; its store is told all the same.
             if overrides(type(self.component.operator), HOOKS[order.resolution]):
                 self._call_hook(order)
-            lazy = self.worker.provider(self.deployment).capabilities.lazy_commit
-            if order.resolution is Resolution.COMMIT and not lazy:
+            location = self.worker.provider(self.deployment).location
+            if order.resolution is Resolution.COMMIT and location is StateLocation.SERVER:
                 # Rule 4.8: opened at the version before. The server may have this one already, from a try before this.
                 state = order.state(self.id)
                 store = self._store_of(order, state.previous)
@@ -458,7 +458,7 @@ class Task(ABC):
                     bolt.preRollback()
         finally:
             if state is not None:
-                lent.close(state)
+                task_state.close(state)
             close_object(bolt)
 
     # ---- the user's object, and the store

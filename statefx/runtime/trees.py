@@ -31,7 +31,7 @@ from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.tuples import held_number, isTick
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
 from statefx.runtime.gathering import Anchor
-from statefx.state.view.undo import Journal
+from statefx.state.view.changes import Journal
 
 Roots = int | list[int] | None
 

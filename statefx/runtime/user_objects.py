@@ -32,7 +32,7 @@ from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
 from statefx.runtime.window_kinds import upgraded
 from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import StateStore
-from statefx.state.view.lent import LentState
+from statefx.state.view.task_state import TaskState
 from statefx.state.view.timers import Timers
 from statefx.topology.graph import Edge
 
@@ -129,7 +129,7 @@ def close_object(bolt: Bolt | ReplayingSpout | Spout) -> None:
         logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
 
 
-def init_state(task: TaskId, bolt: Stateful, state: LentState, txid: int, timers_refusal: str = "") -> None:
+def init_state(task: TaskId, bolt: Stateful, state: TaskState, txid: int, timers_refusal: str = "") -> None:
     """Give a bolt its state, and its timers if it hears them; `timers_refusal` says why none may be of event time."""
     lend_timers(bolt, lambda: Timers(state, timers_refusal))
     with hook(task, "initState", txid):
@@ -146,8 +146,8 @@ def view_of(
     version: Version = EMPTY,
     read_only: bool = False,
     clock_ms: int | None = None,
-    state_class: type[LentState] = LentState,
-) -> LentState:
+    state_class: type[TaskState] = TaskState,
+) -> TaskState:
     """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
 
     The bolt is open: its ``migrateState`` is called as values of older versions are read. `opened` opens the store.

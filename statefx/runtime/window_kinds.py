@@ -30,10 +30,10 @@ from statefx.errors import CodecError
 from statefx.operators.windows import WINDOWS, Layout, Window, WindowedBolt, Windowing, keeps_values
 from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.encoding.values import zone_in
-from statefx.state.view.keyvalue import MapState
-from statefx.state.view.lent import LentState, given_back, windows_of
+from statefx.state.view.changes import Journal
+from statefx.state.view.state import MapState
+from statefx.state.view.task_state import TaskState, given_back, windows_of
 from statefx.state.view.timers import time_of
-from statefx.state.view.undo import Journal
 
 BEFORE_ALL = -(1 << 80)
 CHUNK_ROWS = 1000
@@ -493,7 +493,7 @@ def kept_in(
     layout: Layout,
     windowing: Windowing,
     form: Form,
-    state: LentState,
+    state: TaskState,
     marks: MapState[Any, Any],
     txid: int,
     passed: int,

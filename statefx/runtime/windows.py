@@ -30,8 +30,8 @@ from statefx.runtime.user_objects import check_nothing, hook, values_of
 from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
 from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
 from statefx.state.contract.spaces import Kind
-from statefx.state.view.lent import LentState, has_taken, windows_of
-from statefx.state.view.undo import Journal
+from statefx.state.view.changes import Journal
+from statefx.state.view.task_state import TaskState, has_taken, windows_of
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
 
@@ -48,7 +48,7 @@ class Windows:
         Tuples of this transaction that came too late for every window.
     """
 
-    def __init__(self, bolt: WindowedBolt, state: LentState, task: TaskAttempt) -> None:
+    def __init__(self, bolt: WindowedBolt, state: TaskState, task: TaskAttempt) -> None:
         self._bolt, self._task = bolt, task
         _check_names(task, state)
         self._windowing = bolt._windowing
@@ -230,7 +230,7 @@ class Windows:
         return made  # of an input that is gone
 
 
-def _check_names(task: TaskAttempt, state: LentState) -> None:
+def _check_names(task: TaskAttempt, state: TaskState) -> None:
     """Refuse a map of the user's that tools could not tell from the open windows."""
     if any(has_taken(state, kind, WINDOWS) for kind in (Kind.MAP, Kind.BROADCAST)):
         with hook(task.id, "initState", task.txid):

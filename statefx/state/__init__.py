@@ -2,12 +2,12 @@
 
 from statefx.state.contract.store import (
     EMPTY,
-    Capabilities,
     Namespace,
     Prepared,
     Retention,
     SnapshotRef,
     StateContext,
+    StateLocation,
     StateProvider,
     StateStore,
     Version,
@@ -16,38 +16,38 @@ from statefx.state.contract.store import (
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.values import register_namedtuples
 from statefx.state.registry import load_provider, resolve
-from statefx.state.view.keyvalue import (
+from statefx.state.view.state import (
     BroadcastMap,
     ExpiringMap,
-    KeyValueState,
     ListState,
     MapState,
-    Phase,
     ValueState,
+    ViewPhase,
 )
+from statefx.state.view.task_state import KeyValueState
 from statefx.state.view.timers import Timers
 
 __all__ = [
     "EMPTY",
     "BroadcastMap",
-    "Capabilities",
     "Codec",
     "ExpiringMap",
     "KeyValueState",
     "ListState",
     "MapState",
     "Namespace",
-    "Phase",
     "Prepared",
     "Retention",
     "SnapshotRef",
     "StandardCodec",
     "StateContext",
+    "StateLocation",
     "StateProvider",
     "StateStore",
     "Timers",
     "ValueState",
     "Version",
+    "ViewPhase",
     "Write",
     "load_provider",
     "register_namedtuples",

@@ -13,7 +13,7 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.state.contract.store import StateProvider
-from statefx.state.encoding.references import find, nearest
+from statefx.state.encoding.options import find, nearest
 
 GROUP = "statefx.state_providers"
 """The entry-point group in which distributions name their providers."""
@@ -85,8 +85,8 @@ def _load_class(reference: str) -> type[StateProvider]:
     if not (isinstance(found, type) and issubclass(found, StateProvider)):
         raise ProviderError(f"{reference} is not a subclass of statefx.state.StateProvider", reference=reference)
     missing = sorted(found.__abstractmethods__)
-    if not hasattr(found, "capabilities"):
-        missing.append("capabilities")
+    if not hasattr(found, "location"):
+        missing.append("location")
     if missing:
         raise ProviderError(f"{reference} does not define {', '.join(missing)}", reference=reference, missing=missing)
     return found

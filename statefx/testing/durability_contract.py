@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import FencedError, StateCorruptedError
-from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateStore, Version
+from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateLocation, StateStore, Version
 from statefx.testing.site import Site, after_parts, image, prepare, writes
 from statefx.testing.steps import every_crash
 from statefx.testing.store_contract import StoreContract
@@ -40,7 +40,6 @@ class DurabilityContract(StoreContract):
     # ---- other processes
 
     def test_what_was_prepared_survives_its_process(self, site: Site) -> None:
-        self._require(site, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
         token = prepare(site.open(version), 2, writes({b"a": b"2"}))
         there = site.elsewhere()
@@ -51,7 +50,7 @@ class DurabilityContract(StoreContract):
         there.close()
 
     def test_a_reader_keeps_its_version_while_others_go_on(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         old = site.commit(EMPTY, {b"a": b"1", b"b": b"1"})
         reader = site.open(old)
         rows = reader.scan(None, None)
@@ -63,7 +62,7 @@ class DurabilityContract(StoreContract):
         assert image(reader) == {b"a": b"1", b"b": b"1"}
 
     def test_a_version_can_be_read_when_caches_are_ahead(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         versions = [EMPTY]
         for number in range(1, 8):
             versions.append(site.commit(versions[-1], {b"a": b"%d" % number, b"k%d" % number: b"1"}))
@@ -73,7 +72,7 @@ class DurabilityContract(StoreContract):
             assert found == {b"a": b"%d" % number, **{b"k%d" % each: b"1" for each in range(1, number + 1)}}
 
     def test_caches_catch_up_from_any_version(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         machines = [site, site.elsewhere(), site.elsewhere()]
         for machine in machines[1:]:
             machine.storage = site.storage
@@ -102,13 +101,12 @@ class DurabilityContract(StoreContract):
     # ---- crashes
 
     def test_a_crash_in_prepare_leaves_the_old_image(self, site: Site, tmp_path: Path) -> None:
-        self._require(site, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
         for at in every_crash():
             with site.crashing(at) as point:
                 prepare(site.open(version), 2, writes({b"a": b"2"}))
             if point.crashed is None:
-                assert at > 2 or site.provider.capabilities.shared, "a durable prepare has durable steps"
+                assert at > 2 or site.provider.location is StateLocation.SERVER, "a durable prepare has durable steps"
                 break
             for machine in (site, site.elsewhere()):
                 again = machine.open(version)
@@ -118,7 +116,6 @@ class DurabilityContract(StoreContract):
                 machine.close()
 
     def test_a_crash_in_commit_is_mended_by_committing_again(self, site: Site) -> None:
-        self._require(site, durable=True)
         for at in every_crash():
             task = at
             token = prepare(site.open(task=task), 1, writes({b"a": b"1"}))
@@ -133,7 +130,7 @@ class DurabilityContract(StoreContract):
                 break
 
     def test_a_crash_while_opening_harms_no_version(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         old = site.commit(EMPTY, {b"a": b"1", b"b": b"1"})
         for at in every_crash():
             machine = site.elsewhere()
@@ -148,7 +145,7 @@ class DurabilityContract(StoreContract):
                 break
 
     def test_a_crash_in_snapshot_or_sweep_harms_no_version(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         head, expected = self._history(site, 2)
         for at in every_crash():
             machine = site.elsewhere()
@@ -168,7 +165,7 @@ class DurabilityContract(StoreContract):
 
     @pytest.mark.parametrize("damage", DAMAGES)
     def test_damage_is_found_and_named(self, site: Site, damage: str) -> None:
-        self._require(site, shared=False, durable=True)
+        self._require(site, StateLocation.CHECKPOINT)
         head, _ = self._history(site, 3)
         for name, content in site.files().items():
             if not content:
@@ -186,7 +183,7 @@ class DurabilityContract(StoreContract):
             machine.close()
 
     def test_a_file_of_another_namespace_is_found_and_named(self, site: Site) -> None:
-        self._require(site, shared=False, durable=True)
+        self._require(site, StateLocation.CHECKPOINT)
         version = site.commit(EMPTY, {b"a": b"1"})
         for component, task in (("other", 0), ("count", 1)):
             other = site.elsewhere()
@@ -197,7 +194,7 @@ class DurabilityContract(StoreContract):
                 other.open(version, component=component, task=task)
 
     def test_a_copy_with_a_lineage_of_its_own_reads_the_files_it_was_copied_with(self, site: Site) -> None:
-        self._require(site, shared=False, durable=True)
+        self._require(site, StateLocation.CHECKPOINT)
         version = site.commit(EMPTY, {b"a": b"1"})
         fork = Site(site.provider, site.elsewhere().root, "f" * 32)
         after = fork.commit(version, {b"b": b"2"})
@@ -205,7 +202,7 @@ class DurabilityContract(StoreContract):
         assert image(site.open(version)) == {b"a": b"1"}
 
     def test_damage_in_what_is_committed_is_found_before_it_counts(self, site: Site) -> None:
-        self._require(site, shared=False, durable=True)
+        self._require(site, StateLocation.CHECKPOINT)
         version = site.commit(EMPTY, {b"a": b"1"})
         token = prepare(site.open(version), 2, writes({b"a": b"2"}))
         [name] = [name for name in site.files() if token in name]
@@ -218,7 +215,6 @@ class DurabilityContract(StoreContract):
     # ---- generations
 
     def test_an_older_generation_can_never_commit(self, site: Site) -> None:
-        self._require(site, fences_writers=True)
         version = site.commit(EMPTY, {b"a": b"1"})
         zombie = site.open(version, generation=1)
         token = prepare(zombie, 2, writes({b"a": b"zombie"}))
@@ -239,7 +235,6 @@ class DurabilityContract(StoreContract):
         assert image(site.open(Version(1, token), generation=2)) == {b"a": b"1"}
 
     def test_a_generation_is_never_taken_back(self, site: Site) -> None:
-        self._require(site, fences_writers=True)
         site.start(3)
         site.start(3)
         with pytest.raises(FencedError):
@@ -252,9 +247,8 @@ class DurabilityContract(StoreContract):
             with site.crashing(at) as point:
                 site.start(at + 1)
             site.start(at + 1)
-            if site.provider.capabilities.fences_writers:
-                with pytest.raises(FencedError):
-                    site.start(at)
+            with pytest.raises(FencedError):
+                site.start(at)
             if point.crashed is None:
                 break
 
@@ -293,7 +287,7 @@ class DurabilityContract(StoreContract):
             site.elsewhere().open(head, snapshot=other)
 
     def test_sweep_keeps_every_version_and_what_is_prepared_next(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         head, expected = self._history(site, 3)
         token = prepare(site.open(head), 4, writes({b"next": b"1"}))
         assert self._sweep(site, head, None) == 0
@@ -303,7 +297,7 @@ class DurabilityContract(StoreContract):
         assert image(store) == {**expected, b"next": b"1"}
 
     def test_sweep_deletes_attempts_that_were_not_committed(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         tokens = [prepare(site.open(), 1, writes({b"a": name})) for name in (b"1", b"2", b"3")]
         head = Version(1, tokens[1])
         site.open().commit(*after_parts(head))
@@ -312,7 +306,7 @@ class DurabilityContract(StoreContract):
         assert image(site.elsewhere().open(head)) == {b"a": b"2"}
 
     def test_sweep_keeps_what_is_young_or_of_a_newer_generation(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         head = site.commit(EMPTY, {b"a": b"1"})
         prepare(site.open(), 1, [])
         assert self._sweep(site, head, None, min_age_secs=3600) == 0
@@ -321,7 +315,7 @@ class DurabilityContract(StoreContract):
         assert len([name for name in site.files() if name.endswith("changelog")]) == 2
 
     def test_sweep_of_an_older_generation_is_refused(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         head = site.commit(EMPTY, {b"a": b"1"})
         prepare(site.open(), 1, [])
         before = site.files()
@@ -333,7 +327,7 @@ class DurabilityContract(StoreContract):
         }
 
     def test_sweep_deletes_nothing_that_appeared_after_the_listing(self, site: Site) -> None:
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         head = site.commit(EMPTY, {b"a": b"1"})
 
         def late() -> None:
@@ -343,7 +337,7 @@ class DurabilityContract(StoreContract):
 
     def test_sweep_deletes_no_snapshot_that_the_next_record_may_name(self, site: Site) -> None:
         """It is an image of what is committed, and was written in a transaction that is not."""
-        self._require(site, shared=False)
+        self._require(site, StateLocation.CHECKPOINT)
         head, expected = self._history(site, 3)
         snapshot = self._snapshot(site, head)
         assert self._sweep(site, head, None) == 0

@@ -22,7 +22,7 @@ from statefx.runtime.collector import TaskCollector
 from statefx.runtime.slot import task_of
 from statefx.runtime.task import Prepared, Task
 from statefx.runtime.worker import Worker
-from statefx.state.view.lent import LentState
+from statefx.state.view.task_state import TaskState
 from statefx.testing.steps import DurableSteps, SteppedProvider
 from statefx.topology.graph import ComponentKind
 
@@ -36,7 +36,7 @@ _WATCHED_MAX = 1000
 """Values of one task and attempt that are watched: a copy of each is kept."""
 
 
-class WatchedState(LentState):
+class WatchedState(TaskState):
     """A state that remembers what changeable values it handed out, and how they were."""
 
     __slots__ = ("_handed",)

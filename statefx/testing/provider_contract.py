@@ -13,7 +13,8 @@ from statefx.errors import StateClosedError, StatePhaseError
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of
 from statefx.state.contract.store import EMPTY, Version
 from statefx.state.encoding.keys import encode_key
-from statefx.state.view.keyvalue import ExpiringMap, KeyValueState
+from statefx.state.view.state import ExpiringMap
+from statefx.state.view.task_state import KeyValueState
 from statefx.testing.durability_contract import DurabilityContract
 from statefx.testing.provider_machines import keyvalue_machine, state_machine
 from statefx.testing.site import Site
@@ -22,8 +23,8 @@ from statefx.testing.site import Site
 class StateProviderContract(DurabilityContract):
     """Everything that statefx relies on in a state provider, as pytest tests.
 
-    Subclass it in a test module, and define the fixture ``provider``. Tests that don't apply to what the
-    provider declares in its `Capabilities` are skipped. No test may be overridden.
+    Subclass it in a test module, and define the fixture ``provider``. Tests that don't apply to the
+    `StateLocation` of the provider are skipped. No test may be overridden.
 
     Examples
     --------
@@ -152,8 +153,9 @@ class StateProviderContract(DurabilityContract):
 
         state.putAll({"a": 1, "b": 2})
         state.prepareCommit(1)
-        state.put("c", 3)
-        reads(1, 2, 3)
+        with pytest.raises(StatePhaseError, match="put while transaction 1 is prepared"):
+            state.put("c", 3)
+        reads(1, 2, None)
         state.rollback()
         reads(None, None, None)
         state.putAll({"a": 1, "b": 2})
@@ -172,8 +174,9 @@ class StateProviderContract(DurabilityContract):
         reads(1, None, None)
         state.put("b", 2)
         state.prepareCommit(3)
-        state.put("c", 3)
-        reads(1, 2, 3)
+        with pytest.raises(StatePhaseError, match="delete while transaction 3 is prepared"):
+            state.delete("a")
+        reads(1, 2, None)
         state.rollback()
         reads(1, None, None)
         state.close()
@@ -188,13 +191,23 @@ class StateProviderContract(DurabilityContract):
             state.rollback()
             assert state.get("a") == [1]
 
-    def test_writes_after_prepare_are_pending_after_commit(self, site: Site) -> None:
+    def test_nothing_can_be_changed_between_prepare_and_commit(self, site: Site) -> None:
         state = site.state()
         state.put("a", 1)
         state.prepareCommit(1)
-        state.put("a", 2)
+        for change in (
+            lambda: state.put("a", 2),
+            lambda: state.putAll({"a": 2}),
+            lambda: state.delete("a"),
+            lambda: state.deleteRange(None, None),
+            lambda: state.map("named").put("a", 2),
+            lambda: state.list("named").append(2),
+        ):
+            with pytest.raises(StatePhaseError, match="while transaction 1 is prepared: commit it or roll it back"):
+                change()
+        assert state.get("a") == 1
         state.commit(1)
-        assert state.get("a") == 2
+        state.put("a", 2)
         assert site.state(state.version).get("a") == 1
         state.rollback()
         assert state.get("a") == 1
@@ -217,18 +230,20 @@ class StateProviderContract(DurabilityContract):
         with pytest.raises(StatePhaseError):
             state.prepareCommit(2)
 
-    def test_items_merge_three_layers_in_key_order(self, site: Site) -> None:
+    def test_items_merge_what_is_committed_and_what_is_changed_in_key_order(self, site: Site) -> None:
         state = site.state()
-        state.putAll(dict.fromkeys(range(0, 30, 2), "committed"))
+        state.putAll(dict.fromkeys(range(0, 30, 2), "opened"))
         state.commit(_prepare(state, 1))
-        state.putAll(dict.fromkeys(range(0, 30, 3), "prepared"))
+        state.close()
+        state = site.state(state.version)
+        state.putAll(dict.fromkeys(range(0, 30, 3), "committed"))
         state.delete(2)
-        state.prepareCommit(2)
-        state.putAll(dict.fromkeys(range(0, 30, 5), "pending"))
+        state.commit(_prepare(state, 2))
+        state.putAll(dict.fromkeys(range(0, 30, 5), "changed"))
         state.delete(4)
-        expected = dict.fromkeys(range(6, 30, 2), "committed")
-        expected.update(dict.fromkeys(range(0, 30, 3), "prepared"))
-        expected.update(dict.fromkeys(range(0, 30, 5), "pending"))
+        expected = dict.fromkeys(range(6, 30, 2), "opened")
+        expected.update(dict.fromkeys(range(0, 30, 3), "committed"))
+        expected.update(dict.fromkeys(range(0, 30, 5), "changed"))
         assert list(state.items()) == sorted(expected.items())
         assert list(state.items(7, 16)) == sorted((k, v) for k, v in expected.items() if 7 <= k < 16)
         assert list(state.items(16, 7)) == []

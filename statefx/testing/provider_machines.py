@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statefx.errors import FencedError, StateError, StatePhaseError
 from statefx.state.contract.spaces import Space
-from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateProvider, Version
+from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateLocation, StateProvider, Version
 from statefx.state.encoding.keys import encode_key
-from statefx.state.view.keyvalue import KeyValueState
+from statefx.state.view.task_state import KeyValueState
 from statefx.testing.site import Site, changed, image, prepare, writes
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"])
@@ -188,7 +188,7 @@ class _ProviderMachine(_Machine):
             store = self.site.open(version, generation=self.generation, snapshot=self.snapshot)
             found = image(store)
         except StateError:
-            if self.site.provider.capabilities.shared:
+            if self.site.provider.location is StateLocation.SERVER:
                 return
             raise
         assert found == expected
@@ -202,7 +202,6 @@ class _ProviderMachine(_Machine):
         assert self.prepared is None or token != self.prepared[0].token
         other.close()
 
-    @precondition(lambda self: self.site.provider.capabilities.fences_writers)
     @rule(key=KEYS)
     def new_generation(self, key: bytes) -> None:
         """A driver takes over; the older one's stores can't commit any more."""
@@ -263,21 +262,21 @@ Changes = dict[bytes, tuple[Any, Any] | None]
 
 
 class _KeyValueMachine(_Machine):
-    """One task's state; as dicts what is committed, what is prepared over it, and what is changed over that."""
+    """One task's state; as dicts what is committed, and what is changed over it, prepared or not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.version = self.site.commit(EMPTY, NEIGHBOURS)
         self.committed: Changes = {}
-        self.prepared: Changes | None = None
         self.pending: Changes = {}
+        self.is_prepared = False
         self.scans: list[tuple[Iterator[tuple[Any, Any]], list[tuple[Any, Any]]]] = []
         self.state: KeyValueState[Any, Any] = self.site.state(self.version)
         self.counts = self.site.open(self.version).count(Space.USER.value) is not None
 
     def _shown(self, start: Any = None, stop: Any = None, reverse: bool = False) -> list[tuple[Any, Any]]:
         low, high = (None if bound is None else encode_key(bound) for bound in (start, stop))
-        found = {**self.committed, **(self.prepared or {}), **self.pending}
+        found = {**self.committed, **self.pending}
         return [
             entry
             for key, entry in sorted(found.items(), reverse=reverse)
@@ -286,7 +285,7 @@ class _KeyValueMachine(_Machine):
 
     def _value(self, key: Any) -> Any:
         key_bytes = encode_key(key)
-        for layer in (self.pending, self.prepared or {}, self.committed):
+        for layer in (self.pending, self.committed):
             if key_bytes in layer:
                 entry = layer[key_bytes]
                 return "absent" if entry is None else entry[1]
@@ -294,6 +293,7 @@ class _KeyValueMachine(_Machine):
 
     # ---- changes
 
+    @precondition(lambda self: not self.is_prepared)
     @rule(entries=ENTRIES, read=st.booleans())
     def put(self, entries: list[tuple[Any, Any]], read: bool) -> None:
         for key, value in entries:
@@ -302,6 +302,7 @@ class _KeyValueMachine(_Machine):
             self.state[key] = value
             self.pending[encode_key(key)] = key, value
 
+    @precondition(lambda self: not self.is_prepared)
     @rule(keys=st.lists(BOLT_KEYS, min_size=1, max_size=4))
     def delete(self, keys: list[Any]) -> None:
         for key in keys:
@@ -310,11 +311,20 @@ class _KeyValueMachine(_Machine):
             if value != "absent":
                 self.pending[encode_key(key)] = None
 
+    @precondition(lambda self: not self.is_prepared)
     @rule(bounds=RANGES)
     def delete_range(self, bounds: tuple[Any, Any]) -> None:
         inside = self._shown(*bounds)
         assert self.state.deleteRange(*bounds) == len(inside)
         self.pending.update({encode_key(key): None for key, _ in inside})
+
+    @precondition(lambda self: self.is_prepared)
+    @rule(key=BOLT_KEYS)
+    def change_what_is_prepared(self, key: Any) -> None:
+        with pytest.raises(StatePhaseError):
+            self.state.put(key, 1)
+        with pytest.raises(StatePhaseError):
+            self.state.delete(key)
 
     # ---- reading
 
@@ -356,24 +366,24 @@ class _KeyValueMachine(_Machine):
         """Prepare, or commit what is prepared; now and then the other ways to end."""
         if how == "rollback":
             self._rollback()
-        elif self.prepared is not None:
-            self._commit(self.prepared)
+        elif self.is_prepared:
+            self._commit()
         elif how == "reopen":
             self._reopen()
         else:
             txid = self.version.txid + 1
             self.version = Version(txid, self.state.prepareCommit(txid))
-            self.prepared, self.pending = self.pending, {}
+            self.is_prepared = True
 
-    def _commit(self, prepared: Changes) -> None:
+    def _commit(self) -> None:
         self.state.commit(self.version.txid)
-        self.committed.update(prepared)
-        self.prepared = None
+        self.committed.update(self.pending)
+        self.pending, self.is_prepared = {}, False
         self._end_scans()
 
     def _rollback(self) -> None:
         self.state.rollback()
-        self.prepared, self.pending, self.version = None, {}, self.state.version
+        self.pending, self.is_prepared, self.version = {}, False, self.state.version
         self._end_scans()
 
     def _reopen(self) -> None:
@@ -390,7 +400,7 @@ class _KeyValueMachine(_Machine):
 
     def teardown(self) -> None:
         _same(self.state.items(), self._shown())
-        if self.prepared is None:
+        if not self.is_prepared:
             rows = dict(self.site.open(self.state.version).scan(None, None))
             assert {key: value for key, value in rows.items() if key[:1] != Space.USER.value} == NEIGHBOURS
         self.state.close()

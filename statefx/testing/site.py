@@ -25,7 +25,7 @@ from statefx.state.contract.store import (
     open_store,
     prepare_as,
 )
-from statefx.state.view.keyvalue import KeyValueState
+from statefx.state.view.task_state import KeyValueState
 from statefx.storage import FolderStorage
 from statefx.testing.steps import Crash, DurableSteps, SteppedStorage
 

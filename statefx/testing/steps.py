@@ -12,12 +12,13 @@ from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
 from statefx.runtime.user_objects import ProcessGone
-from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
+from statefx.state.changelog.files import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
     Namespace,
     Prepared,
     SnapshotRef,
     StateContext,
+    StateLocation,
     StateProvider,
     StateStore,
     Write,
@@ -178,16 +179,16 @@ class SteppedProvider(StateProvider):
 
     def __init__(self, inner: StateProvider, steps: DurableSteps) -> None:
         super().__init__(inner.options)
-        self.capabilities = inner.capabilities  # type: ignore[misc]  # those of the provider it stands before
+        self.location = inner.location  # type: ignore[misc]  # those of the provider it stands before
         self._inner = inner
         self._steps = steps
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         store = open_store(self._inner, namespace, context)
-        return _SteppedStore(store, str(namespace.id), self._steps, self.capabilities.shared)
+        return _SteppedStore(store, str(namespace.id), self._steps, self.location is StateLocation.SERVER)
 
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
-        with self._steps.around(f"fence {generation}", self.capabilities.shared):
+        with self._steps.around(f"fence {generation}", self.location is StateLocation.SERVER):
             self._inner.fence(lineage, generation, storage)
 
     # What a sweep deletes is nobody's.

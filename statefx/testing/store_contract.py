@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StateError, StatePhaseError
-from statefx.state.contract.store import EMPTY, StateProvider, StateStore, Version
+from statefx.state.contract.store import EMPTY, StateLocation, StateProvider, StateStore, Version
 from statefx.testing.contract import Contract
 from statefx.testing.site import Site, after_parts, image, prepare, writes
 
@@ -375,7 +375,7 @@ class StoreContract(Contract):
     @pytest.mark.parametrize("behind", [1, 2])
     def test_a_version_that_others_have_passed_is_right_or_refused(self, site: Site, behind: int) -> None:
         """Never is what they have committed shown as that version."""
-        self._require(site, shared=True)
+        self._require(site, StateLocation.SERVER)
         version, _ = self._passed(site, behind)
         reads: list[Callable[[StateStore], object]] = [
             lambda store: store.get([b"a", b"b"]) == [b"1", b"1"],
@@ -391,7 +391,7 @@ class StoreContract(Contract):
 
     @pytest.mark.parametrize("behind", [1, 2])
     def test_nothing_is_committed_on_a_version_that_others_have_passed(self, site: Site, behind: int) -> None:
-        self._require(site, shared=True)
+        self._require(site, StateLocation.SERVER)
         version, head = self._passed(site, behind)
 
         def committed(txid: int) -> None:
@@ -404,7 +404,7 @@ class StoreContract(Contract):
         assert image(site.open(head)) == {b"a": b"%d" % (behind + 1), b"c": b"1"}
 
     def test_a_store_that_others_pass_while_it_is_open_is_right_or_refuses(self, site: Site) -> None:
-        self._require(site, shared=True)
+        self._require(site, StateLocation.SERVER)
         version = site.commit(EMPTY, {b"a": b"1"})
         store = site.open(version)
         assert image(store) == {b"a": b"1"}
@@ -430,10 +430,9 @@ class StoreContract(Contract):
         return version, head
 
     @staticmethod
-    def _require(site: Site, **wanted: bool) -> None:
-        for name, value in wanted.items():
-            if getattr(site.provider.capabilities, name) is not value:
-                pytest.skip(f"for providers that are {'' if value else 'not '}{name}")
+    def _require(site: Site, location: StateLocation) -> None:
+        if site.provider.location is not location:
+            pytest.skip(f"for providers that keep state in a {location.value}")
 
 
 def _least_secs(run: Callable[[], None]) -> float:

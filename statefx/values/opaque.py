@@ -45,8 +45,8 @@ from typing import Any, TypeVar
 from statefx.errors import FailedException, StatePhaseError, ValueMismatchError
 from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
-from statefx.state.view.keyvalue import KeyValueState
-from statefx.state.view.upgrading import OWN_KEYS
+from statefx.state.view.changes import OWN_KEYS
+from statefx.state.view.task_state import KeyValueState
 from statefx.values.backend import KeyValueBackend, Row
 from statefx.values.stamp import RESERVED, Stamp, check_keys, owner_of, stamp_of
 from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of

@@ -18,8 +18,7 @@ from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
-from statefx.state.changelog import reading
-from statefx.state.changelog.artefacts import Artefact
+from statefx.state.changelog.files import Artefact, read_heads, read_range
 from statefx.storage import FolderStorage
 from statefx.testing import Limits
 from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedStorage, every_crash
@@ -53,10 +52,10 @@ def newest(folder: Path, task: int = 0, kind: str = "changelog") -> Path:
 
 
 def read_whole(storage: FolderStorage, name: str) -> None:
-    (head,) = reading.read_heads(storage, [name])
+    (head,) = read_heads(storage, [name])
     if not isinstance(head, Artefact):
         raise head
-    for _ in reading.read_range(storage, head, None, None):
+    for _ in read_range(storage, head, None, None):
         pass
 
 

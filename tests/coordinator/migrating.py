@@ -13,7 +13,7 @@ from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY
-from statefx.state import Capabilities, load_provider
+from statefx.state import load_provider
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Write
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
@@ -175,12 +175,6 @@ class Failing(Forgetful):
     """Can't write."""
 
     store = _Failing
-
-
-class Fleeting(MemoryStateProvider):
-    """Says that it forgets."""
-
-    capabilities = Capabilities(durable=False, shared=False, lazy_commit=True, fences_writers=True)
 
 
 class Killed(MemoryStateProvider):

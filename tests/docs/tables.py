@@ -12,7 +12,7 @@ import msgspec
 
 from statefx.config import reference_table
 from statefx.protocol.transaction import mermaid
-from statefx_rocksdb.settings import Settings
+from statefx_rocksdb.provider import Settings
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 PLACES = {"settings": "configuration.md", "rocksdb": "configuration.md", "states": "recovery.md"}

@@ -31,8 +31,9 @@ from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
 from statefx.runtime.task import METRICS
 from statefx.spark.session import RECOMMENDED
-from statefx.state.changelog import artefacts, materialisation, reading
+from statefx.state.changelog import store
 from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.files import changelog_name, read_file, read_head
 from statefx.state.changelog.merging import covers
 from statefx.state.contract.store import FILES_MAX
 from statefx.storage import FolderStorage
@@ -182,8 +183,8 @@ def test_the_recommended_session_is_what_submit_hints_at():
         f"Every {janitor.EVERY_TRANSACTIONS} transactions",
         f"older than {janitor.MIN_AGE_SECS:g} seconds",
         f"not sooner than {janitor.MIN_AGE_SECS * janitor.PAUSE_SHARE:g} seconds after",
-        f"has opened for {materialisation.IDLE_SECS:g} seconds",
-        f"last used {materialisation.IDLE_BYTES >> 20} MiB",
+        f"has opened for {store.IDLE_SECS:g} seconds",
+        f"last used {store.IDLE_BYTES >> 20} MiB",
     ],
 )
 def test_numbers_of_the_layout_are_those_of_the_code(text):
@@ -212,14 +213,14 @@ def test_the_worked_chain_is_what_is_written_and_read(tmp_path):
         if takes_in:  # what comes from the files that it takes in is not written by the transaction itself
             writes = [(key, value) for key, value in writes if key != b"or"]
         chain.prepare(version(file), 1, before or EMPTY, writes, files_max=2 if takes_in else 99)
-        name = artefacts.changelog_name(chain.namespace.prefix, version(file))
-        written = reading.read_head(chain.storage, name)
+        name = changelog_name(chain.namespace.prefix, version(file))
+        written = read_head(chain.storage, name)
         assert written.identity.predecessor == (version(follows) or EMPTY)
         covered = [older for older in names if covers(written, version(older))]
         assert " ".join(covered) == takes_in
         found = {
             key: value
-            for keys, values in reading.read(chain.storage, written)
+            for keys, values in read_file(chain.storage, written)
             for key, value in zip(keys, values, strict=True)
         }
         assert [

@@ -15,8 +15,8 @@ from statefx.operators.tree_blocks import key_of, place_of
 from statefx.protocol.trees import TreeReport
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateStore
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
+from statefx.state.view import task_state
+from statefx.state.view.task_state import TaskState
 from statefx.storage import FolderStorage
 
 TIMEOUT_MS = 30_000
@@ -41,12 +41,12 @@ class Life:
         context = StateContext(1, self.version, self.storage, str(self.place / "cache"))
         return self.provider.newState(self.namespace, context)
 
-    def opened(self) -> LentState:
-        return LentState(self.store(), version=self.version)
+    def opened(self) -> TaskState:
+        return TaskState(self.store(), version=self.version)
 
     def restart(self) -> None:
         """Begin anew at what is committed, as after a rollback or a crash."""
-        lent.close(self.state)
+        task_state.close(self.state)
         self.state = self.opened()
 
     def attempt(self, batches: Iterable[pa.RecordBatch], now_ms: int) -> TreeReport:
@@ -60,9 +60,9 @@ class Life:
         return self.acker.report
 
     def commit(self) -> None:
-        lent.prepare(self.state, self.context.txid, uuid.uuid4().hex)
-        self.version = lent.prepared(self.state)
-        self.state = lent.succeeded(self.state, self.store, 0) or self.opened()
+        task_state.prepare(self.state, self.context.txid, uuid.uuid4().hex)
+        self.version = task_state.prepared(self.state)
+        self.state = task_state.succeeded(self.state, self.store, 0) or self.opened()
 
     def transact(self, rows: Iterable[Row] = (), now_ms: int = BEGIN_MS) -> TreeReport:
         report = self.attempt([batch_of(rows)], now_ms)

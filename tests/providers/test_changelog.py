@@ -12,9 +12,17 @@ import pytest
 from xxhash import xxh3_128
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError, StateError
-from statefx.state.changelog import artefacts, reading
-from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Identity
 from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.files import (
+    CHANGELOG,
+    SNAPSHOT,
+    Identity,
+    listed,
+    new_token,
+    read_file,
+    read_head,
+    write_file,
+)
 from statefx.state.contract.store import EMPTY, Namespace, SnapshotRef, Version
 from statefx.storage import FolderStorage
 
@@ -22,7 +30,7 @@ NAMESPACE = Namespace("lineage", "count", 0)
 
 
 def identity(kind: str = CHANGELOG) -> Identity:
-    return Identity(kind, NAMESPACE, Version(1, artefacts.new_token()), 1, EMPTY)
+    return Identity(kind, NAMESPACE, Version(1, new_token()), 1, EMPTY)
 
 
 def chain(changelog: Changelog, length: int, value: bytes = b"v") -> list[Version]:
@@ -50,23 +58,23 @@ class TestFiles:
     @pytest.mark.parametrize("count", [0, 1, 8191, 8192, 8193, 20_000])
     def test_what_was_written_is_read(self, tmp_path: Path, count: int) -> None:
         entries = [(b"%08d" % number, None if number % 7 == 0 else b"%d" % number) for number in range(count)]
-        written = artefacts.write(FolderStorage(tmp_path), "s", identity(), entries)
-        found = reading.read_head(FolderStorage(tmp_path), written.name)
+        written = write_file(FolderStorage(tmp_path), "s", identity(), entries)
+        found = read_head(FolderStorage(tmp_path), written.name)
         assert found == written
         assert found.entries == count
         assert found.size_bytes == os.path.getsize(tmp_path / found.name)
-        chunks = list(reading.read(FolderStorage(tmp_path), found))
+        chunks = list(read_file(FolderStorage(tmp_path), found))
         assert [row for keys, values in chunks for row in zip(keys, values, strict=True)] == entries
 
     def test_large_values_make_many_chunks(self, tmp_path: Path) -> None:
         entries = [(b"%d" % number, bytes(3 << 20)) for number in range(5)]
-        written = artefacts.write(FolderStorage(tmp_path), "s", identity(), entries)
-        assert [len(keys) for keys, _ in reading.read(FolderStorage(tmp_path), written)] == [1] * 5
+        written = write_file(FolderStorage(tmp_path), "s", identity(), entries)
+        assert [len(keys) for keys, _ in read_file(FolderStorage(tmp_path), written)] == [1] * 5
 
     @pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"]])
     def test_unsorted_entries_are_refused_and_nothing_is_left(self, tmp_path: Path, keys: list[bytes]) -> None:
         with pytest.raises(ValueError, match="sorted"):
-            artefacts.write(FolderStorage(tmp_path), "s", identity(), [(key, b"") for key in keys])
+            write_file(FolderStorage(tmp_path), "s", identity(), [(key, b"") for key in keys])
         assert list((tmp_path / "s").iterdir()) == []
 
     def test_equal_images_are_equal_files(self, changelog: Changelog) -> None:
@@ -79,41 +87,39 @@ class TestFiles:
         assert path.read_bytes() == content
 
     def test_every_single_flipped_bit_is_found(self, tmp_path: Path) -> None:
-        written = artefacts.write(FolderStorage(tmp_path), "s", identity(), [(b"key", b"value"), (b"kez", None)])
+        written = write_file(FolderStorage(tmp_path), "s", identity(), [(b"key", b"value"), (b"kez", None)])
         content = Path(tmp_path, written.name).read_bytes()
         for at in range(0, len(content) * 8, 5):
             flipped = bytearray(content)
             flipped[at // 8] ^= 1 << at % 8
             Path(tmp_path, written.name).write_bytes(flipped)
             with pytest.raises(StateCorruptedError, match=written.identity.version.token):
-                list(reading.read(FolderStorage(tmp_path), reading.read_head(FolderStorage(tmp_path), written.name)))
+                list(read_file(FolderStorage(tmp_path), read_head(FolderStorage(tmp_path), written.name)))
 
     @pytest.mark.parametrize("keep", [0, 1, 63, 64, 100, 300])
     def test_every_length_but_the_right_one_is_found(self, tmp_path: Path, keep: int) -> None:
-        written = artefacts.write(
-            FolderStorage(tmp_path), "s", identity(), [(b"%03d" % n, b"value") for n in range(100)]
-        )
+        written = write_file(FolderStorage(tmp_path), "s", identity(), [(b"%03d" % n, b"value") for n in range(100)])
         os.truncate(tmp_path / written.name, keep)
         with pytest.raises(StateCorruptedError) as caught:
-            reading.read_head(FolderStorage(tmp_path), written.name)
+            read_head(FolderStorage(tmp_path), written.name)
         assert caught.value.path == str(tmp_path / written.name)
         assert caught.value.missing is False
 
     def test_a_newer_format_is_told_from_damage(self, tmp_path: Path) -> None:
-        written = artefacts.write(FolderStorage(tmp_path), "s", identity(), [])
+        written = write_file(FolderStorage(tmp_path), "s", identity(), [])
         content = bytearray(Path(tmp_path, written.name).read_bytes())
         content[8:12] = struct.pack(">I", 2)
         content[48:64] = xxh3_128(bytes(content[:48]) + bytes(content[64:])).digest()
         Path(tmp_path, written.name).write_bytes(content)
         with pytest.raises(CheckpointFormatError, match="upgrade"):
-            reading.read_head(FolderStorage(tmp_path), written.name)
+            read_head(FolderStorage(tmp_path), written.name)
 
     def test_a_full_disk_leaves_nothing_and_says_which_file(self, tmp_path: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
         try:
             with pytest.raises(StateError) as caught:
-                artefacts.write(FolderStorage(tmp_path), "s", identity(), [(b"a", bytes(1 << 20))])
+                write_file(FolderStorage(tmp_path), "s", identity(), [(b"a", bytes(1 << 20))])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert caught.value.errno == errno.EFBIG
@@ -122,11 +128,11 @@ class TestFiles:
 
     def test_a_file_that_cannot_be_read_is_not_a_missing_one(self, tmp_path: Path) -> None:
         with pytest.raises(StateError) as caught:
-            reading.read_head(Broken(tmp_path), "s/a")
+            read_head(Broken(tmp_path), "s/a")
         assert caught.value.errno == errno.EIO
         assert not isinstance(caught.value, StateCorruptedError)
         with pytest.raises(StateCorruptedError) as missing:
-            reading.read_head(FolderStorage(tmp_path), "none")
+            read_head(FolderStorage(tmp_path), "none")
         assert missing.value.missing is True
 
 
@@ -188,4 +194,4 @@ class TestRoute:
             (Path(changelog.where) / name).touch()
         found = list(changelog.storage.list())
         assert len(found) == 6
-        assert [each.kind for each in map(artefacts.listed, found) if each] == [CHANGELOG]
+        assert [each.kind for each in map(listed, found) if each] == [CHANGELOG]

@@ -13,7 +13,16 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from statefx.errors import StateError, StatePhaseError
-from statefx.state.contract.store import EMPTY, Namespace, Prepared, StateContext, StateStore, Version, Write
+from statefx.state.contract.store import (
+    EMPTY,
+    Namespace,
+    Prepared,
+    StateContext,
+    StateLocation,
+    StateStore,
+    Version,
+    Write,
+)
 from statefx.testing.provider_contract import StateProviderContract, state_machine
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider
@@ -155,14 +164,14 @@ class RefusesWhatIsCommitted(Knowing):
 
 
 class ShowsTheNewest(Knowing):
-    capabilities = replace(MemoryStateProvider.capabilities, shared=True)
+    location = StateLocation.SERVER
 
     def at(self, version: Version) -> Version:
         return self.commits[-1] if version in self.commits else version
 
 
 class TakesAnyBase(MemoryStateProvider):
-    capabilities = replace(MemoryStateProvider.capabilities, shared=True)
+    location = StateLocation.SERVER
 
 
 def broken(kind: type[Wrapped] | type[MemoryStateProvider]) -> MemoryStateProvider:

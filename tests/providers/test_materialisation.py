@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import StateCorruptedError
-from statefx.state.changelog import materialisation
+from statefx.state.changelog import store
 from statefx.state.changelog.chain import Changelog
-from statefx.state.changelog.materialisation import MaterialisationCache
+from statefx.state.changelog.store import MaterialisationCache
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, Version
 from statefx.storage import FolderStorage
 
@@ -145,7 +145,7 @@ class TestForgetting:
 
     @pytest.fixture(autouse=True)
     def bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(materialisation, "IDLE_BYTES", 200_000)
+        monkeypatch.setattr(store, "IDLE_BYTES", 200_000)
 
     def checkpoint(self, tmp_path: Path, name: str, entries: int = 500) -> tuple[Changelog, Version]:
         changelog = Changelog(Namespace(name, "count", 0), FolderStorage(tmp_path / name))

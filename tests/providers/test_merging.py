@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statefx.errors import StateCorruptedError
-from statefx.state.changelog import artefacts, merging, reading
-from statefx.state.changelog.artefacts import Artefact
+from statefx.state.changelog import merging
 from statefx.state.changelog.chain import Changelog
-from statefx.state.contract import blocks
+from statefx.state.changelog.files import Artefact, changelog_name, read_file, read_head
+from statefx.state.contract import ranges
 from statefx.state.contract.store import EMPTY, Namespace, Retention, SnapshotRef, StateProvider, Version, prepare_as
 from statefx.storage import FolderStorage
 from statefx.testing.site import Site, image, prepare, writes
@@ -68,14 +68,14 @@ class TestNumber:
         versions, written, most = [EMPTY], 0, 0
         for _ in range(500):
             extended(changelog, versions, b"v" * 100)
-            name = artefacts.changelog_name(NAMESPACE.prefix, versions[-1])
-            written += reading.read_head(changelog.storage, name).body_bytes
+            name = changelog_name(NAMESPACE.prefix, versions[-1])
+            written += read_head(changelog.storage, name).body_bytes
             most = max(most, len(chain(changelog, versions[-1])))
         assert most <= 3 * merging.files_of(NAMESPACE, 7)
         single = chain(changelog, versions[1])[0].body_bytes
         assert written <= 4 * 500 * single, "once for each tier"
         steps = chain(changelog, versions[-1])
-        assert len({key for step in steps for keys, _ in reading.read(changelog.storage, step) for key in keys}) == 501
+        assert len({key for step in steps for keys, _ in read_file(changelog.storage, step) for key in keys}) == 501
 
     @pytest.mark.slow
     def test_of_the_same_keys_few_are_ever_left(self, changelog: Changelog) -> None:
@@ -121,7 +121,7 @@ class TestNumber:
     def test_what_is_merged_block_by_block_has_the_newest_value_of_each_key(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[dict[bytes, bytes | None]], block: int
     ) -> None:
-        monkeypatch.setattr(blocks, "BLOCK_ENTRIES", block)
+        monkeypatch.setattr(ranges, "BLOCK_ENTRIES", block)
         changelog = Changelog(Namespace("lineage", uuid4().hex, 0), FolderStorage(tmp_path))
         versions, newest = [EMPTY], {}
         for txid, entries in enumerate(changes, 1):
@@ -191,7 +191,7 @@ class TestCovering:
         versions = [EMPTY]
         for _ in range(3):
             extended(changelog, versions, b"v", files_max=20)
-        path = Path(changelog.storage.url, artefacts.changelog_name(NAMESPACE.prefix, versions[2]))
+        path = Path(changelog.storage.url, changelog_name(NAMESPACE.prefix, versions[2]))
         path.write_bytes(path.read_bytes()[:-1] + b"\x00")
         with caplog.at_level(logging.WARNING, "statefx"):
             extended(Changelog(changelog.namespace, changelog.storage), versions, b"v", files_max=1)

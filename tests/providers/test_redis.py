@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from statefx.testing.provider_contract import StateProviderContract, keyvalue_machine, state_machine
-from statefx_redis import RedisStateProvider, prepared, store
+from statefx_redis import RedisStateProvider, store
 from tests.providers.redis_server import RedisServer
 
 
@@ -25,7 +25,7 @@ class TestRedis(StateProviderContract):
 
 @pytest.mark.parametrize("entries", [1, 500])
 def test_any_order_of_events(server: RedisServer, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", entries)
+    monkeypatch.setattr(store, "CHUNK_ENTRIES", entries)
     machine = state_machine(lambda: RedisStateProvider({"url": server.url}))
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None))
 

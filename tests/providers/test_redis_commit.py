@@ -12,9 +12,9 @@ import pytest
 from statefx.errors import FencedError, StateCorruptedError, StateError, StatePhaseError
 from statefx.state.contract.store import EMPTY, Retention, StateStore, Version
 from statefx.testing.site import Site, changed, image, prepare, writes
-from statefx_redis import RedisStateProvider, prepared, scripts
+from statefx_redis import RedisStateProvider, scripts
 from statefx_redis import store as store_module
-from statefx_redis.names import Names
+from statefx_redis.scripts import Names
 from statefx_redis.server import Server
 from tests.providers.redis_faults import Apart, Trips, crashes
 from tests.providers.redis_server import RedisServer
@@ -34,8 +34,8 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def site(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A site whose transactions take many round trips."""
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 4)
-    monkeypatch.setattr(prepared, "BATCH_BYTES", 60)
+    monkeypatch.setattr(store_module, "CHUNK_ENTRIES", 4)
+    monkeypatch.setattr(store_module, "BATCH_BYTES", 60)
     monkeypatch.setattr(store_module, "FIRST_KEYS", 5)
     monkeypatch.setattr(store_module, "MOST_KEYS", 5)
     site = Site(RedisStateProvider({"url": server.url}), tmp_path)

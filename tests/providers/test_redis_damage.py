@@ -14,8 +14,9 @@ import pytest
 from statefx.errors import StateCorruptedError
 from statefx.state.contract.store import EMPTY, Retention, Version
 from statefx.testing.site import Site, image, prepare, writes
-from statefx_redis import RedisStateProvider, prepared, scripts
-from statefx_redis.names import Names, lineage_keys
+from statefx_redis import RedisStateProvider, scripts
+from statefx_redis import store as store_module
+from statefx_redis.scripts import Names, lineage_keys
 from tests.providers.redis_server import RedisServer
 
 BEFORE = {b"a": b"1", b"b": b"1"}
@@ -72,7 +73,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def scene(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scene]:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 2)
+    monkeypatch.setattr(store_module, "CHUNK_ENTRIES", 2)
 
     def made(half_committed: bool = False) -> Scene:
         site = Site(RedisStateProvider({"url": server.url, "retries": 0}), tmp_path)

@@ -22,8 +22,9 @@ from statefx.errors import (
 )
 from statefx.state.contract.store import EMPTY, Retention, Version
 from statefx.testing.site import Site, image, prepare, writes
-from statefx_redis import RedisStateProvider, prepared
-from statefx_redis.names import Names
+from statefx_redis import RedisStateProvider
+from statefx_redis import store as store_module
+from statefx_redis.scripts import Names
 from tests.providers.redis_faults import Proxy, Trips
 from tests.providers.redis_server import RedisServer, free_port
 
@@ -39,7 +40,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def site(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 2)
+    monkeypatch.setattr(store_module, "CHUNK_ENTRIES", 2)
     site = Site(RedisStateProvider({"url": server.url, **QUICK}), tmp_path)
     site.start(1)
     yield site
@@ -102,7 +103,7 @@ def test_a_server_that_stays_down_is_an_error_that_says_where(site: Site, server
 def test_a_commit_whose_reply_is_lost_has_an_unknown_outcome_and_can_be_repeated(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 2)
+    monkeypatch.setattr(store_module, "CHUNK_ENTRIES", 2)
     site = Site(provider(server.url, retries=0), tmp_path)
     site.start(1)
     store = site.open()
@@ -266,7 +267,7 @@ def test_what_someone_did_to_our_keys_is_found_out(tampered: RedisServer, tmp_pa
 def test_a_prepared_chunk_that_is_gone_is_found_out_before_anything_is_changed(
     tampered: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str | None
 ) -> None:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 2)
+    monkeypatch.setattr(store_module, "CHUNK_ENTRIES", 2)
     site = Site(provider(tampered.url), tmp_path)
     site.start(1)
     version = site.commit(EMPTY, BEFORE)
@@ -420,7 +421,7 @@ def test_prefixes_are_apart(server: RedisServer, tmp_path: Path) -> None:
 
 def test_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One node that has all slots; it refuses scripts over several slots, and keys that were not declared."""
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 2)
+    monkeypatch.setattr(store_module, "CHUNK_ENTRIES", 2)
     with RedisServer(cluster_enabled="yes", cluster_announce_ip="127.0.0.1") as server:
         client = server.client()
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))

@@ -11,7 +11,7 @@ import pytest
 
 from statefx.errors import FencedError, StateCorruptedError, StatefxError
 from statefx.testing import Crash, Limits, TopologyTester
-from statefx_redis import prepared
+from statefx_redis import store
 from tests.providers.redis_faults import Trips, crashes
 from tests.providers.redis_server import RedisServer
 from tests.testing.living import Zombie, lose_run
@@ -84,7 +84,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, shared: Redi
 def test_a_crash_at_any_round_trip_loses_and_doubles_nothing(
     place: Path, shared: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "CHUNK_ENTRIES", 2)
+    monkeypatch.setattr(store, "CHUNK_ENTRIES", 2)
     work = [lines("to be or not to be"), lines("that is the question")]
     for at in crashes():
         with RedisDriver(place, shared, f"at-{at}") as driver:

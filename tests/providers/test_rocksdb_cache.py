@@ -17,12 +17,10 @@ import pytest
 from statefx.errors import ConfigError, ProviderError
 from statefx.state.contract.store import EMPTY, Namespace, Version
 from statefx.testing.site import Site, image
-from statefx_rocksdb import RocksDbStateProvider, folders
-from statefx_rocksdb import place as place_module
+from statefx_rocksdb import RocksDbStateProvider, images
 from statefx_rocksdb.database import Database, Head, UnusableError
-from statefx_rocksdb.folders import PrivateFolder
-from statefx_rocksdb.place import Handles
-from statefx_rocksdb.settings import Settings
+from statefx_rocksdb.images import Handles, PrivateFolder
+from statefx_rocksdb.provider import Settings
 
 PENDING = "compaction-pending"
 OPTIONS = {"catch_up_kb": 0, "hot_cache_mb": 0, "lock_timeout_secs": 0.2}
@@ -47,7 +45,7 @@ print("done", flush=True)
 
 HOLDER = """
 import sys
-from statefx_rocksdb.folders import PrivateFolder, locked
+from statefx_rocksdb.images import PrivateFolder, locked
 folder = PrivateFolder(sys.argv[1])
 with locked(sys.argv[1] + "/lock", 0) as held:
     print(held, flush=True)
@@ -123,8 +121,8 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def forget() -> None:
     """Let this process have no database open, as one that has just started."""
-    while place_module._handles._kept:
-        place_module._handles.drop(next(iter(place_module._handles._kept)))
+    while images._handles._kept:
+        images._handles.drop(next(iter(images._handles._kept)))
 
 
 def test_several_files_at_once_leave_the_last_entry_of_each_key(site: Site) -> None:
@@ -253,23 +251,23 @@ class TestLock:
             now, pauses = now + secs, pauses + 1
 
         def take() -> bool:
-            with folders.locked(path, 1.0, clock=lambda: now, pause=pause) as held:
+            with images.locked(path, 1.0, clock=lambda: now, pause=pause) as held:
                 return held
 
-        with folders.locked(path, 0):
+        with images.locked(path, 0):
             assert take() is False
             assert now == pytest.approx(1.0, abs=0.02)
             waited = pauses
             assert take() is False
             assert pauses == waited
         assert take() is True
-        with folders.locked(path, 0):
+        with images.locked(path, 0):
             assert take() is False
         assert pauses > waited
 
     def test_private_folders_of_the_living_are_kept(self, tmp_path: Path) -> None:
         living = PrivateFolder(str(tmp_path))
-        folders.sweep(str(tmp_path))
+        images.sweep_private(str(tmp_path))
         assert os.path.isdir(living.path)
         living.close()
         assert list(tmp_path.iterdir()) == []
@@ -367,13 +365,13 @@ class TestRestored:
     def test_the_copy_is_replaced_once(self, site: Site, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         _, versions = restored(site, kept=kept)
         built: list[str] = []
-        original = place_module.Place._built
+        original = images.LocalImages._built
 
-        def building(self: place_module.Place, folder: PrivateFolder) -> Database:
+        def building(self: images.LocalImages, folder: PrivateFolder) -> Database:
             built.append(folder.path)
             return original(self, folder)
 
-        monkeypatch.setattr(place_module.Place, "_built", building)
+        monkeypatch.setattr(images.LocalImages, "_built", building)
         for version in versions[3:]:
             for _ in range(2):
                 assert read(site, version, generation=3) == {b"%d" % version.txid}
@@ -429,13 +427,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The directories that are opened for reading, one entry each time."""
     forget()
     found: list[str] = []
-    original = place_module._opened
+    original = images._opened
 
-    def opening(path: str, settings: Settings) -> place_module.Handle:
+    def opening(path: str, settings: Settings) -> images.Handle:
         found.append(path)
         return original(path, settings)
 
-    monkeypatch.setattr(place_module, "_opened", opening)
+    monkeypatch.setattr(images, "_opened", opening)
     return found
 
 

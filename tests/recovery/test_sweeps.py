@@ -19,8 +19,8 @@ from statefx.coordinator.janitor import OwnThread
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import LogOutcomeUnknownError
-from statefx.state.changelog import reading
-from statefx.state.changelog.artefacts import Artefact
+from statefx.state.changelog import chain, files, merging
+from statefx.state.changelog.files import Artefact
 from statefx.storage import FolderStorage, Storage
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails
@@ -309,13 +309,14 @@ NEVER = replace(LIMITS, snapshots=SnapshotPolicy())
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    original = reading.read
+    original = files.read_file
 
     def reading_it(storage: Storage, artefact: Artefact) -> object:
         found.append(artefact.name)
         return original(storage, artefact)
 
-    monkeypatch.setattr(reading, "read", reading_it)
+    for module in (files, merging, chain):
+        monkeypatch.setattr(module, "read_file", reading_it)
     return found
 
 

@@ -24,11 +24,10 @@ from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.slot import AbandonedError
 from statefx.runtime.worker import Worker
-from statefx.state.changelog.materialisation import DictImage
-from statefx.state.changelog.store import ADVANCES_MAX
+from statefx.state.changelog.store import ADVANCES_MAX, DictImage
 from statefx.state.contract.store import EMPTY
-from statefx.state.view.overlay import StoreReads
-from statefx.state.view.transaction import NAMES_MAX
+from statefx.state.view.changes import StoreReads
+from statefx.state.view.task_state import NAMES_MAX
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import JobFails
 from statefx.testing.site import Site, prepare, writes
@@ -205,7 +204,7 @@ class Asked(DictImage):
 
 def test_how_many_keys_there_are_costs_what_has_changed(tmp_path, monkeypatch):
     """A task that lives says so in each transaction; it went through all that was laid over the image."""
-    monkeypatch.setattr("statefx_memory.provider.DictImage", Asked)
+    monkeypatch.setattr("statefx_memory.DictImage", Asked)
     chance = random.Random(7)
     site = Site(MemoryStateProvider({}), tmp_path)
     base = site.commit(EMPTY, {b"u%d" % number: b"1" for number in range(0, 2000, 2)} | {b"s1": b"1"})

@@ -19,7 +19,7 @@ from statefx import (
 )
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, CheckpointMismatchError, TopologyError
-from statefx.state.view.lent import windows_of
+from statefx.state.view.task_state import windows_of
 from statefx.testing import Crash, TopologyTester, rows
 from tests.runtime.recount import KINDS, NOON, Recount, at, secs_of, windowed
 

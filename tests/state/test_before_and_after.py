@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statefx.errors import CodecError
-from statefx.state.view.lent import broadcasting
+from statefx.state.view.task_state import broadcasting
 from statefx.state.view.timers import EPOCH, Clock, Timers, fire
 
 Point = namedtuple("Point", "x y")

@@ -38,11 +38,14 @@ def test_its_length_counts_every_layer_once(checkpoint):
     del state[0], state[10]
     assert len(state) == 10
     state.prepareCommit(2)
+    assert len(state) == 10
+    state.commit(2)
+    assert len(state) == 10
     state[1] = 2
     state[0] = 2
     del state[11]
     assert len(state) == 10
-    state.commit(2)
+    state.commit(state.prepareCommit(3) and 3)
     assert len(state) == 10
     state.deleteRange(None, None)
     assert (len(state), bool(state)) == (0, False)

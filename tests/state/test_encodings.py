@@ -292,7 +292,7 @@ def test_a_codec_derived_from_the_standard_one_is_not_bypassed(checkpoint_at, tm
 
 
 def test_the_standard_codec_pays_nothing(checkpoint_at, tmp_path):
-    from statefx.state.view.overlay import Overlay
+    from statefx.state.view.changes import Overlay
 
     state = checkpoint_at(tmp_path).open()
     assert type(state._overlay) is Overlay

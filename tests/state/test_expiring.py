@@ -10,8 +10,8 @@ import pytest
 from statefx.errors import CodecError, StateCorruptedError, StateError, StatePhaseError
 from statefx.state import Version
 from statefx.state.contract.spaces import Kind, end_of, head_of
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
+from statefx.state.view import task_state
+from statefx.state.view.task_state import TaskState
 
 HEAD = head_of(Kind.MAP, "recent")
 
@@ -226,7 +226,7 @@ def test_who_only_reads_sees_what_is_alive_and_moves_nothing(checkpoint):
 def test_what_lives_on_over_transactions_is_over_at_its_time(checkpoint_at, tmp_path):
     """The state of a task that lives remembers entries; it also finds without searching which of them are over."""
     checkpoint = checkpoint_at(tmp_path)
-    state = LentState(checkpoint.store(), clock_ms=0)
+    state = TaskState(checkpoint.store(), clock_ms=0)
     for txid in range(1, 40):
         recent = state.map("recent", ttl=1)
         for at in range(1, txid):
@@ -236,10 +236,10 @@ def test_what_lives_on_over_transactions_is_over_at_its_time(checkpoint_at, tmp_
         recent.put(txid, txid)
         recent.put((txid, "list"), [txid])
         assert len(stored(state)) <= 1.5 * 2 * 10
-        lent.prepare(state, txid, f"t{txid}")
+        task_state.prepare(state, txid, f"t{txid}")
         version = Version(txid, f"t{txid}")
-        state = lent.succeeded(state, lambda version=version: checkpoint.store(version), txid * 100)
-    lent.close(state)
+        state = task_state.succeeded(state, lambda version=version: checkpoint.store(version), txid * 100)
+    task_state.close(state)
 
 
 def test_what_was_put_again_is_not_removed_with_what_was_put_when_it_was_first(checkpoint_at, tmp_path):
@@ -267,7 +267,7 @@ def test_what_was_rolled_back_removes_nothing_that_lives(checkpoint_at, tmp_path
         then()
     state.map("recent", ttl=1).put("a", "short")
     state.prepareCommit(2)
-    assert state.map("recent", ttl=1).get("a") == "short"  # now it lies below what follows
+    assert state.map("recent", ttl=1).get("a") == "short"
     state.rollback()
     state._set_clock(10_000)
     assert state.map("recent", ttl=1).get("a") == "long"
@@ -365,14 +365,14 @@ def test_a_read_never_shortens_a_life(checkpoint):
 
 def succeeded(checkpoint, state, clock_ms):
     """Go on as a task that lives."""
-    lent.prepare(state, state.version.txid + 1, f"token-{state.version.txid + 1}")
-    heir = lent.succeeded(state, lambda: checkpoint.store(lent.prepared(state)), clock_ms)
+    task_state.prepare(state, state.version.txid + 1, f"token-{state.version.txid + 1}")
+    heir = task_state.succeeded(state, lambda: checkpoint.store(task_state.prepared(state)), clock_ms)
     assert heir is not None
     return heir
 
 
 def test_what_was_removed_stays_gone_when_the_clock_is_set_back(checkpoint):
-    state = LentState(checkpoint.store(), clock_ms=0)
+    state = TaskState(checkpoint.store(), clock_ms=0)
     state.map("recent", ttl=1, touch="read").put("a", [1])
     state = succeeded(checkpoint, state, 1000)
     assert state.map("recent", ttl=1, touch="read").get("a") is None
@@ -381,11 +381,11 @@ def test_what_was_removed_stays_gone_when_the_clock_is_set_back(checkpoint):
     recent = state.map("recent", ttl=1, touch="read")
     assert recent.get("a") is None
     assert dict(recent.items()) == {}
-    lent.close(state)
+    task_state.close(state)
 
 
 def test_a_clock_that_ran_ahead_ends_no_search(checkpoint):
-    state = LentState(checkpoint.store(), clock_ms=10**12)
+    state = TaskState(checkpoint.store(), clock_ms=10**12)
     state.map("recent", ttl=100).put("ahead", 1, ttl=1)
     for clock_ms in (10**12 + 2000, 10**12 + 4000, 0):  # it is searched to its end while the clock is ahead
         state.map("recent", ttl=100)
@@ -395,7 +395,7 @@ def test_a_clock_that_ran_ahead_ends_no_search(checkpoint):
         state = succeeded(checkpoint, state, second * 1000)
     state.map("recent", ttl=100)
     assert len(stored(state)) < 10
-    lent.close(state)
+    task_state.close(state)
 
 
 def test_a_range_that_is_deleted_has_nothing_left(checkpoint):

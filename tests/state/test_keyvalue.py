@@ -16,7 +16,7 @@ from statefx.errors import CodecError, StateClosedError, StateCorruptedError, St
 from statefx.state import KeyValueState, StateStore
 from statefx.state.contract.spaces import Space
 from statefx.state.encoding.keys import key_encoder
-from statefx.state.view.overlay import ENTRY_BYTES, MAX_KINDS
+from statefx.state.view.changes import ENTRY_BYTES, MAX_KINDS
 from statefx.testing.site import prepare
 
 encode_key = key_encoder(Space.USER.value)  # as keys lie in a store
@@ -110,6 +110,8 @@ def test_keys_of_every_kind_keep_apart_at_every_stage(checkpoint, stage):
     assert typed(state.items()) == typed(zip(MANY_KEYS, range(len(MANY_KEYS)), strict=True))
     assert [state.get(key) for key in MANY_KEYS] == list(range(len(MANY_KEYS)))
     assert typed(state.getAll(MANY_KEYS).items()) == typed(state.items())
+    if stage == "prepared":
+        state.commit(1)
     for number, key in enumerate(MANY_KEYS):
         assert state.delete(key) == number
     assert list(state.items()) == []
@@ -256,15 +258,18 @@ def test_what_was_remembered_gives_way_to_what_was_committed_later(state, commit
 # ---- iteration
 
 
-def test_items_merge_changes_over_prepared_over_committed(state):
-    state.putAll({"a": "committed", "b": "committed", "c": "committed", "d": "committed"})
+def test_items_merge_changes_over_what_was_committed_here_and_before(checkpoint):
+    state = checkpoint.open()
+    state.putAll({"a": "before", "b": "before", "c": "before", "d": "before"})
     commit(state, 1)
-    state.putAll({"b": "prepared", "c": "prepared", "e": "prepared", "f": "prepared"})
+    state.close()
+    state = checkpoint.open(state.version)
+    state.putAll({"b": "here", "c": "here", "e": "here", "f": "here"})
     state.delete("d")
-    state.prepareCommit(2)
+    commit(state, 2)
     state.putAll({"c": "open", "f": "open", "g": "open"})
     state.delete("e")
-    merged = [("a", "committed"), ("b", "prepared"), ("c", "open"), ("f", "open"), ("g", "open")]
+    merged = [("a", "before"), ("b", "here"), ("c", "open"), ("f", "open"), ("g", "open")]
     assert list(state.items()) == merged
     assert list(state.items("b", "f")) == merged[1:3]
     assert list(state.items(stop="b")) == merged[:1]
@@ -433,13 +438,13 @@ def test_what_was_prefetched_is_not_read_again(observed):
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_prefetch_shows_what_is_prepared_and_hides_no_change(observed, cache_bytes):
+def test_prefetch_shows_what_is_committed_and_hides_no_change(observed, cache_bytes):
     state = KeyValueState(observed, cache_bytes=cache_bytes)
     state.putAll(dict.fromkeys("abcdef", 1))
     commit(state, 1)
     state.putAll({"b": 2, "c": 2})
     state.delete("d")
-    state.prepareCommit(2)
+    commit(state, 2)
     state.putAll({"c": 3, "e": [3], "g": [3]})
     state.delete("f")
     state.prefetch("abcdefg")
@@ -526,7 +531,10 @@ def test_state_is_a_dict_that_can_be_prepared_committed_and_rolled_back(
     committed, prepared, now, txid = {}, None, {}, 1
     for name, *arguments in script:
         key = encode_key(arguments[0]) if name in ("put", "get", "delete") else None
-        if name == "put":
+        if name in ("put", "delete") and prepared is not None:
+            with pytest.raises(StatePhaseError):
+                getattr(state, name)(*arguments)
+        elif name == "put":
             state.put(*arguments)
             now[key] = arguments[1]
         elif name == "get":

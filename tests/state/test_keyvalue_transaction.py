@@ -3,7 +3,7 @@
 import pytest
 
 from statefx.errors import CommitFailedError, CommitOutcomeUnknownError, StateClosedError, StateError, StatePhaseError
-from statefx.state import EMPTY, KeyValueState, Phase, Version
+from statefx.state import EMPTY, KeyValueState, Version, ViewPhase
 
 
 def reads(state, keys=("a", "b", "c")):
@@ -21,8 +21,9 @@ def test_the_script(state):
     state.put("a", 1)
     state.put("b", 2)
     state.prepareCommit(1)
-    state.put("c", 3)
-    assert reads(state) == (1, 2, 3)
+    with pytest.raises(StatePhaseError, match="put while transaction 1 is prepared: commit it or roll it back first"):
+        state.put("c", 3)
+    assert reads(state) == (1, 2, None)
     state.rollback()
     assert reads(state) == (None, None, None)
     state.put("a", 1)
@@ -45,33 +46,34 @@ def test_the_script(state):
     assert reads(state) == (1, None, None)
     state.put("b", 2)
     state.prepareCommit(3)
-    state.put("c", 3)
-    assert reads(state) == (1, 2, 3)
+    assert reads(state) == (1, 2, None)
     state.rollback()
     assert reads(state) == (1, None, None)
+    state.put("c", 3)
+    assert reads(state) == (1, None, 3)
 
 
 def test_phases_and_tokens(checkpoint):
     state = checkpoint.open()
-    assert (state.phase, state.version, state.token) == (Phase.OPEN, EMPTY, "")
+    assert (state.phase, state.version, state.token) == (ViewPhase.OPEN, EMPTY, "")
     token = state.prepareCommit(1)
-    assert (state.phase, state.version, state.token) == (Phase.PREPARED, EMPTY, token)
+    assert (state.phase, state.version, state.token) == (ViewPhase.PREPARED, EMPTY, token)
     state.commit(1)
-    assert (state.phase, state.version, state.token) == (Phase.OPEN, Version(1, token), token)
+    assert (state.phase, state.version, state.token) == (ViewPhase.OPEN, Version(1, token), token)
     other = state.prepareCommit(2)
     assert other != token
     state.rollback()
-    assert (state.phase, state.version, state.token) == (Phase.OPEN, Version(1, token), token)
+    assert (state.phase, state.version, state.token) == (ViewPhase.OPEN, Version(1, token), token)
     state.close()
-    assert (state.phase, state.version) == (Phase.CLOSED, Version(1, token))
+    assert (state.phase, state.version) == (ViewPhase.CLOSED, Version(1, token))
 
 
 def test_prepare_twice_is_as_once(state):
     state.put("a", 1)
     token = state.prepareCommit(1)
-    state.put("a", 2)
     assert state.prepareCommit(1) == token
     state.commit(1)
+    state.put("a", 2)
     assert state.get("a") == 2
     state.rollback()
     assert state.get("a") == 1
@@ -126,18 +128,30 @@ def test_commit_twice_is_a_no_op_and_commit_of_an_older_one_is_refused(state):
     assert state.get("a") == 3
     state.prepareCommit(3)
     state.commit(2)
-    assert state.phase is Phase.PREPARED
+    assert state.phase is ViewPhase.PREPARED
     state.rollback()
     assert state.get("a") == 2
 
 
-def test_changes_after_prepare_are_not_in_its_commit_and_are_pending_after_it(checkpoint):
+def test_changes_between_prepare_and_commit_are_refused_and_those_after_it_are_of_the_next(checkpoint):
     state = checkpoint.open()
     state.putAll({"a": 1, "b": [1], "c": 1})
+    named = state.map("named")
     state.prepareCommit(1)
+    for call in (
+        lambda: state.put("a", 2),
+        lambda: state.putAll({"a": 2, "b": [2], "d": 2}),
+        lambda: state.delete("c"),
+        lambda: state.deleteRange(None, None),
+        lambda: named.put("a", 2),
+    ):
+        with pytest.raises(StatePhaseError, match="while transaction 1 is prepared") as caught:
+            call()
+        assert caught.value.phase == "prepared"
+    assert dict(state.items()) == {"a": 1, "b": [1], "c": 1}
+    state.commit(1)
     state.putAll({"a": 2, "b": [2], "d": 2})
     state.delete("c")
-    state.commit(1)
     reopened = checkpoint.open(state.version)
     assert dict(reopened.items()) == {"a": 1, "b": [1], "c": 1}
     reopened.close()
@@ -170,7 +184,6 @@ def test_what_is_prepared_survives_close_and_is_committed_by_its_token(checkpoin
     state = checkpoint.open()
     state.put("a", 1)
     token = state.prepareCommit(1)
-    state.put("b", 2)
     state.close()
     store = checkpoint.store()
     assert dict(KeyValueState(store).items()) == {}
@@ -242,7 +255,7 @@ def test_a_prepare_that_fails_changes_nothing(failing):
     fail("prepare", OSError("disk full"))
     with pytest.raises(OSError, match="disk full"):
         state.prepareCommit(1)
-    assert state.phase is Phase.OPEN
+    assert state.phase is ViewPhase.OPEN
     assert dict(state.items()) == {"a": 1, "b": [1]}
     state.prepareCommit(1)
     state.commit(1)
@@ -257,9 +270,9 @@ def test_a_failed_commit_is_tried_again(failing):
     fail("commit", CommitFailedError("refused"))
     with pytest.raises(CommitFailedError):
         state.commit(1)
-    assert (state.phase, state.get("a")) == (Phase.PREPARED, 1)
+    assert (state.phase, state.get("a")) == (ViewPhase.PREPARED, 1)
     state.commit(1)
-    assert (state.phase, state.version.txid) == (Phase.OPEN, 1)
+    assert (state.phase, state.version.txid) == (ViewPhase.OPEN, 1)
 
 
 @pytest.mark.parametrize("error", [CommitOutcomeUnknownError("timed out"), OSError("timed out")])
@@ -295,9 +308,9 @@ def test_a_rollback_that_fails_is_tried_again(failing):
     fail("rollback", OSError("gone"))
     with pytest.raises(OSError, match="gone"):
         state.rollback()
-    assert state.phase is Phase.PREPARED
+    assert state.phase is ViewPhase.PREPARED
     state.rollback()
-    assert (state.phase, state.get("a")) == (Phase.OPEN, None)
+    assert (state.phase, state.get("a")) == (ViewPhase.OPEN, None)
 
 
 # ---- phases
@@ -335,7 +348,7 @@ def committed(checkpoint):
 @pytest.mark.parametrize("call", CHANGES.values(), ids=CHANGES)
 def test_a_read_only_view_refuses_every_change(checkpoint, committed, call):
     state = checkpoint.open(committed, read_only=True)
-    assert state.phase is Phase.READ_ONLY
+    assert state.phase is ViewPhase.READ_ONLY
     assert state.get("a") == 1
     with pytest.raises(StatePhaseError, match="read-only") as caught:
         call(state)

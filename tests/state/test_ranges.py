@@ -7,11 +7,11 @@ from statefx.state.contract.ranges import OrderedEntries
 
 
 def filled(state):
-    """Committed, prepared and changed keys, one in another's gaps."""
-    state.putAll(dict.fromkeys(range(0, 60, 2), "committed"))
+    """Keys of two commits and changed ones, one in another's gaps."""
+    state.putAll(dict.fromkeys(range(0, 60, 2), "first"))
     state.commit(state.prepareCommit(1) and 1)
-    state.putAll({number: ["prepared"] for number in range(0, 60, 3)})
-    state.prepareCommit(2)
+    state.putAll({number: ["second"] for number in range(0, 60, 3)})
+    state.commit(state.prepareCommit(2) and 2)
     state.putAll(dict.fromkeys(range(0, 60, 5), "changed"))
     state.delete(4)
     return state
@@ -21,7 +21,7 @@ def test_the_reverse_has_the_same_entries_the_last_first(state):
     filled(state)
     for bounds in ((None, None), (7, None), (None, 31), (7, 31), (31, 7), ("a", None)):
         assert list(state.items(*bounds, reverse=True)) == list(state.items(*bounds))[::-1]
-    assert next(state.items(reverse=True)) == (58, "committed")
+    assert next(state.items(reverse=True)) == (58, "first")
 
 
 def test_delete_range_says_how_many_were_there_and_rollback_brings_them_back(state):
@@ -32,10 +32,9 @@ def test_delete_range_says_how_many_were_there_and_rollback_brings_them_back(sta
     assert state.deleteRange(10, 20) == 0
     assert list(state.items()) == [entry for entry in before if entry not in inside]
     assert state.get(10) is None
-    state.commit(2)
     state.rollback()
     assert dict(state.items(10, 20)) == {
-        **dict.fromkeys((10, 14, 16), "committed"), **{number: ["prepared"] for number in (12, 15, 18)}
+        **dict.fromkeys((10, 14, 16), "first"), **{number: ["second"] for number in (12, 15, 18)}
     }  # fmt: skip
 
 
@@ -45,7 +44,6 @@ def test_delete_range_without_bounds_empties_the_state_and_what_is_put_again_is_
     assert state.deleteRange(None, None) == count
     assert list(state.items()) == []
     state.put(10, "again")
-    state.commit(2)
     state.commit(state.prepareCommit(3) and 3)
     assert list(state.items()) == [(10, "again")]
 
@@ -113,13 +111,13 @@ def test_the_order_of_entries_follows_what_is_added_and_dropped():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_goes_on_after_what_it_shows_was_prepared_and_put_again(state, reverse):
+def test_a_scan_goes_on_after_what_it_shows_was_put_again_and_prepared(state, reverse):
     state.putAll(dict.fromkeys(range(50), 1))
     state[7] = [7]
     del state[8]
     expected = list(state.items(reverse=reverse))
     rows = state.items(reverse=reverse)
     assert [next(rows) for _ in range(20)] == expected[:20]
-    state.prepareCommit(1)
     state.putAll(dict.fromkeys(range(60), 2))
+    state.prepareCommit(1)
     assert list(rows) == expected[20:]

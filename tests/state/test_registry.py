@@ -137,7 +137,7 @@ def test_rocksdb_without_its_bindings_names_our_extra(monkeypatch):
         ("__main__:Tea", "in the script that is run, which workers don't import: move the class to a module"),
         ("tea:VALUE", "not a subclass of statefx.state.StateProvider"),
         ("tea:Other", "not a subclass of statefx.state.StateProvider"),
-        ("tea:Half", "does not define newState, capabilities"),
+        ("tea:Half", "does not define fence, newState, location"),
     ],
 )
 def test_what_is_no_provider_is_named(site, reference, message):

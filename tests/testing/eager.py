@@ -2,13 +2,11 @@
 
 from typing import ClassVar
 
-from statefx.state.contract.store import Capabilities
+from statefx.state.contract.store import StateLocation
 from statefx_memory import MemoryStateProvider
 
 REFERENCE = "tests.testing.eager:EagerProvider"
 
 
 class EagerProvider(MemoryStateProvider):
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        durable=True, shared=False, lazy_commit=False, fences_writers=True
-    )
+    location: ClassVar[StateLocation] = StateLocation.SERVER

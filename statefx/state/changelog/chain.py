@@ -1,29 +1,43 @@
-"""The versions of one namespace as a chain of files: head, its predecessor, ... back to a snapshot or nothing."""
+"""The versions of one namespace as a chain of files: head, its predecessor, ... back to a snapshot or nothing.
+
+`find_damage` goes on where others end: a file names up to 64 of those before it, so a damaged one does not hide them.
+"""
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from statefx.errors import StateCorruptedError, StateError, StatePhaseError
-from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state.changelog import artefacts, merging, reading
-from statefx.state.changelog.artefacts import (
+from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, Version
+from statefx.state.changelog import merging
+from statefx.state.changelog.files import (
     CHANGELOG,
     SNAPSHOT,
     Artefact,
+    Chunk,
     Identity,
     Listed,
+    changelog_name,
     corrupted,
     line_of,
+    listed,
+    problem_of,
+    read_blocks,
+    read_file,
+    read_head,
+    read_heads,
+    read_in_order,
+    read_range,
+    snapshot_name,
     version_of,
+    write_file,
 )
 from statefx.state.changelog.merging import LINKS_MAX, covers, start_of
-from statefx.state.changelog.reading import Chunk
-from statefx.state.contract.store import FILES_MAX, SnapshotRef, Write
+from statefx.state.contract.store import FILES_MAX, Write
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
@@ -45,13 +59,12 @@ class Route:
 
     @property
     def size_bytes(self) -> int:
-        """What has to be read."""
         return sum(step.size_bytes for step in self.steps) + (self.snapshot.size_bytes if self.snapshot else 0)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all that has to be applied to `start`, verified; the first may be a snapshot."""
         files = (*((self.snapshot,) if self.snapshot else ()), *self.steps)
-        return reading.read_in_order(self.storage, files)
+        return read_in_order(self.storage, files)
 
     def entries(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the entries with start <= key < stop that a route from nothing or a snapshot comes to, in key order.
@@ -60,8 +73,8 @@ class Route:
         """
         files = (*((self.snapshot,) if self.snapshot else ()), *self.steps)
         if start is None and stop is None:
-            return merging.image_of([reading.read(self.storage, file) for file in files])
-        return merging.image_of([reading.read_range(self.storage, file, start, stop) for file in files])
+            return merging.image_of([read_file(self.storage, file) for file in files])
+        return merging.image_of([read_range(self.storage, file, start, stop) for file in files])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +151,7 @@ class Changelog:
             sizes=tuple(beneath[1]),
         )
         entries = merging.merged(self.storage, writes, files) if files else writes
-        written = artefacts.write(self.storage, self.namespace.prefix, identity, entries)
+        written = write_file(self.storage, self.namespace.prefix, identity, entries)
         while len(self._files) > LINKS_MAX:  # of a store that lives long
             del self._files[next(iter(self._files))]
         self._files[version] = written  # what is prepared next stands on it, and need not read it
@@ -155,7 +168,7 @@ class Changelog:
                 path=path,
                 txid=version.txid,
             )
-        return list(reading.read(self.storage, artefact))
+        return list(read_file(self.storage, artefact))
 
     def route(self, version: Version, snapshot: SnapshotRef | None, cached: Version | None) -> Route:
         """Return how to reach `version`, from a cache at `cached` if that is in the chain.
@@ -218,15 +231,14 @@ class Changelog:
         return at == version
 
     def _file(self, version: Version) -> Artefact:
-        """Return the changelog of `version`, which must be this namespace's."""
         return self._load([version])[0]
 
     def _load(self, versions: Sequence[Version]) -> list[Artefact]:
         """Return the changelogs of `versions`; those that were not read yet are read, several at a time."""
         absent = [version for version in versions if version not in self._files]
-        names = [artefacts.changelog_name(self.namespace.prefix, version) for version in absent]
-        for version, found in zip(absent, reading.read_heads(self.storage, names), strict=True):
-            self._files[version] = self._verified(found, CHANGELOG, version)
+        names = [changelog_name(self.namespace.prefix, version) for version in absent]
+        for version, found in zip(absent, read_heads(self.storage, names), strict=True):
+            self._files[version] = self.verified(found, CHANGELOG, version)
         return [self._files[version] for version in versions]
 
     def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
@@ -234,13 +246,13 @@ class Changelog:
 
         Raises StateCorruptedError: it is missing or damaged.
         """
-        name = artefacts.snapshot_name(self.namespace.prefix, snapshot.version, snapshot.checksum)
-        artefact = self._verified(reading.read_head(self.storage, name), SNAPSHOT, snapshot.version)
+        name = snapshot_name(self.namespace.prefix, snapshot.version, snapshot.checksum)
+        artefact = self.verified(read_head(self.storage, name), SNAPSHOT, snapshot.version)
         if artefact.checksum != snapshot.checksum:
             raise corrupted(self._path(name), f"checksum {artefact.checksum}", f"checksum {snapshot.checksum}")
         return artefact
 
-    def _verified(self, found: Artefact | StateError, kind: str, version: Version) -> Artefact:
+    def verified(self, found: Artefact | StateError, kind: str, version: Version) -> Artefact:
         """Return the file if it is what its name and the log say; its lineage may be the one this is a fork of."""
         if isinstance(found, StateError):
             raise found
@@ -258,7 +270,7 @@ class Changelog:
     def snapshot(self, version: Version, generation: int, entries: Iterable[tuple[bytes, bytes]]) -> SnapshotRef:
         """Write a full image of `version`; two writers of one image write the same bytes."""
         identity = Identity(SNAPSHOT, self.namespace, version, generation, version)
-        artefact = artefacts.write(self.storage, self.namespace.prefix, identity, entries)
+        artefact = write_file(self.storage, self.namespace.prefix, identity, entries)
         return SnapshotRef(version, artefact.checksum, artefact.size_bytes)
 
 
@@ -280,3 +292,133 @@ def committed(found: Iterable[Listed], steps: Sequence[Artefact]) -> list[Listed
             if each.name == step.name or covers(step, each.version):
                 kept.append(each)
     return kept
+
+
+_HEADS = 64
+"""Heads that are read at once: with them come the first bytes of their files."""
+
+Kept = tuple[Version, SnapshotRef | None]
+"""A version that has to be readable, and the oldest snapshot that it is read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """What is wrong with a file, or with a part of it.
+
+    Attributes
+    ----------
+    name : str
+        Of the file.
+    problem : str
+    missing : bool
+        There is no such file.
+    first, last : int
+        The transactions whose changes it has; `first` is 0 where nobody knows.
+    after, before : bytes or None
+        The keys between which the damage is, as far as neighbouring blocks tell.
+    """
+
+    name: str
+    problem: str
+    missing: bool
+    first: int
+    last: int
+    after: bytes | None = None
+    before: bytes | None = None
+
+
+def find_damage(
+    changelog: Changelog, kept: Sequence[Kept], snapshots: Sequence[SnapshotRef], read: Callable[[int], object]
+) -> list[Damaged]:
+    """Return what is damaged of the files that the versions `kept` need, and of `snapshots`.
+
+    `read` is told the size of each file that was read; 0 of one whose head is damaged.
+    """
+    found: dict[str, Damaged] = {}
+    bodies: dict[str, Artefact] = {}
+    for version, oldest in kept:
+        steps = list(_chain(changelog, version, oldest, found))
+        bodies.update({step.name: step for step in steps})
+        listing = filter(None, map(listed, changelog.storage.list(f"{changelog.namespace.prefix}/")))
+        taken_in = [each for each in committed(listing, steps[::-1]) if each.name not in bodies]
+        for version_in, head in _heads(changelog, [each.version for each in taken_in]):
+            if isinstance(head, Artefact):
+                bodies[head.name] = head
+            elif not getattr(head, "missing", False):  # nobody needs it: what took it in may serve as well
+                found.setdefault(*_of_head(changelog, version_in, 0, head))
+    for snapshot in snapshots:
+        try:
+            head = changelog.find_snapshot(snapshot)
+            bodies[head.name] = head
+        except StateError as error:
+            name = snapshot_name(changelog.namespace.prefix, snapshot.version, snapshot.checksum)
+            found[name] = Damaged(name, problem_of(error), getattr(error, "missing", False), 1, snapshot.version.txid)
+    damaged = list(found.values())
+    for _ in (each for each in damaged if not each.missing):
+        read(0)
+    for body in bodies.values():
+        damaged += _of_body(changelog, body)
+        read(body.size_bytes)
+    return sorted(damaged, key=lambda each: (each.last, each.name, each.after or b""))
+
+
+def _chain(
+    changelog: Changelog, version: Version, oldest: SnapshotRef | None, found: dict[str, Damaged]
+) -> Iterator[Artefact]:
+    """Yield the files from `version` back to `oldest`, newest first; those that can't be read are put into `found`."""
+    base = None if oldest is None else oldest.version
+    floor = 0 if base is None else base.txid
+    heads: dict[Version, Artefact | StateError] = {}
+    ahead: list[Version] = []
+    while version.txid > floor:
+        if version not in heads:
+            heads.update(_heads(changelog, [version, *(each for each in ahead if each.txid > floor)]))
+        head = heads[version]
+        ahead = [each for each in ahead if each.txid < version.txid]
+        if isinstance(head, Artefact):
+            yield head
+            ahead = list(map(version_of, head.identity.beneath.splitlines())) or ahead
+            version = start_of(head, (base,))
+            continue
+        following = ahead[0] if ahead else Version(floor, "")
+        found.setdefault(*_of_head(changelog, version, following.txid + 1 if ahead else 0, head))
+        version = following
+
+
+def _heads(changelog: Changelog, versions: Sequence[Version]) -> Iterator[tuple[Version, Artefact | StateError]]:
+    for start in range(0, len(versions), _HEADS):
+        part = versions[start : start + _HEADS]
+        names = [changelog_name(changelog.namespace.prefix, version) for version in part]
+        for version, head in zip(part, read_heads(changelog.storage, names), strict=True):
+            if isinstance(head, Artefact):
+                try:
+                    changelog.verified(head, CHANGELOG, version)
+                except StateError as error:
+                    yield version, error
+                    continue
+                head = replace(head, whole=b"")  # a thousand of them are not held in memory
+            yield version, head
+
+
+def _of_head(changelog: Changelog, version: Version, first: int, error: StateError) -> tuple[str, Damaged]:
+    name = changelog_name(changelog.namespace.prefix, version)
+    return name, Damaged(name, problem_of(error), getattr(error, "missing", False), first, version.txid)
+
+
+def _of_body(changelog: Changelog, file: Artefact) -> list[Damaged]:
+    """Read the entries of a file to the end, also past a block that is damaged."""
+    first = 1 if file.identity.kind == SNAPSHOT else file.identity.predecessor.txid + 1
+    whole = Damaged(file.name, "", missing=False, first=first, last=file.identity.version.txid)
+    found, last = list[Damaged](), None
+    try:
+        with changelog.storage.reader(file.name) as source:
+            for chunk in read_blocks(file.name, source, file):
+                if isinstance(chunk, StateError):
+                    found.append(replace(whole, problem=problem_of(chunk), after=last))
+                else:
+                    found = [each if each.before else replace(each, before=chunk[0][0]) for each in found]
+                    last = chunk[0][-1]
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        return [replace(whole, problem="the file is missing" if missing else str(error), missing=missing)]
+    return found

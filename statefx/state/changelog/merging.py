@@ -26,9 +26,7 @@ from zlib import crc32
 from xxhash import xxh3_64_digest
 
 from statefx.protocol.identity import Namespace, Version
-from statefx.state.changelog import reading
-from statefx.state.changelog.artefacts import Artefact
-from statefx.state.changelog.reading import Chunk
+from statefx.state.changelog.files import Artefact, Chunk, read_file
 from statefx.state.contract.store import Write
 from statefx.storage import Storage
 
@@ -119,7 +117,7 @@ def merged(storage: Storage, writes: Iterable[Write], files: Sequence[Artefact])
     Deletes stay: they have to reach caches at the versions that are covered.
     """
     written = list(writes)
-    sources = [reading.read(storage, file) for file in reversed(files)]
+    sources = [read_file(storage, file) for file in reversed(files)]
     last = ([key for key, _ in written], [value for _, value in written])
     for parts in aligned([*sources, iter([last])]):
         yield from zip(*newest(parts), strict=True)

@@ -20,9 +20,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from statefx.errors import StateCorruptedError, StatePhaseError
-from statefx.state.changelog import artefacts, fencing, reading
-from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Listed
 from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.files import CHANGELOG, SNAPSHOT, Artefact, Listed, check_fence, listed, read_heads
 from statefx.state.changelog.merging import covers, forgets
 from statefx.state.contract.store import Retention
 from statefx.storage import Stored, is_remote
@@ -42,14 +41,14 @@ def sweep(
     Raises StateCorruptedError: what is retained is not whole: nothing was deleted, for a file that seems to be of no
     use may help to mend it.
     """
-    files = filter(None, map(artefacts.listed, found))
+    files = filter(None, map(listed, found))
     known = [each for each in files if each.txid <= retained.head.txid]
     needed = _Needed(changelog, known, retained)
     youngest = clock() - retained.min_age_secs
     passed = [each.name for each in known if each.modified <= youngest and not needed.keeps(each)]
     gone = [name for part in _parts(passed, _HEADS) for name in _of_generation(changelog, part, retained.generation)]
     for batch in _parts(gone, BATCH):
-        fencing.check(changelog.storage, changelog.namespace.lineage, retained.generation)
+        check_fence(changelog.storage, changelog.namespace.lineage, retained.generation)
         changelog.storage.delete(batch)
     return len(gone)
 
@@ -60,7 +59,7 @@ def _parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 def _of_generation(changelog: Changelog, names: Sequence[str], newest: int) -> list[str]:
     """Return those of the files that a generation up to `newest` wrote; of a damaged one nobody knows."""
-    heads = reading.read_heads(changelog.storage, names)
+    heads = read_heads(changelog.storage, names)
     return [head.name for head in heads if isinstance(head, Artefact) and head.identity.generation <= newest]
 
 

@@ -1,9 +1,10 @@
-"""Entries by key bytes that can be scanned in either direction, and one layer of them laid over another."""
+"""Entries by key bytes: in key order and in either direction, one layer laid over another, and many at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from sortedcontainers import SortedList
 
@@ -86,3 +87,45 @@ def merge(
         if change[1] is not None:
             yield change[0], change[1]
         change = next(pending, None)
+
+
+Value = TypeVar("Value", bound="bytes | None")
+
+Block = tuple[list[bytes], list[bytes]]
+
+BLOCK_ENTRIES = 8192
+
+
+@runtime_checkable
+class InBlocks(Protocol):
+    """What can give its entries block by block, so that no step is taken for each of them."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all entries in key order; each call begins anew."""
+
+
+def in_blocks(entries: Iterable[tuple[bytes, Value]]) -> Iterator[tuple[list[bytes], list[Value]]]:
+    """Yield blocks of `BLOCK_ENTRIES`, the last one of fewer."""
+    rows = iter(entries)
+    while batch := list(islice(rows, BLOCK_ENTRIES)):
+        yield [key for key, _ in batch], [value for _, value in batch]
+
+
+def regrouped(
+    blocks: Iterable[tuple[Sequence[bytes], Sequence[Value]]],
+) -> Iterator[tuple[list[bytes], list[Value]]]:
+    """Yield the entries of blocks of any size as `in_blocks` would: the bounds depend on the entries alone.
+
+    >>> [len(keys) for keys, _ in regrouped([([b"a"] * 5000, [b""] * 5000)] * 3)]
+    [8192, 6808]
+    """
+    keys: list[bytes] = []
+    values: list[Value] = []
+    for some_keys, some_values in blocks:
+        keys.extend(some_keys)
+        values.extend(some_values)
+        while len(keys) >= BLOCK_ENTRIES:
+            yield keys[:BLOCK_ENTRIES], values[:BLOCK_ENTRIES]
+            del keys[:BLOCK_ENTRIES], values[:BLOCK_ENTRIES]
+    if keys:
+        yield keys, values

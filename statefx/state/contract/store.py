@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from enum import Enum
+from importlib import import_module
+from typing import Any, ClassVar, TypeVar
 
-from statefx.errors import ProviderError, StateError
+import msgspec
+
+from statefx.errors import ConfigError, ProviderError, StateClosedError, StateError, StatefxError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.storage import Storage
 
@@ -18,26 +23,16 @@ FILES_MAX = 7
 """Default of ``StateContext.files_max``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a provider declares about itself.
+class StateLocation(Enum):
+    """Where a provider keeps state, and so what commits it."""
 
-    Attributes
-    ----------
-    durable : bool
-        What was prepared survives the death of the process.
-    shared : bool
-        Any machine that reaches the store sees the same state (else: any that sees the checkpoint folder).
-    lazy_commit : bool
-        Naming the token in the transaction log commits it; ``commit`` needs no job of its own.
-    fences_writers : bool
-        The store itself refuses commits of an older generation.
-    """
+    CHECKPOINT = "checkpoint"
+    """In files of the checkpoint. Any machine that sees its folder sees the state, also of older versions. Naming a
+    token in the transaction log commits it: no task is called."""
 
-    durable: bool
-    shared: bool
-    lazy_commit: bool
-    fences_writers: bool
+    SERVER = "server"
+    """In a server that every machine reaches, and that has the newest version alone: ``commit`` is called in each
+    task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +246,7 @@ class StateProvider(ABC):
         An option is unknown, or its value is of the wrong type or out of range.
     """
 
-    capabilities: ClassVar[Capabilities]
+    location: ClassVar[StateLocation]
     option_names: ClassVar[Collection[str]] = ()
     """Names of its options, so that one which stands beside ``topology.state.provider.config`` is noticed."""
 
@@ -271,6 +266,7 @@ class StateProvider(ABC):
         """
         return None if self.options else {}
 
+    @abstractmethod
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Refuse commits and deletions of generations older than `generation` from now on.
 
@@ -332,20 +328,113 @@ def open_store(provider: StateProvider, namespace: Namespace, context: StateCont
     return store
 
 
+class StoreCalls:
+    """What a store has been asked so far, as far as it decides what it may be asked next.
+
+    Attributes
+    ----------
+    version : Version
+        The committed one that reads see.
+    prepared : Version or None
+        What stands prepared by this store.
+    closed : bool
+    """
+
+    __slots__ = ("_namespace", "_read_only", "closed", "prepared", "version")
+
+    def __init__(self, namespace: Namespace, context: StateContext) -> None:
+        self._namespace = namespace
+        self._read_only = context.read_only
+        self.version = context.version
+        self.prepared: Version | None = None
+        self.closed = False
+
+    def check_open(self, call: str) -> None:
+        """Refuse `call` after `close`: StateClosedError."""
+        if self.closed:
+            raise StateClosedError(f"{call} after close of the state of {self._namespace}")
+
+    def check_writable(self, call: str) -> None:
+        """Refuse `call` after `close`, and on what was opened read-only: StatePhaseError."""
+        self.check_open(call)
+        if self._read_only:
+            raise self.refusal(f"{call} on state that was opened read-only")
+
+    def check_prepare(self, version: Version) -> None:
+        """Refuse to prepare `version` where another one is prepared, or a later one committed: StatePhaseError.
+
+        What is prepared already, under the same token, may be prepared again.
+        """
+        self.check_writable("prepare")
+        if self.prepared is not None and self.prepared != version:
+            raise self.refusal(f"prepare of {version} while {self.prepared} is prepared: commit or roll it back first")
+        if version.txid <= self.version.txid:
+            raise self.refusal(f"prepare({version.txid}) at or below the committed txid {self.version.txid}")
+
+    def commit(self, version: Version) -> None:
+        self.version, self.prepared = version, None
+
+    def rollback(self, version: Version) -> None:
+        if self.prepared == version:
+            self.prepared = None
+
+    def refusal(self, message: str) -> StatePhaseError:
+        return StatePhaseError(f"{message} ({self._namespace})", namespace=self._namespace, version=self.version)
+
+
+_Options = TypeVar("_Options", bound=msgspec.Struct)
+
+
+def checked_options(kind: type[_Options], options: Mapping[str, Any], source: str) -> _Options:
+    """Return `options` as a `kind`; no message holds a value, for a value may be a password.
+
+    Raises
+    ------
+    ConfigError
+        Says what is wrong, and that it was given in `source`.
+    """
+    for name in options:
+        if name not in kind.__struct_fields__:
+            known = sorted(kind.__struct_fields__)
+            nearest = difflib.get_close_matches(str(name), known, 1, 0.0)[0]
+            raise ConfigError(
+                f"{source}: unknown option {name!r}; did you mean {nearest!r}? Known: {', '.join(known)}", option=name
+            )
+    try:
+        return msgspec.convert(dict(options), kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        name = path.removesuffix("`")
+        raise ConfigError(f"{source}: {name}: {what[0].lower()}{what[1:]}", option=name) from None
+
+
+def require(package: str, extra: str, who: str, where: str, refusal: type[StatefxError] = ProviderError) -> None:
+    """Refuse to go on without a package, the client of an extra of statefx."""
+    try:
+        import_module(package)
+    except ImportError as error:
+        raise refusal(
+            f"{who} needs {package}, which can't be imported on {where} ({error}): pip install statefx[{extra}]"
+        ) from error
+
+
 __all__ = [
     "EMPTY",
-    "Capabilities",
     "Namespace",
     "Prepared",
     "Retention",
     "SnapshotRef",
     "StateContext",
+    "StateLocation",
     "StateProvider",
     "StateStore",
     "Storage",
+    "StoreCalls",
     "TaskId",
     "Version",
     "Write",
+    "checked_options",
     "open_store",
     "prepare_as",
+    "require",
 ]

@@ -217,7 +217,6 @@ def _is_namedtuple(value: Any) -> bool:
 
 
 def _payload(value: Any, pack: Callable[[Any], bytes]) -> tuple[int, bytes]:
-    """Return code and payload of the extension that `value` is."""
     kind = type(value)
     if kind is tuple:
         return _TUPLE, pack(list(value))

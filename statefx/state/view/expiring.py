@@ -17,9 +17,17 @@ from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import Write
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiring, expiry_of
-from statefx.state.view.overlay import Overlay, StoreReads, of_key
-from statefx.state.view.pending import ABSENT, Kind, MemoryKey, Packed
-from statefx.state.view.upgrading import Upgrade, VersionedOverlay, codec_for
+from statefx.state.view.changes import (
+    ABSENT,
+    KeyKind,
+    MemoryKey,
+    Overlay,
+    Packed,
+    StoreReads,
+    Upgrade,
+    of_key,
+    overlay_for,
+)
 
 TTL_MAX_MS = 1000 * 366 * 86_400_000
 """A thousand years."""
@@ -80,7 +88,7 @@ def lifetime_of(name: str, ttl: Any, touch: str | None) -> Lifetime | None:
 ScanFrom = Callable[[bytes | None], Iterator[tuple[bytes, bytes]]]
 """Reads what is stored from a key on, or from the first one."""
 
-Names = Mapping[Kind, Iterable[Any]]
+Names = Mapping[KeyKind, Iterable[Any]]
 """Entries, as an overlay's maps have them: kind -> names."""
 
 TRACKED_MAX = 200_000
@@ -104,7 +112,7 @@ class _Generation:
     first_ms: int
     """When the first of it is over, and the last."""
     last_ms: int
-    names: dict[Kind, set[Any]] = field(default_factory=dict)
+    names: dict[KeyKind, set[Any]] = field(default_factory=dict)
     ending: bool = False
     """Whether some of it may be over; then it has nothing that a newer generation has."""
 
@@ -159,14 +167,14 @@ class Tracked:
                 generation.ending = True
                 yield generation.names
 
-    def over(self, now_ms: int, most: int, changed: Collection[Names]) -> list[tuple[Kind, Any]]:
+    def over(self, now_ms: int, most: int, changed: Collection[Names]) -> list[tuple[KeyKind, Any]]:
         """Return kind and name of so many entries at most that are over and not `changed` in this transaction."""
         self._planned = []
-        found: list[tuple[Kind, Any]] = []
+        found: list[tuple[KeyKind, Any]] = []
         for generation in self._generations:
             if generation.last_ms > now_ms:
                 continue
-            chosen: dict[Kind, list[Any]] = {}
+            chosen: dict[KeyKind, list[Any]] = {}
             for kind, names in generation.names.items():
                 left = names.difference(*(each.get(kind, ()) for each in changed))
                 chosen[kind] = [*islice(left, max(0, most - len(found)))]
@@ -337,7 +345,7 @@ class ExpiringOverlay(Overlay):
     def _stays(value: Any) -> bool:
         return False
 
-    def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
+    def _learn(self, kind: KeyKind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
         for name, (_, data) in entries:
             if data is None:
                 self.known[kind][name] = ABSENT
@@ -384,7 +392,7 @@ class ExpiringOverlay(Overlay):
         return type(row[1]) is tuple or expiry_of(row[1]) > self._now_ms
 
     def changes(self) -> list[Write]:
-        """Return what was changed since it was last settled, and removals of what is over."""
+        """Return what was changed since the last commit, and removals of what is over."""
         writes = super().changes()
         budget = _LOOKED_AT_MIN + _LOOKED_AT_PER_WRITE * len(writes)
         search = self._search
@@ -404,7 +412,7 @@ class ExpiringOverlay(Overlay):
         return self._store.scan(start or self._first, self._end, False)
 
     def absorb(self, writes: list[Write]) -> None:
-        """Count `writes`, all changes there are, among what is known of what lies below."""
+        """Count `writes`, all changes there are, among what is known of what is committed: now they are."""
         self._search.removed()
         self._tracked.removed()
         if self._track() and not self.lifetime.on_read:
@@ -422,7 +430,7 @@ class ExpiringOverlay(Overlay):
         """Take note of when the changes are over; False: there are too many."""
         if any(self.changed_bytes.values()):
             self._tracked.remove(self.changed_bytes)
-        names: list[tuple[Kind, Collection[Any]]] = [
+        names: list[tuple[KeyKind, Collection[Any]]] = [
             (kind, entries) for kind, entries in self.changed.items() if entries
         ]
         for kind, changed_bytes in self.changed_bytes.items():
@@ -436,16 +444,6 @@ class ExpiringOverlay(Overlay):
             self._tracked.add({kind: added}, self._expiry, self.lifetime.ttl_ms)
         return True
 
-    def unsettle(self) -> None:
-        """Drop what is prepared."""
-        super().unsettle()
-        self._tracked = Tracked()
-        self._search = Search(NEVER, is_new=True)
-
-
-class _VersionedExpiringOverlay(ExpiringOverlay, VersionedOverlay):
-    """The same, of values that tell their version."""
-
 
 def expiring_overlay(
     store: StoreReads,
@@ -458,15 +456,10 @@ def expiring_overlay(
     *,
     fresh: bool,
 ) -> ExpiringOverlay:
-    """Return what keeps the changes of the keys that begin with `head`: the plainest overlay that does it.
+    """Return what keeps the changes of the keys that begin with `head`.
 
     `clock_ms` is the time, in milliseconds since the epoch. If `fresh`, the store is known to be empty.
     """
-    spaced, own = codec_for(codec, head)
-    overlay: ExpiringOverlay
-    if not own and state_version == 1:
-        overlay = ExpiringOverlay(store, spaced, cache_bytes, head)
-    else:
-        overlay = _VersionedExpiringOverlay(store, spaced, cache_bytes, head, state_version, upgrade, strict=own)
+    overlay = overlay_for(ExpiringOverlay, store, codec, cache_bytes, head, state_version, upgrade)
     overlay._begin(clock_ms, fresh=fresh)
     return overlay

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from statefx.errors import CodecError
 from statefx.state.contract.spaces import Space, end_of
-from statefx.state.view.keyvalue import KeyValueState
-from statefx.state.view.pending import ABSENT
+from statefx.state.view.changes import ABSENT
+from statefx.state.view.task_state import KeyValueState
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST = datetime.min.replace(tzinfo=UTC)

@@ -24,8 +24,8 @@ from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.outlets import outlet_of
 from statefx.runtime.worker import Worker
 from statefx.state import EMPTY, load_provider
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
+from statefx.state.view import task_state
+from statefx.state.view.task_state import TaskState
 from statefx.testing.site import Site
 from statefx.topology.graph import ComponentKind, Edge, Grouping, OnError
 
@@ -59,7 +59,7 @@ class Count(StatefulBolt):
 def run(turn: int, *, emits: bool, guarded: bool) -> list[float]:
     """Execute the rows of one transaction; return the milliseconds that it took."""
     place = args.work / f"{turn}-{emits}-{guarded}"
-    state = LentState(Site(load_provider("memory", {}), place).open(EMPTY))
+    state = TaskState(Site(load_provider("memory", {}), place).open(EMPTY))
     guard = CallGuard() if guarded else None
     outlet = outlet_of(EDGE, OUTPUT, 2, 0, False, lambda target, batch: None)
     collector = TaskCollector("count", {"default": OUTPUT}, [outlet], TransactionAttempt(1, 0), guard=guard)
@@ -83,7 +83,7 @@ def run(turn: int, *, emits: bool, guarded: bool) -> list[float]:
     task.resume()
     collector.flush()
     ms = (time.thread_time() - began) * 1000
-    lent.close(state)
+    task_state.close(state)
     return [ms]
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from measuring import arguments, latency
 
 from statefx.state import EMPTY, Version, load_provider
-from statefx.state.view import lent
-from statefx.state.view.lent import LentState
+from statefx.state.view import task_state
+from statefx.state.view.task_state import TaskState
 from statefx.testing.site import Site
 
 TRANSACTIONS, ALIVE = 40, 10
@@ -29,7 +29,7 @@ def turn(provider: str, what: str, ttl: float | None, puts: int) -> float:
         site = Site(load_provider(provider, {}), Path(folder))
         keys = [f"user-{number:07}" for number in range(TRANSACTIONS * puts)]
         random.Random(3).shuffle(keys)
-        state = LentState(site.open(EMPTY), clock_ms=0)
+        state = TaskState(site.open(EMPTY), clock_ms=0)
         started = time.process_time()
         for txid in range(1, TRANSACTIONS + 1):
             recent = state.map("recent") if ttl is None else state.map("recent", ttl=ttl)
@@ -40,8 +40,8 @@ def turn(provider: str, what: str, ttl: float | None, puts: int) -> float:
                 for key in keys[(txid - ALIVE - 1) * puts : (txid - ALIVE) * puts]:
                     recent.delete(key)
             version = Version(txid, f"t{txid}")
-            lent.prepare(state, txid, version.token)
-            heir = lent.succeeded(state, lambda version=version: site.open(version), txid * 100)
+            task_state.prepare(state, txid, version.token)
+            heir = task_state.succeeded(state, lambda version=version: site.open(version), txid * 100)
             assert heir is not None
             state = heir
         spent = time.process_time() - started

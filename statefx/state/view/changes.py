@@ -1,30 +1,255 @@
-"""What one task's state keeps in memory: its uncommitted changes, and what it has read below them."""
+"""What one task's state keeps in memory: uncommitted changes, in order where a scan wants it, and what it has read.
+
+The order is made at the first scan of a transaction. `put` of a key that is known writes into a dict and nothing
+else; so the order learns of new keys only when somebody scans again, from the end of each dict, where they are.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any
+from datetime import date
+from enum import Enum
+from itertools import islice, repeat
+from typing import Any, Final, Literal, TypeVar
 
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
-from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.envelope import MARK, NEVER, expiry_of
+from statefx.state.encoding.codec import Codec, GuardedCodec, StandardCodec
+from statefx.state.encoding.envelope import MARK, NEVER, envelope, expiry_of, unwrap
 from statefx.state.encoding.values import AS_IT_IS, is_settled
-from statefx.state.view.pending import (
-    ABSENT,
-    MAX_KINDS,
-    PLAIN,
-    UNKNOWN,
-    Kind,
-    MemoryKey,
-    Missing,
-    Packed,
-    PendingKeys,
-)
-from statefx.state.view.undo import Journal
+
+
+class Missing(Enum):
+    """What memory says of a key whose value it does not have."""
+
+    ABSENT = "known not to be there"
+    UNKNOWN = "only the store can tell"
+
+
+ABSENT: Final[Literal[Missing.ABSENT]] = Missing.ABSENT
+UNKNOWN: Final[Literal[Missing.UNKNOWN]] = Missing.UNKNOWN
+
+
+class Packed:
+    """The kind of keys that are looked up by their bytes: those of no other kind."""
+
+
+# Looked up as they are, each type in a dict of its own, so that 1 and True do not meet. Not among them are datetimes,
+# whose == between zones isn't by instant in the hour of a clock change, Decimals, of which some have no hash, and
+# floats: -0.0 would be shown as it was put before a commit, and as 0.0 after it.
+PLAIN: frozenset[type] = frozenset({type(None), bool, int, str, bytes, date})
+
+KeyKind = type | tuple[type, ...]
+"""A type in `PLAIN`; for a tuple of such elements their types; else `Packed`."""
+
+MAX_KINDS = 64
+"""Kinds of tuple beyond this are `Packed`: each kind has four dicts, and every prepare goes through all of them."""
+
+MemoryKey = tuple[KeyKind, Any, bytes]
+"""Kind, name and key bytes. The entry is under ``[kind][name]``; the name is the key, or its bytes if `Packed`."""
+
+
+Change = tuple[Any, Any] | bytes | None
+"""Of an immutable value (key, value) as they are; of a mutable one its bytes; None: deleted."""
+
+_FIRST_KEYS, _MOST_KEYS = 16, 1024  # read ahead: one key is often enough, many cost less by the thousand
+
+
+class PendingKeys:
+    """The keys that a transaction has changed, in order.
+
+    `changed` and `changed_bytes` are the overlay's own. An entry of `changed` may be added at any time; who takes one
+    away, or changes `changed_bytes`, calls `before_value` or `before_bytes` first.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_changed",
+        "_changed_bytes",
+        "_counted",
+        "_decode_key",
+        "_deletions",
+        "_encode_key",
+        "_hidden",
+        "_places",
+        "_scans",
+    )
+
+    def __init__(
+        self,
+        changed: Mapping[KeyKind, dict[Any, Any]],
+        changed_bytes: Mapping[KeyKind, dict[Any, bytes | None]],
+        encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
+    ) -> None:
+        self._changed = changed
+        self._changed_bytes = changed_bytes
+        self._encode_key = encode_key
+        self._decode_key = decode_key
+        self._places: OrderedEntries[tuple[KeyKind, Any]] = OrderedEntries()
+        self._counted: dict[KeyKind, int] = {}  # of each dict of `changed`, how many of its first keys have their place
+        self._scans: list[weakref.ref[PendingScan]] = []
+        self._deletions = 0  # of all changes, how many are deletions
+        self._hidden = 0  # of the first `_asked` places, how many have an entry below
+        self._asked = 0
+        for kind, entries in changed_bytes.items():
+            self._place(kind, entries)
+            self._deletions += sum(data is None for data in entries.values())
+
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> PendingScan:
+        """Return what is changed in a range now, whatever is changed while it is read."""
+        self._catch_up()
+        scan = PendingScan(self, start, stop, reverse)
+        self._scans.append(weakref.ref(scan))
+        return scan
+
+    def has_scans(self) -> bool:
+        """Say whether a scan goes on, which has to be told of every change before it is made."""
+        if self._scans:
+            self._scans = [ref for ref in self._scans if ref() is not None]
+        return bool(self._scans)
+
+    def balance(self, below: Callable[[list[bytes]], list[bytes | None]]) -> int:
+        """Return by how many entries the changes outnumber those they hide; `below` reads what is under them."""
+        self._catch_up()
+        keys = self._places.by_key
+        if len(keys) != self._asked:  # no place is ever given up, so the new ones are the last ones
+            self._hidden += sum(
+                data is not None for data in below(list(islice(reversed(keys), len(keys) - self._asked)))
+            )
+            self._asked = len(keys)
+        return len(keys) - self._deletions - self._hidden
+
+    def before_value(self, place: MemoryKey) -> None:
+        """Take note that the entry at `place` is about to become one of `changed`."""
+        kind, name, key = place
+        if self._changed_bytes[kind].get(name, UNKNOWN) is None:
+            self._deletions -= 1
+        if self._scans:
+            before = self.change(kind, name)
+            for ref in self._scans:
+                scan = ref()
+                if scan is not None:
+                    scan.keep(key, before)
+
+    def before_bytes(self, place: MemoryKey, data: bytes | None) -> None:
+        """Take note that the entry at `place` is about to become one of `changed_bytes`."""
+        self.before_value(place)
+        self._deletions += data is None
+        self._catch_up()  # else a key that has no place yet would be taken for one that has, when it is taken away
+        kind, name, key = place
+        if name in self._changed[kind]:
+            self._counted[kind] -= 1
+        self._places.apply((key,), ((kind, name),))
+
+    def end(self) -> None:
+        """Take note that all changes are about to be taken away."""
+        for ref in self._scans:
+            scan = ref()
+            if scan is not None:
+                scan.freeze()
+
+    def change(self, kind: KeyKind, name: Any) -> Change | Any:
+        """Return the change under a name, or UNKNOWN."""
+        value = self._changed[kind].get(name, UNKNOWN)
+        if value is UNKNOWN:
+            return self._changed_bytes[kind].get(name, UNKNOWN)
+        return (self._decode_key(name) if kind is Packed else name), value
+
+    def places(
+        self, start: bytes | None, stop: bytes | None, reverse: bool, most: int | None
+    ) -> list[tuple[bytes, tuple[KeyKind, Any]]]:
+        """Return the first places of a range; None: all."""
+        return list(islice(self._places.between(start, stop, reverse), most))
+
+    def _catch_up(self) -> None:
+        for kind, entries in self._changed.items():
+            counted = self._counted.get(kind, 0)
+            if len(entries) != counted:
+                self._place(kind, islice(reversed(entries), len(entries) - counted))
+                self._counted[kind] = len(entries)
+
+    def _place(self, kind: KeyKind, names: Iterable[Any]) -> None:
+        names = list(names)
+        keys = names if kind is Packed else list(map(self._encode_key, names))
+        self._places.apply(keys, [(kind, name) for name in names])
+
+
+class PendingScan:
+    """What was changed in a range when the scan began, read only as far as somebody goes.
+
+    `pending` tells it of each change that is about to be made, as long as somebody holds this object.
+    """
+
+    __slots__ = ("__weakref__", "_before", "_frozen", "_pending", "_reverse", "_start", "_stop")
+
+    def __init__(self, pending: PendingKeys, start: bytes | None, stop: bytes | None, reverse: bool) -> None:
+        self._pending = pending
+        self._start = start  # what is left: from here
+        self._stop = stop  # to here
+        self._reverse = reverse
+        self._before: dict[bytes, Any] = {}
+        self._frozen: list[tuple[bytes, Any]] | None = None
+
+    def keep(self, key: bytes, before: Any) -> None:
+        """Remember what was changed of `key`, or UNKNOWN for nothing, if this is its first change since."""
+        self._before.setdefault(key, before)
+
+    def freeze(self) -> None:
+        if self._frozen is None:
+            places = self._pending.places(self._start, self._stop, self._reverse, None)
+            changes = ((key, self._change(key, *place)) for key, place in places)
+            self._frozen = [(key, change) for key, change in changes if change is not UNKNOWN]
+
+    def rows(self) -> Iterator[tuple[bytes, Change]]:
+        """Yield (key, change) in the order of the scan; to be called once."""
+        most = _FIRST_KEYS
+        while self._frozen is None:
+            places = self._pending.places(self._start, self._stop, self._reverse, most)
+            for key, place in places:
+                if self._frozen is not None:
+                    break
+                change = self._change(key, *place)
+                if self._reverse:
+                    self._stop = key
+                else:
+                    self._start = key + b"\x00"
+                if change is not UNKNOWN:
+                    yield key, change
+            else:
+                if len(places) < most:
+                    return
+            most = min(2 * most, _MOST_KEYS)
+        yield from self._frozen
+
+    def _change(self, key: bytes, kind: KeyKind, name: Any) -> Change | Any:
+        """Return what was changed of a key when the scan began; UNKNOWN: nothing."""
+        if key in self._before:
+            return self._before[key]
+        return self._pending.change(kind, name)
+
+
+Undo = tuple[dict[Any, Any], Any, Any] | Callable[[], object]
+"""(a dict, a key in it, what stood there before or `UNKNOWN`); or what is called to take something else back."""
+
+Journal = list[Undo]
+
+
+def take_back(journal: Journal) -> None:
+    """Take back all that a journal has, the last first; it is empty then."""
+    while journal:
+        undo = journal.pop()
+        if type(undo) is tuple:
+            entries, key, before = undo
+            if before is UNKNOWN:
+                entries.pop(key, None)
+            else:
+                entries[key] = before
+        else:
+            undo()  # type: ignore[operator]  # no tuple
 
 
 class StoreReads:
@@ -46,7 +271,6 @@ class StoreReads:
         self.failure: Exception | None = None
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Read some keys (see `StateStore.get`)."""
         try:
             return self._store.get(keys)
         except Exception as error:
@@ -54,7 +278,6 @@ class StoreReads:
             raise
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Read a range (see `StateStore.scan`)."""
         try:
             yield from self._store.scan(start, stop, reverse)
         except Exception as error:
@@ -62,7 +285,6 @@ class StoreReads:
             raise
 
     def count(self, space: bytes) -> int | None:
-        """Count the entries of a space (see `StateStore.count`)."""
         try:
             return self._store.count(space)
         except Exception as error:
@@ -84,8 +306,15 @@ _SAMPLE = 100
 """Entries whose size stands for that of others."""
 
 
+Upgrade = Callable[[int, Any, Any], Any]
+"""(version, key, value) -> the value in its current form."""
+
+OWN_KEYS = "statefx.values."
+"""What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
+
+
 class Overlay:
-    """Changes of this transaction over what is prepared over what is committed.
+    """Changes of this transaction over what is committed.
 
     Four maps, kind -> name -> entry, of the same kinds; they are cleared and never replaced, for `KeyValueState` holds
     them too:
@@ -106,8 +335,14 @@ class Overlay:
     `undone` counts how often.
 
     `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
-    scan that finds some until they are settled or discarded. `codec` puts `head` before a key; of the store
+    scan that finds some until they are committed or discarded. `codec` puts `head` before a key; of the store
     nothing is read that begins otherwise. `cache_bytes` bounds `known` and `known_bytes`.
+
+    Values of a `version` above 1, which is the bolt's ``stateVersion``, tell it. `upgrade` is called with what an older
+    one wrote, as it is read; without it, it is shown as it was written.
+
+    If `strict`, the codec's bytes alone are trusted, for codecs that statefx did not write: keys with equal bytes are
+    one key, and a value is encoded when it is put and decoded when it is read again, also in the same transaction.
     """
 
     __slots__ = (
@@ -116,9 +351,12 @@ class Overlay:
         "_encode",
         "_encode_key",
         "_end",
+        "_envelope",
         "_first",
         "_remembered_bytes",
         "_store",
+        "_upgrade",
+        "_version",
         "changed",
         "changed_bytes",
         "codec",
@@ -127,36 +365,47 @@ class Overlay:
         "known_bytes",
         "pending",
         "plain",
-        "prepared",
         "undone",
     )
 
-    def __init__(self, store: StoreReads, codec: Codec, cache_bytes: int, head: bytes) -> None:
+    def __init__(
+        self,
+        store: StoreReads,
+        codec: Codec,
+        cache_bytes: int,
+        head: bytes,
+        version: int = 1,
+        upgrade: Upgrade | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
         self._store = store
         self._first, self._end = head, end_of(head)
         self.codec = codec
         self._encode_key: Callable[[Any], bytes] = codec.encode_key
-        self._encode: Callable[[Any], bytes] = codec.encode_value
+        self._version, self._upgrade = version, upgrade
+        self._envelope = envelope(version) if strict or version > 1 else b""
+        self._encode: Callable[[Any], bytes] = self._enveloped if self._envelope else codec.encode_value
         self._decode: Callable[[bytes], Any] = codec.decode_value
         self._cache_bytes = cache_bytes
         self._remembered_bytes = 0
-        self.changed: dict[Kind, dict[Any, Any]] = {}
-        self.plain = PLAIN
-        self.changed_bytes: dict[Kind, dict[Any, bytes | None]] = {}
-        self.known: dict[Kind, dict[Any, Any]] = {}
-        self.known_bytes: dict[Kind, dict[Any, bytes]] = {}
-        self.prepared: OrderedEntries[bytes | None] = OrderedEntries()
+        self.changed: dict[KeyKind, dict[Any, Any]] = {}
+        # Strict: no key may be looked up as it is. The codec may make one key of several, or several of equal ones.
+        self.plain: frozenset[type] = frozenset() if strict else PLAIN
+        self.changed_bytes: dict[KeyKind, dict[Any, bytes | None]] = {}
+        self.known: dict[KeyKind, dict[Any, Any]] = {}
+        self.known_bytes: dict[KeyKind, dict[Any, bytes]] = {}
         self.pending: PendingKeys | None = None
         self.journal: Journal | None = None
         self.undone = 0
-        for kind in (*PLAIN, Packed):
+        for kind in (*self.plain, Packed):
             self._admit(kind)
 
     def read_from(self, store: StoreReads) -> None:
         """Read from another store from now on, which has the same entries."""
         self._store = store
 
-    def _admit(self, kind: Kind) -> None:
+    def _admit(self, kind: KeyKind) -> None:
         self.changed[kind], self.changed_bytes[kind], self.known[kind], self.known_bytes[kind] = {}, {}, {}, {}
 
     # ---- reading
@@ -164,15 +413,15 @@ class Overlay:
     def place(self, key: Any) -> MemoryKey:
         """Return where `key` is kept; raises CodecError for what can't be a key."""
         key_bytes = self._encode_key(key)
-        kind: Kind = type(key)
-        if kind in PLAIN:
+        kind: KeyKind = type(key)
+        if kind in self.plain:
             return kind, key, key_bytes
         kind = self._kind(key)
         return kind, key_bytes if kind is Packed else key, key_bytes
 
-    def _kind(self, key: Any) -> Kind:
-        kind: Kind = type(key)
-        if kind is tuple:
+    def _kind(self, key: Any) -> KeyKind:
+        kind: KeyKind = type(key)
+        if kind is tuple and self.plain:
             kind = tuple(map(type, key))
             if kind not in self.changed and PLAIN.issuperset(kind) and len(self.changed) < MAX_KINDS:
                 self._admit(kind)
@@ -236,7 +485,7 @@ class Overlay:
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read what is not known of `keys`, with at most one read of the store."""
         keys = keys if isinstance(keys, list | tuple) else list(keys)
-        by_kind: dict[Kind, set[Any]] = {}
+        by_kind: dict[KeyKind, set[Any]] = {}
         if (plain := self._plain_kind(keys)) is not None:
             by_kind[plain] = set(keys)
         else:
@@ -258,12 +507,12 @@ class Overlay:
         for kind, missing in unknown.items():
             self._learn(kind, zip(missing, entries, strict=False))
 
-    def _unknown(self, kind: Kind, names: set[Any]) -> set[Any]:
+    def _unknown(self, kind: KeyKind, names: set[Any]) -> set[Any]:
         for entries in (self.known, self.changed, self.known_bytes, self.changed_bytes):
             names = names.difference(entries[kind])
         return names
 
-    def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
+    def _learn(self, kind: KeyKind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
         known, known_bytes = self.known[kind], self.known_bytes[kind]
         scalars, decode = AS_IT_IS, self.decoded
         for name, (key_bytes, data) in entries:
@@ -277,13 +526,7 @@ class Overlay:
                 known_bytes[name] = data
 
     def _read(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return what is prepared for each of `keys`, else what is committed."""
-        prepared = self.prepared.by_key
-        if not prepared:
-            return self._store.get(keys) if keys else []
-        missing = [key for key in keys if key not in prepared]
-        committed = dict(zip(missing, self._store.get(missing), strict=True)) if missing else {}
-        return [prepared[key] if key in prepared else committed[key] for key in keys]
+        return self._store.get(keys) if keys else []
 
     def _remember(self, place: MemoryKey, data: bytes | None) -> Any:
         kind, name, key_bytes = place
@@ -302,21 +545,47 @@ class Overlay:
     _stays = staticmethod(is_settled)
     """Whether a value that was read is known as it is, and not as bytes."""
 
+    def _enveloped(self, value: Any) -> bytes:
+        data = self.codec.encode_value(value)
+        return data if self._version == 1 and data[:1] != MARK else self._envelope + data
+
     def decoded(self, key_bytes: bytes, data: bytes) -> Any:
-        """Return the value encoded as `data`; the error for damaged bytes names the key."""
+        """Return the value encoded as `data`, in its current form; the error for damaged bytes names the key."""
         try:
-            return self._decode(data)
+            return self._in_current_form(key_bytes, data) if self._envelope else self._decode(data)
         except StateCorruptedError as error:
-            key = repr(self.codec.decode_key(key_bytes))
-            hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK else ""
-            if expiry_of(data) != NEVER:
-                hint = WITH_TTL
-            named = StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
+            named = error if "key" in error.data else self._of_key(error, key_bytes, data)
             self._store.failed(named)
-            raise named from error
+            raise named from (error if named is not error else error.__cause__)
         except Exception as error:
             self._store.failed(error)
             raise
+
+    def _of_key(self, error: StateCorruptedError, key_bytes: bytes, data: bytes) -> StateCorruptedError:
+        key = repr(self.codec.decode_key(key_bytes))
+        hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK and not self._envelope else ""
+        if expiry_of(data) != NEVER:
+            hint = WITH_TTL
+        return StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
+
+    def _in_current_form(self, key_bytes: bytes, data: bytes) -> Any:
+        version, inner = unwrap(data)
+        if version > self._version:  # a bolt that was rolled back to older code must not guess at a newer form
+            key = repr(self.codec.decode_key(key_bytes))
+            raise StateCorruptedError(
+                f"the value of key {key} was written by stateVersion {version} of its bolt, this one has "
+                f"{self._version}: run the version of the topology that wrote it",
+                key=key,
+                found=version,
+                wanted=self._version,
+            )
+        value = self._decode(inner)
+        if version == self._version or self._upgrade is None:
+            return value
+        key = self.codec.decode_key(key_bytes)
+        if isinstance(key, str) and key.startswith(OWN_KEYS):
+            return value
+        return self._upgrade(version, key, value)
 
     def scan(
         self, start: bytes | None, stop: bytes | None, reverse: bool = False
@@ -334,8 +603,7 @@ class Overlay:
 
     def scan_below(self, start: bytes, stop: bytes, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield what lies in a range below this transaction's changes."""
-        rows = self._store.scan(start, stop, reverse)
-        return merge(self.prepared.between(start, stop, reverse), rows, reverse) if self.prepared else rows
+        return self._store.scan(start, stop, reverse)
 
     def _in_order(self) -> PendingKeys | None:
         """Return the changes in order; None if there are none."""
@@ -348,15 +616,10 @@ class Overlay:
         count = self._store.count(self._first) if len(self._first) == 1 else None
         if count is None:
             return None
-        if self.prepared:
-            below = self._store.get(list(self.prepared.by_key))
-            count += sum((data is not None) for data in self.prepared.by_key.values())
-            count -= sum((data is not None) for data in below)
         pending = self._in_order()
         return count if pending is None else count + pending.balance(self._read)
 
     def has_scans(self) -> bool:
-        """Say whether a scan goes on that has to be told of changes."""
         return self.pending is not None and self.pending.has_scans()
 
     def forget(self) -> None:
@@ -368,7 +631,7 @@ class Overlay:
 
     # ---- changes
 
-    def note(self, kind: Kind, name: Any) -> None:
+    def note(self, kind: KeyKind, name: Any) -> None:
         """Tell the journal, if there is one, what stands at a place that is about to be changed."""
         if self.journal is not None:
             for entries in (self.changed[kind], self.changed_bytes[kind]):
@@ -382,9 +645,8 @@ class Overlay:
             self.pending = None
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key`."""
         place = self.place(key)
-        if is_settled(value):
+        if self.plain and is_settled(value):
             if self.pending is not None:
                 self.pending.before_value(place)
             kind, name, _ = place
@@ -415,11 +677,9 @@ class Overlay:
         return True
 
     def delete(self, place: MemoryKey) -> None:
-        """Remove the entry at `place`."""
         self._set_bytes(place, None)
 
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
-        """Remove the entries of a range; return how many there were."""
         keys = [row[0] for row in self.scan(start, stop)]  # all of them first: deleting changes what is scanned
         for key in keys:
             self._set_bytes(self.place(self.codec.decode_key(key)), None)
@@ -435,7 +695,7 @@ class Overlay:
         self.changed_bytes[kind][name] = data
 
     def changes(self) -> list[Write]:
-        """Return what was changed since it was last settled, in no order."""
+        """Return what was changed since the last commit, in no order."""
         encode_key = self._encode_key
         writes: list[Write] = []
         for kind, entries in self.changed.items():
@@ -451,10 +711,9 @@ class Overlay:
         return writes
 
     def _encoded(self, values: Iterable[Any]) -> Iterable[bytes]:
-        """Encode the values of immutable entries, as they are stored."""
         return map(self._encode, values)
 
-    def _refuse(self, kind: Kind, entries: dict[Any, Any]) -> None:
+    def _refuse(self, kind: KeyKind, entries: dict[Any, Any]) -> None:
         """Raise CodecError for the first of `entries` that can't be encoded, with its key."""
         for name, value in entries.items():
             try:
@@ -462,13 +721,8 @@ class Overlay:
             except CodecError as error:
                 raise of_key(error, self.codec.decode_key(name) if kind is Packed else name) from None
 
-    def settle(self, writes: list[Write]) -> None:
-        """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
-        self.prepared = OrderedEntries(dict(writes))
-        self.absorb(writes)
-
     def absorb(self, writes: list[Write]) -> None:
-        """Count `writes`, all changes there are, among what is known of what lies below."""
+        """Count `writes`, all changes there are, among what is known of what is committed: now they are."""
         before = self._remembered
         for kind, entries in self.changed.items():
             known, known_bytes = self.known[kind], self.known_bytes[kind]
@@ -493,18 +747,12 @@ class Overlay:
         return sum(map(len, self.known.values())) + sum(map(len, self.known_bytes.values()))
 
     def discard(self) -> None:
-        """Drop the changes since the last `settle`."""
         if self.pending is not None:
             self.pending.end()
             self.pending = None
         for kind in self.changed:
             self.changed[kind].clear()
             self.changed_bytes[kind].clear()
-
-    def unsettle(self) -> None:
-        """Drop what is prepared."""
-        self.prepared = OrderedEntries()
-        self.forget()
 
 
 def _total_bytes(keys: Iterable[bytes], values: Iterable[bytes | None]) -> int:
@@ -521,6 +769,29 @@ def _is_encodable(texts: Iterable[str]) -> bool:
 
 
 def of_key(error: CodecError, key: Any) -> CodecError:
-    """Return `error` with the key whose value can't be encoded."""
     shown = repr(key)
     return CodecError(f"key {shown}: {error.message}", **{**error.data, "key": shown})
+
+
+def codec_for(codec: Codec | None, head: bytes) -> tuple[Codec, bool]:
+    """Return what puts `head` before the keys of `codec`, and whether that is one that statefx did not write."""
+    if codec is None or type(codec) is StandardCodec:
+        return StandardCodec(head), False
+    return GuardedCodec(codec, head), True
+
+
+AnyOverlay = TypeVar("AnyOverlay", bound=Overlay)
+
+
+def overlay_for(
+    kind: type[AnyOverlay],
+    store: StoreReads,
+    codec: Codec | None,
+    cache_bytes: int,
+    head: bytes,
+    version: int = 1,
+    upgrade: Upgrade | None = None,
+) -> AnyOverlay:
+    """Return what keeps the changes of the keys that begin with `head`."""
+    spaced, own = codec_for(codec, head)
+    return kind(store, spaced, cache_bytes, head, version, upgrade, strict=own)

@@ -16,21 +16,108 @@ has open (`Handles`): opening one takes longer than a small transaction's reads.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any
 from urllib.parse import quote
 
 from statefx.state.changelog.chain import Changelog, Route
+from statefx.state.changelog.files import Chunk
 from statefx.state.changelog.merging import COVERED_MAX
-from statefx.state.changelog.reading import Chunk
-from statefx.state.contract.ranges import OrderedEntries
-from statefx.state.contract.store import StateContext
-from statefx_rocksdb import folders
+from statefx.state.changelog.store import Image, MaterialisationCache
+from statefx.state.contract.ranges import OrderedEntries, merge
+from statefx.state.contract.store import StateContext, Version
 from statefx_rocksdb.database import BATCH_BYTES, Database, Head, UnusableError
-from statefx_rocksdb.folders import PrivateFolder
-from statefx_rocksdb.settings import Settings
+from statefx_rocksdb.provider import Settings
+
+_PAUSE_SECS = 0.01
+_NEVER = threading.Event()
+_PREFIX = "private-"
+_OWNER = "owner"
+_stuck: set[str] = set()
+"""Locks that others did not free in time: not waited for again until they are free."""
+
+
+@contextlib.contextmanager
+def locked(
+    path: str,
+    timeout_secs: float,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], object] = _NEVER.wait,
+) -> Iterator[bool]:
+    """Hold the lock file `path`; yields False if it was not to be had in `timeout_secs`.
+
+    The kernel frees it when its holder dies, but not when the holder is stopped: a wait has to end.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = clock() + (0 if path in _stuck else timeout_secs)
+        held = _try_lock(descriptor)
+        while not held and clock() < deadline:
+            pause(_PAUSE_SECS)
+            held = _try_lock(descriptor)
+        (_stuck.discard if held else _stuck.add)(path)
+        yield held
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class PrivateFolder:
+    """A folder of one process, deleted at `close`, or by `sweep` when its process has died.
+
+    Without a `parent` it is among the system's temporary folders.
+    """
+
+    def __init__(self, parent: str | None) -> None:
+        if parent is not None:
+            os.makedirs(parent, exist_ok=True)
+        self.path = tempfile.mkdtemp(prefix=_PREFIX if parent else "statefx-", dir=parent)
+        owner = os.path.join(self.path, _OWNER)
+        self._descriptor = os.open(f"{owner}.new", os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        os.rename(f"{owner}.new", owner)
+
+    def join(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def sweep_private(parent: str) -> None:
+    """Delete the private folders in `parent` whose processes have died."""
+    for name in os.listdir(parent):
+        if name.startswith(_PREFIX):
+            _sweep(os.path.join(parent, name))
+
+
+def _sweep(folder: str) -> None:
+    try:
+        descriptor = os.open(os.path.join(folder, _OWNER), os.O_RDWR)
+    except OSError:
+        return
+    try:
+        if _try_lock(descriptor):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
 
 _STEPS_MAX = 16
 _VERSIONS_MAX = COVERED_MAX // 2
@@ -66,11 +153,9 @@ class Handle:
         return self
 
     def close(self) -> None:
-        """Give it back."""
         self._end(users=1)
 
     def drop(self) -> None:
-        """Keep it no longer than it is used."""
         self._end(users=0)
 
     def _end(self, users: int) -> None:
@@ -111,7 +196,6 @@ class Handles:
             return found
 
     def drop(self, path: str) -> None:
-        """Keep the database in `path` no longer."""
         with self._lock:
             found = self._kept.pop(path, None)
         if found is not None:
@@ -133,35 +217,27 @@ _handles = Handles()
 
 
 @dataclass(slots=True, eq=False)
-class Opened:
+class OpenImage:
     """An image: a database at some version, the way on from there, and the folder to delete at the end."""
 
     handle: Handle | None
     route: Route | None = None
     folder: PrivateFolder | None = None
-    _changes: OrderedEntries[bytes | None] | None = None
 
     @property
     def database(self) -> Database | None:
-        """The database, if there is one."""
         return None if self.handle is None else self.handle.database
 
-    def covered(self, since: int) -> bool:
-        """Say whether someone who knows all changes later than txid `since` knows all that the database lacks."""
-        if self.route is None:
-            return True
-        return since <= (self.route.start.txid if self.route.cached else 0)
+    @property
+    def txid(self) -> int:
+        """The transaction at which the database is; 0 without one."""
+        return 0 if self.handle is None or self.handle.head is None else self.handle.head.version.txid
 
-    def changes(self) -> OrderedEntries[bytes | None]:
-        """Return what the database lacks; None deletes."""
-        if self._changes is None:
-            self._changes = OrderedEntries()
-            for keys, values in () if self.route is None else self.route.chunks():
-                self._changes.apply(keys, values)
-        return self._changes
+    def lacking(self) -> Iterator[Chunk]:
+        """Yield the changes that the database lacks."""
+        return iter(()) if self.route is None else self.route.chunks()
 
     def close(self) -> None:
-        """Release it."""
         _close(self.handle)
         if self.folder is not None:
             self.folder.close()
@@ -176,7 +252,7 @@ class _Look:
     route: Route
 
 
-class Place:
+class LocalImages:
     """The copies of one namespace on this machine, as one store wants them."""
 
     def __init__(self, settings: Settings, changelog: Changelog, context: StateContext) -> None:
@@ -190,32 +266,31 @@ class Place:
         self._changelog = changelog
         self._context = context
 
-    def open(self) -> Opened:
-        """Return the image of the context's version."""
+    def open(self) -> OpenImage:
         look = self._look()
         try:
             if self._near(look.route):
-                return Opened(look.handle, look.route)
+                return OpenImage(look.handle, look.route)
             if not self._context.read_only and self._may_replace(look):
                 os.makedirs(self.folder, exist_ok=True)
-                with folders.locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
+                with locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
                     if held:
                         _close(look.handle)
                         look = replace(look, handle=None)
                         return self._advanced()
             if look.route.cached and look.route.size_bytes <= _OVERLAY_BYTES:
-                return Opened(look.handle, look.route)
+                return OpenImage(look.handle, look.route)
         except BaseException:
             _close(look.handle)
             raise
         _close(look.handle)
         return self.private()
 
-    def private(self) -> Opened:
+    def private(self) -> OpenImage:
         """Return the image from a copy of its own, built from the changelog alone."""
         folder = PrivateFolder(None if self._context.read_only else self.folder)
         try:
-            return Opened(Handle(self._built(folder)), folder=folder)
+            return OpenImage(Handle(self._built(folder)), folder=folder)
         except BaseException:
             folder.close()
             raise
@@ -272,12 +347,12 @@ class Place:
             return True
         return not self._changelog.follows(head.version, context.version)
 
-    def _advanced(self) -> Opened:
+    def _advanced(self) -> OpenImage:
         """Bring the shared copy to the version, with the lock held, and open it."""
-        folders.sweep(self.folder)
+        sweep_private(self.folder)
         look = self._look(fresh=True)
         if self._near(look.route):
-            return Opened(look.handle, look.route)
+            return OpenImage(look.handle, look.route)
         _close(look.handle)
         if not self._may_replace(look):
             return self.private()
@@ -288,11 +363,11 @@ class Place:
         self._replace()
         return self._written()
 
-    def _written(self) -> Opened:
+    def _written(self) -> OpenImage:
         """Open the shared copy that has just been written; a private one if somebody got past the lock."""
         handle = self._opened(fresh=True)
         if handle.head is not None and handle.head.complete and handle.head.version == self._context.version:
-            return Opened(handle)
+            return OpenImage(handle)
         handle.close()
         return self.private()
 
@@ -342,3 +417,113 @@ def _newest(route: Route) -> Iterator[Chunk]:
 def _close(handle: Handle | None) -> None:
     if handle is not None:
         handle.close()
+
+
+_UNKNOWN = object()
+
+
+class RocksDbImage(Image):
+    """The image of one version; moves to a private copy when it finds damage.
+
+    `hot` is what the process remembers of the namespace. What it does not know is looked up in the changes that the
+    database lacks, which are read when they are needed, and then in the database.
+    """
+
+    def __init__(
+        self, local: LocalImages, hot: MaterialisationCache, changelog: Changelog, context: StateContext
+    ) -> None:
+        self._local = local
+        self._hot = hot
+        self._limit_bytes = hot.limit_bytes or 0
+        self._opened = local.open()
+        self._applied: list[Chunk] = []
+        self._changes: OrderedEntries[bytes | None] | None = None
+        try:
+            self._leased = hot.lease(changelog, context)
+            self._covered = self._is_covered()
+            if not self._covered:
+                self._lacking()
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def _is_covered(self) -> bool:
+        """Return whether `hot` knows every change that the database lacks."""
+        return self._leased.since <= self._opened.txid
+
+    def _lacking(self) -> OrderedEntries[bytes | None]:
+        """Return what the database lacks; None deletes."""
+        if self._changes is None:
+            self._changes = OrderedEntries()
+            for keys, values in (*self._opened.lacking(), *self._applied):
+                self._changes.apply(keys, values)
+        return self._changes
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values: list[Any] = list(map(self._leased.entries.get, keys, repeat(_UNKNOWN)))
+        if _UNKNOWN in values:
+            unknown = {key for key, value in zip(keys, values, strict=True) if value is _UNKNOWN}
+            found = self._found(unknown)
+            values = [found[key] if value is _UNKNOWN else value for key, value in zip(keys, values, strict=True)]
+            if self._leased.size_bytes < self._limit_bytes:
+                self._leased.learn(found)
+        return values
+
+    def _found(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
+        """Look `keys` up below what is remembered; RocksDB is much quicker with sorted keys."""
+        changes = {} if self._covered else self._lacking().by_key
+        found = {key: changes[key] for key in keys & changes.keys()}
+        order = sorted(keys - found.keys() if found else keys)
+        found.update(zip(order, self._stored(order), strict=True))
+        return found
+
+    def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        database = self._opened.database
+        if database is None or not keys:
+            return [None] * len(keys)
+        try:
+            return database.get(keys)
+        except UnusableError:
+            self._move()
+            return self._stored(keys)
+
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            for row in self._scan(start, stop, reverse):
+                yield row
+                if reverse:
+                    stop = row[0]
+                else:
+                    start = row[0] + b"\x00"
+        except UnusableError:
+            self._move()
+            yield from self._scan(start, stop, reverse)
+
+    def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        database, changes = self._opened.database, self._lacking()
+        rows = iter(()) if database is None else database.scan(start, stop, reverse)
+        return merge(changes.between(start, stop, reverse), rows, reverse) if changes else rows
+
+    def _move(self) -> None:
+        """Give the damaged copy up for a private one."""
+        if self._opened.folder is not None:
+            raise UnusableError(f"{self._opened.folder.path}: a new copy is damaged too; check this machine's disk")
+        self._local.report_damage()
+        private = self._local.private()
+        self._opened.close()
+        self._opened, self._changes = private, None
+        self._covered = self._is_covered()
+
+    def apply(self, version: Version, chunks: Iterable[Chunk]) -> None:
+        """Go on to `version`, in memory alone."""
+        chunks = list(chunks)
+        self._leased = self._hot.advance(self._leased, version, chunks)
+        self._covered = self._is_covered()
+        self._applied += chunks
+        if self._changes is not None:
+            for keys, values in chunks:
+                self._changes.apply(keys, values)
+
+    def close(self) -> None:
+        self._opened.close()
+        self._hot.release(self._leased)

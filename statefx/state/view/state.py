@@ -1,27 +1,27 @@
-"""Keys and values as a bolt reads and writes them: those of its state, and those under a name."""
+"""Keys and values as a bolt reads and writes them: those of its state, and what it keeps under names."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from statefx.errors import StatePhaseError
+from statefx.protocol.identity import Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.values import AS_IT_IS
-from statefx.state.view.overlay import Overlay
-from statefx.state.view.pending import ABSENT, UNKNOWN, Kind, Packed
+from statefx.state.view.changes import ABSENT, UNKNOWN, KeyKind, Overlay, Packed
+from statefx.state.view.expiring import ExpiringOverlay, milliseconds_of
 
 K = TypeVar("K")
+V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
+D = TypeVar("D")
 
 _short = reprlib.Repr()
 _short.maxdict = 3
-
-
-V = TypeVar("V")
-D = TypeVar("D")
 
 
 class FoundEntries(Mapping[K, V_co]):
@@ -88,9 +88,9 @@ class Entries(Generic[K, V]):
         self._overlay = overlay
         self._codec = overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
-        self._changed: dict[Kind, dict[Any, Any]] = overlay.changed
-        self._known: dict[Kind, dict[Any, Any]] = overlay.known
-        self._writable: dict[Kind, dict[Any, Any]] = overlay.changed if writable else {}
+        self._changed: dict[KeyKind, dict[Any, Any]] = overlay.changed
+        self._known: dict[KeyKind, dict[Any, Any]] = overlay.known
+        self._writable: dict[KeyKind, dict[Any, Any]] = overlay.changed if writable else {}
         self._journal = overlay.journal
 
     def _cut(self) -> None:
@@ -117,7 +117,7 @@ class Entries(Generic[K, V]):
         """
         # The way of nearly every tuple: two look-ups and no call. Encoding the key, or asking the overlay, would each
         # cost more than both. Kinds keep 1, 1.0 and True apart, which are one key to a dict.
-        kind: Kind = type(key)
+        kind: KeyKind = type(key)
         if kind is tuple:
             kind = tuple(map(type, key))
         try:
@@ -246,7 +246,7 @@ class Entries(Generic[K, V]):
             or (shape is tuple and AS_IT_IS.issuperset(map(type, value)))  # type: ignore[call-overload]
             or (shape is datetime and (value.tzinfo is None or value.tzinfo is UTC))  # type: ignore[attr-defined]
         ):
-            kind: Kind = type(key)
+            kind: KeyKind = type(key)
             if kind is tuple:
                 kind = tuple(map(type, key))  # type: ignore[call-overload]  # tuples are iterable, whatever K is
             try:
@@ -327,3 +327,293 @@ class Lent:
         raise TypeError(
             "state belongs to its task and its transaction and can't be pickled or copied: take dict(state.items())"
         )
+
+
+class ViewPhase(Enum):
+    """Where a `KeyValueState` is in its transaction.
+
+    ::
+
+        OPEN --prepareCommit(t)--> PREPARED --commit(t)--> OPEN
+                                            --rollback()--> OPEN
+        any  --close()--> CLOSED
+
+    In PREPARED it can be read, and nothing can be changed.
+    """
+
+    OPEN = "open"
+    PREPARED = "prepared"
+    READ_ONLY = "read-only"
+    CLOSED = "closed"
+
+
+class Holder(Protocol):
+    """The state in whose transaction a handle reads and writes."""
+
+    _broadcasting: bool
+    _epoch: int
+
+    @property
+    def phase(self) -> ViewPhase:
+        """Where it is in its transaction."""
+
+    @property
+    def version(self) -> Version:
+        """The committed version."""
+
+    def _require_open(self) -> None: ...
+
+    def _require_writable(self, call: str) -> None: ...
+
+
+class MapState(Lent, Entries[K, V]):
+    """Keys and values under a name, beside the state's own: ``state.map("recent")``.
+
+    Reads and writes as `KeyValueState` does, in the same transaction; for ``len``, which would read all of it, keep a
+    count. Take it from the state in ``initState``: like the state, it is valid until the next one.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: Holder, overlay: Overlay) -> None:
+        self._state = state
+        self._open_entries(overlay, writable=state.phase is not ViewPhase.READ_ONLY)
+
+    @property
+    def _epoch(self) -> int:  # type: ignore[override]  # the state's
+        return self._state._epoch
+
+    def _require_open(self) -> None:
+        self._state._require_open()
+
+    def _require_writable(self, call: str) -> None:
+        self._state._require_writable(call)
+
+    @property
+    def _entries(self) -> MapState[K, V]:
+        return self
+
+
+class BroadcastMap(MapState[K, V]):
+    """Keys and values that all tasks of a bolt hold alike: ``state.broadcast("rules")``.
+
+    Reads as a `MapState`. ``executeBroadcast`` alone can change it, which all tasks run with the same tuples in the
+    same order, before all other rows of the transaction. So every row is judged by the same rules, in whichever task.
+    """
+
+    __slots__ = ()
+
+    def _open_entries(self, overlay: Overlay, *, writable: bool) -> None:
+        super()._open_entries(overlay, writable=False)  # so that each change asks `_require_writable`
+
+    def _require_writable(self, call: str) -> None:
+        super()._require_writable(call)
+        if not self._state._broadcasting:
+            raise StatePhaseError(
+                f"{call} on state.broadcast(...) outside of executeBroadcast: all tasks hold the same there, and only "
+                "executeBroadcast is called in all of them. For what a task has by itself take state.map(...)",
+                txid=self._state.version.txid,
+                committed=self._state.version.txid,
+                phase=self._state.phase.value,
+            )
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of `key`, in ``executeBroadcast``.
+
+        Raises
+        ------
+        StatePhaseError
+            It is called elsewhere.
+        CodecError, StateClosedError
+            As ``put`` of a state.
+        """
+        self._require_writable("put")
+        self._overlay.put(key, value)
+
+    __setitem__ = put
+
+
+class ExpiringMap(MapState[K, V]):
+    """A map each of whose entries is over at a time: ``state.map("recent", ttl="30 minutes")``.
+
+    Reads and writes as a `MapState`, and never shows what is over. Time is that of the transaction: the driver's clock
+    when the attempt began, the same for all of its tasks.
+    """
+
+    __slots__ = ()
+
+    _overlay: ExpiringOverlay
+
+    def put(self, key: K, value: V, *, ttl: str | float | timedelta | None = None) -> None:
+        """Set the value of `key`, which is over after the map's ttl, or after one of its own.
+
+        Parameters
+        ----------
+        ttl : str, timedelta or float, optional
+            As of ``state.map``; this value's own, until the key is put again.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `ttl` is no time, or none above 0.
+        CodecError, StatePhaseError, StateClosedError
+            As ``put`` of a state.
+        """
+        if ttl is not None:
+            own_ms = milliseconds_of(ttl, f"put({key!r})")
+            self._require_writable("put")
+            self._overlay.put_until(key, value, own_ms)
+            return
+        shape = type(value)  # as in Entries: one more call would cost more than all that is done here
+        if (
+            shape in AS_IT_IS
+            or (shape is tuple and AS_IT_IS.issuperset(map(type, value)))  # type: ignore[call-overload]
+            or (shape is datetime and (value.tzinfo is None or value.tzinfo is UTC))  # type: ignore[attr-defined]
+        ):
+            kind: KeyKind = type(key)
+            if kind is tuple:
+                kind = tuple(map(type, key))  # type: ignore[call-overload]
+            try:
+                entries = self._writable[kind]
+                if key in entries:
+                    if (journal := self._journal) is not None:
+                        journal.append((entries, key, entries[key]))
+                    entries[key] = value
+                    return
+                if key in self._known[kind]:
+                    if (journal := self._journal) is not None:
+                        journal.append((entries, key, UNKNOWN))
+                    entries[key] = value
+                    return
+            except (KeyError, TypeError):
+                pass
+        self._require_writable("put")
+        self._overlay.put(key, value)
+        if not self._writable and not self._overlay.has_scans():
+            self._writable = self._overlay.changed
+
+    __setitem__ = put
+
+
+class _TouchedMap(ExpiringMap[K, V]):
+    """One whose reads begin an entry's time anew."""
+
+    __slots__ = ()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default` if there is none or it is over; raises as ``get`` of a state."""
+        self._require_open()
+        place = self._overlay.place(key)
+        value = self._overlay.find(place)
+        if value is ABSENT:
+            return default
+        self._overlay.touch(key, place, value)
+        return value
+
+    def getAll(self, keys: Iterable[K]) -> FoundEntries[K, V]:
+        """Return the entries of those `keys` that are there and not over, with at most one read of the store."""
+        if isinstance(keys, Iterator):
+            keys = list(keys)
+        found = super().getAll(keys)
+        for key in keys:
+            value = found.get(key, ABSENT)
+            if value is not ABSENT:
+                self._overlay.touch(key, self._overlay.place(key), value)
+        return found
+
+
+class ValueState(Generic[V]):
+    """One value under a name: ``state.value("total")``."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: MapState[None, V]) -> None:
+        self._entries = entries
+
+    @overload
+    def get(self) -> V | None: ...
+
+    @overload
+    def get(self, default: V | D) -> V | D: ...
+
+    def get(self, default: Any = None) -> Any:
+        """Return the value, or `default` if there is none."""
+        return self._entries.get(None, default)
+
+    def put(self, value: V) -> None:
+        """Set the value; raises as ``put`` of a state."""
+        self._entries.put(None, value)
+
+    def delete(self) -> V | None:
+        """Remove the value and return it; None if there was none."""
+        return self._entries.delete(None)
+
+
+class ListState(Generic[V]):
+    """Values in the order in which they were appended, under a name: ``state.list("buffer")``.
+
+    Each value is an entry of its own: to append costs one write, however long the list is. To read from either end
+    costs what is read, and to truncate what is removed.
+    """
+
+    __slots__ = ("_bounds", "_entries", "_epoch")
+
+    def __init__(self, entries: MapState[int, V]) -> None:
+        self._entries = entries
+        self._epoch = -1
+        self._bounds = (0, 0)
+
+    def _range(self) -> tuple[int, int]:
+        """Return the number of the first value, and the one behind the last."""
+        entries = self._entries
+        entries._require_open()
+        epoch = entries._epoch + entries._overlay.undone
+        if self._epoch != epoch:  # after a rollback it is not what was appended last that counts
+            first = next(entries.items(), None)
+            last = next(entries.items(reverse=True), None)
+            self._bounds = (0, 0) if first is None or last is None else (first[0], last[0] + 1)
+            self._epoch = epoch
+        return self._bounds
+
+    def append(self, value: V) -> None:
+        """Add a value at the end; raises as ``put`` of a state."""
+        first, end = self._range()
+        self._entries.put(end, value)
+        self._bounds = first, end + 1
+
+    def extend(self, values: Iterable[V]) -> None:
+        """Add values at the end, in their order."""
+        for value in values:
+            self.append(value)
+
+    def truncate(self, keep: int) -> int:
+        """Remove all but the newest `keep` values, and return how many were removed; ``truncate(0)`` removes all."""
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"truncate takes how many of the newest values are kept, 0 or more, not {keep!r}")
+        first, end = self._range()
+        kept = max(first, end - keep)
+        removed = self._entries.deleteRange(first, kept)
+        self._bounds = (0, 0) if kept == end else (kept, end)
+        return removed
+
+    def __len__(self) -> int:
+        first, end = self._range()
+        return end - first
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __iter__(self) -> Iterator[V]:
+        first, end = self._range()
+        return (value for _, value in self._entries.items(first, end))
+
+    def __reversed__(self) -> Iterator[V]:
+        first, end = self._range()
+        return (value for _, value in self._entries.items(first, end, reverse=True))
+
+    def __getitem__(self, place: int) -> V:
+        first, end = self._range()
+        number = place + (first if place >= 0 else end)
+        if not first <= number < end:
+            raise IndexError(f"the list has {end - first} values, and none at {place}")
+        return self._entries[number]
