@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import Progress, component_of, counted
-from statefx.admin.rewriting import NewForm, Rewriter
+from statefx.admin.reading import Progress, component_of, counted, found_checkpoint, provider_of
+from statefx.admin.rekeying import NewForm, Rekey
+from statefx.admin.rewrite import Rewrite
 from statefx.admin.routing import GroupingKey
-from statefx.admin.savepoints import found_checkpoint, provider_of
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.operators import Stateful, overrides
 from statefx.protocol.topology_identity import StatefulIdentity
-
-logger = logging.getLogger("statefx")
 
 
 @dataclass(frozen=True)
@@ -107,19 +103,17 @@ def downgrade(
     --------
     >>> print(downgrade("checkpoints/word-count", "count", CountInBatches(), 1))     # doctest: +SKIP
     """
-    began = time.monotonic()
     _check(bolt, version)
     folders, found = found_checkpoint(checkpointLocation)
     known = component_of(found, component, folders)
     was, provider = known.state_version, provider_of(found, config)
     if was == version:
-        return Downgrade(component, was, version, 0, 0, time.monotonic() - began)
+        return Downgrade(component, was, version, 0, 0, 0.0)
     _check_version(bolt, version, component, was, folders.location)
-    rewriter = Rewriter(folders, provider, f"given the form of version {version}", "downgrade", progress=progress)
-    done = rewriter.run(found, {component: older_form(known, bolt, version, groupingKey)})
-    downgraded = Downgrade(component, was, version, done.keys, done.bytes, time.monotonic() - began)
-    logger.info("%s: %s", folders.location, downgraded)
-    return downgraded
+    form = older_form(known, bolt, version, groupingKey)
+    step = Rekey(component, form, f"given the form of version {version}")
+    done = Rewrite(folders, provider, {component: step}, "downgrade", progress=progress).run(found)
+    return Downgrade(component, was, version, done.keys, done.bytes, done.seconds)
 
 
 def _check_version(bolt: Stateful, version: int, component: str, was: int, location: str) -> None:

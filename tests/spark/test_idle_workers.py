@@ -5,8 +5,8 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+from statefx.spark.executors import with_open_workers
 from statefx.spark.internals import got_closed_worker
-from statefx.spark.parallel import with_open_workers
 from tests.spark.idle_workers import drop_closed, factories, idle
 
 

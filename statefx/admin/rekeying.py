@@ -1,0 +1,182 @@
+"""Gives what stateful bolts keep another form: their keys, and with them order and task, or their values.
+
+A step of `statefx.admin.rewrite`. Each task's state is read once before any driver is fenced: every entry is given its
+new form, sent to its new task, and sorted in files; keys that have become one are refused.
+
+No proof can show where the new form of a key belongs: it has never lain anywhere. So a bolt whose keys go to other
+tasks says with ``groupingKey`` what they are grouped by. Keys that stay as they are are proved as `rescale` does it,
+and so are new ones that all belong where the old ones lie.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueForm
+from statefx.admin.reading import codec_of
+from statefx.admin.rewrite import OpenSide, Piece, Source, Step
+from statefx.admin.routing import GroupingKey, Proof, Router, Taker, check_grouping, router_of
+from statefx.admin.sorted_files import SortedEntries
+from statefx.admin.work import Told
+from statefx.coordinator.adoption import same_tasks
+from statefx.errors import CheckpointError
+from statefx.protocol.log_state import LogState
+from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.state.contract.spaces import Space
+
+logger = logging.getLogger("statefx")
+
+_STAYING = {"shuffle", "all", "global", "broadcast"}
+"""Groupings by which no key belongs to a task: what lies in one stays there."""
+
+
+@dataclass(frozen=True)
+class NewForm:
+    """What becomes of what a bolt keeps; `key`, `version` and `value` as of `EntryForms`."""
+
+    becomes: StatefulIdentity
+    key: KeyForm | None
+    key_hook: str
+    grouping_key: GroupingKey | None
+    version: int | None = None
+    value: ValueForm | None = None
+
+
+@dataclass
+class Rekey(Step):
+    """Another form of what one bolt keeps; `what` says in messages what the bolt is given.
+
+    Reading raises BoltError where a function of the user's raises.
+    """
+
+    bolt: str
+    form: NewForm
+    what: str
+    _sorted: SortedEntries = field(init=False)
+
+    def becomes(self, known: StatefulIdentity) -> StatefulIdentity:
+        return self.form.becomes
+
+    def entries(self, source: OpenSide, piece: Piece, folder: str, told: Told) -> tuple[Mapping[int, Source], Proof]:
+        return {task: self._sorted.of(task) for task in piece.now}, Proof()
+
+    # ---- what is refused
+
+    def check(self, found: LogState, known: StatefulIdentity) -> None:
+        form = self.form
+        if known.windows or known.joined:
+            kept = "windows" if known.windows else "rows of a join"
+            raise self._refused(f"it keeps {kept}, which have statefx's own form")
+        if _stays(known, form):
+            return
+        check_grouping(self.bolt, form.becomes, self.what)
+        if form.grouping_key is None and (known.parallelism == 1 or not same_tasks(known, form.becomes)):
+            why = "it has had one task" if known.parallelism == 1 else "its rows are grouped otherwise than before"
+            raise self._refused(f"{why}, so nothing shows to which task a key belongs. {self._remedy()}")
+
+    def _refused(self, why: str) -> CheckpointError:
+        return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
+
+    def _remedy(self) -> str:
+        form = self.form
+        fields = ", ".join(form.becomes.key_fields[0].fields) if form.becomes.key_fields else "the field"
+        what = f"from the new form of a key what its rows are grouped by: ({fields})"
+        if form.version is None:
+            return f"Define groupingKey(self, key) in the bolt, which returns {what}"
+        return f"Give groupingKey=, a function that returns {what}; in a shell, --by-key says that it is the key"
+
+    # ---- keys and tasks
+
+    def read(self, source: OpenSide, path: str, told: Told) -> None:
+        """Sort the entries in their new form, by their new tasks."""
+        form, before = self.form, source.state.topology.stateful[self.bolt]
+        forms = EntryForms(
+            self.bolt, source.state.committed, codec_of(self.bolt, before), form.key, form.key_hook, form.version,
+            form.value,
+        )  # fmt: skip
+        entries = self._sorted = SortedEntries(path, form.becomes.parallelism)
+        placing = self._placing(before, entries)
+        for task in range(before.parallelism):
+            for keys, values in source.blocks(self.bolt, task, told):
+                made = map(forms.entry, keys, values)
+                placing.place(task, [entry for entry in made if entry is not None])
+            logger.info("state of %s/%d is read (%d of %d)", self.bolt, task, task + 1, before.parallelism)
+        entries.flush()
+        placing.check_proof()
+        for task in range(entries.tasks):
+            if (twice := entries.of(task).twice()) is not None:
+                origins = [task] if _stays(before, form) else range(before.parallelism)
+                raise self._two_in_one(source, forms, twice, origins)
+
+    def _placing(self, before: StatefulIdentity, entries: SortedEntries) -> _Placing:
+        form = self.form
+        if _stays(before, form):
+            return _Placing(entries.takers(), before.parallelism)
+        router = router_of(self.bolt, form.becomes, form.grouping_key, what=self.what, remedy=self._remedy())
+        proves = before.parallelism > 1 and same_tasks(before, form.becomes)
+        return _Placing(entries.takers(), before.parallelism, router, proves, form.grouping_key is not None)
+
+    def _two_in_one(
+        self, source: OpenSide, forms: EntryForms, stored: bytes, origins: Iterable[int]
+    ) -> CheckpointError:
+        """Return the error that names two keys that have become one; only for it, they are read again."""
+        shown: list[str] = []
+        for task in origins:
+            for keys, values in source.blocks(self.bolt, task, lambda size: None):
+                for old, data in zip(keys, values, strict=True):
+                    entry = forms.entry(old, data)
+                    if entry is not None and entry.stored == stored:
+                        shown.append(f"{forms.shown(old)} in task {task}")
+        return self._refused(
+            f"{forms.key_hook} makes one key of {' and '.join(shown)}, which is {forms.shown(stored)}: one of their "
+            "values would be lost. Nothing was changed; give each a key of its own, or have the former version put "
+            "them together first"
+        )
+
+
+def _stays(before: StatefulIdentity, form: NewForm) -> bool:
+    """Return whether every entry stays in its task."""
+    becomes = form.becomes
+    if before.parallelism != becomes.parallelism:
+        return False
+    return form.key is None or becomes.parallelism == 1 or {kind for kind, *_ in becomes.routing} <= _STAYING
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """Sends the entries of a bolt to the `takers` of their new tasks; without a router all stay in their tasks.
+
+    `was` is the number of tasks before; `proves` says whether a key that has not changed must belong to the very task
+    in which it lies; `told` whether the bolt says where keys belong: otherwise new ones have to be shown as well.
+    """
+
+    takers: Sequence[Taker]
+    was: int
+    router: Router | None = None
+    proves: bool = False
+    told: bool = False
+
+    def place(self, task: int, entries: Iterable[Entry]) -> None:
+        """Send entries of a task, which come in the order in which they lay there."""
+        shown: list[tuple[bytes, bytes]] = []
+        told: list[tuple[bytes, bytes]] = []
+        for stored, data, owner, is_new in entries:
+            # What an OpaqueMap has written stays in its tasks, so its mark may only stay where all keys do.
+            stays = owner is Owner.TASK and len(self.takers) == self.was
+            if self.router is None or (stays and (self.proves or stored[:1] != Space.USER.value)):
+                self.takers[task].add(stored, data)
+            elif owner is Owner.ALL:  # all tasks hold the same
+                for taker in self.takers if task == 0 else ():
+                    taker.add(stored, data)
+            else:
+                (told if self.told and (is_new or not self.proves) else shown).append((stored, data))
+        if self.router is None:
+            return
+        self.router.route(iter(told), 0, 1, self.takers)  # as if they came from one task: they may belong anywhere
+        self.router.route(iter(shown), task, self.was, self.takers)
+
+    def check_proof(self) -> None:
+        if self.router is not None:
+            self.router.check_proof(self.was)
