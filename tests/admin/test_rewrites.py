@@ -1,16 +1,20 @@
 """Every tool that writes state anew: wherever it is killed, all entries are as before, or all are as they become."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from statefx import (
     BatchBolt,
@@ -123,6 +127,17 @@ class Two(One):
         match key:
             case ("pairs", ((word, _), _)) | (_, (word, _)) | (word, _):
                 return word
+
+
+class Told(One):
+    """Says itself what its keys are grouped by."""
+
+    def groupingKey(self, key):
+        return word_of(key)
+
+
+def key_of(bolt: One) -> Callable[[Any], Any]:
+    return bolt.groupingKey if isinstance(bolt, Two) else word_of
 
 
 def word_of(key: Any) -> str:
@@ -397,3 +412,67 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
             assert verify(target).ok
     assert seen == sorted(seen)
     assert set(seen) == {False, True}
+
+
+# ---- one tool after another
+
+WORDS = st.dictionaries(st.sampled_from([f"w{number}" for number in range(30)]), st.integers(1, 9), max_size=12)
+CALLS = st.one_of(
+    st.tuples(st.just("send"), WORDS),
+    st.tuples(st.sampled_from(["merge", "overwrite"]), WORDS),
+    st.tuples(st.just("rescale"), st.integers(1, 4)),
+    st.tuples(st.just("version"), st.sampled_from([1, 2])),
+    st.tuples(st.sampled_from(["migrate", "export"]), st.none()),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(CALLS, min_size=3, max_size=8))
+def test_rewrites_in_any_order_keep_what_each_of_them_keeps(place: Path, calls: Any) -> None:
+    site = Site(Path(mkdtemp(dir=place)), "memory", None)
+    folder, tasks, bolt = site.folder, 2, One()
+    site.run(folder, FIRST, topology(tasks, bolt))
+    own, counts = dict(FIRST), dict(FIRST)
+    for number, (call, more) in enumerate(calls):
+        if call == "send":
+            site.run(folder, more, topology(tasks, bolt))
+            own, counts = added(own, more), added(counts, more)
+        elif call in ("merge", "overwrite"):
+            texts = {
+                "key": [json.dumps(bolt.key(word)) for word in more],
+                "value": [json.dumps(bolt.form(times)) for times in more.values()],
+            }
+            table = pa.table({name: pa.array(column, pa.string()) for name, column in texts.items()})
+            writeState(table, folder, "count", mode=call, groupingKey=key_of(bolt))
+            own = {**(own if call == "merge" else {}), **more}
+        elif call == "rescale":
+            rescale(folder, {"count": more}, groupingKey={"count": key_of(bolt)})
+            tasks = more
+        elif call == "version" and more == 2 and type(bolt) is One:
+            bolt = Two()
+            site.run(folder, {}, topology(tasks, bolt))
+        elif call == "version" and more == 1 and type(bolt) is Two:
+            downgrade(folder, "count", bolt, 1, groupingKey=word_of)
+            bolt = One()
+        elif call == "migrate":
+            now = read_state(FolderStorage(folder)).topology.stateful["count"].provider
+            migrate(folder, REFERENCES["rocksdb" if now == REFERENCES["memory"] else "memory"])
+        elif call == "export":
+            export(folder, site.place / f"copy-{number}")
+            folder = site.place / f"copy-{number}"
+        assert site.entries(folder) == expected(counts, own), call
+        assert verify(folder).ok
+    site.run(folder, FIRST, topology(tasks, bolt))
+    assert site.entries(folder) == expected(added(counts, FIRST), added(own, FIRST)), "each is in its task"
+
+
+def test_a_bolt_that_is_new_may_have_a_groupingkey_where_another_is_rescaled(place: Path) -> None:
+    site = Site(place, "memory", None)
+    site.run(site.folder, FIRST, topology(2, Told()))
+    builder = TopologyBuilder("words")
+    builder.setStream("words", rows("word string, times long"))
+    builder.setBolt("count", Told(), 3).fieldsGrouping("words", "word")
+    builder.setBolt("new", Told(), 2).fieldsGrouping("words", "word")
+    with TopologyTester(builder.createTopology(), site.folder, site.config(), rescale=True, now=START):
+        assert site.entries() == expected(FIRST, FIRST)
