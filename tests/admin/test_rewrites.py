@@ -1,8 +1,10 @@
 """Every tool that writes state anew: wherever it is killed, all entries are as before, or all are as they become."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -41,6 +43,7 @@ from statefx.admin.state_writing import state_writer
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
+from statefx.errors import FencedError
 from statefx.state import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
@@ -48,7 +51,10 @@ from statefx.testing.crashes import crashes
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from tests.admin.checkpoints import server
 from tests.coordinator.migrating import REFERENCES
+from tests.coordinator.on_redis import names_on
+from tests.providers.redis_server import RedisServer
 from tests.testing.places import place
+from tests.testing.topologies import SMALL
 
 __all__ = ["place", "server"]
 
@@ -176,7 +182,7 @@ class Server(dict[str, Any]):
 class Site:
     """A checkpoint of one provider, and what is needed to change it step by step."""
 
-    def __init__(self, place: Path, provider: str, server: Any) -> None:
+    def __init__(self, place: Path, provider: str, server: RedisServer | None) -> None:
         self.place, self.folder, self.kept_by = place, place / "checkpoint", provider
         self.options: dict[str, dict[str, Any]] = {name: {} for name in REFERENCES}
         if server is not None:
@@ -194,8 +200,15 @@ class Site:
         }
 
     def run(self, folder: Path, words: dict[str, int], topology: Any, days: int = 0) -> None:
-        with TopologyTester(topology, folder, self.config(folder), now=START + timedelta(days=days)) as tester:
+        now = START + timedelta(days=days)
+        with TopologyTester(topology, folder, self.config(folder), now=now, limits=SMALL) as tester:
             tester.send({"words": list(words.items())})
+
+    def check_server(self, server: RedisServer | None) -> None:
+        """See that the server keeps what is named, and nothing of what was, or was written in vain."""
+        state = read_state(FolderStorage(self.folder))
+        if server is not None and state.topology.stateful["count"].provider == REFERENCES["redis"]:
+            assert names_on(server, self) == {state.kept_as.get("count", "count")}
 
     def mark(self) -> Any:
         """Return what tells a bolt that was rewritten from what it was."""
@@ -382,8 +395,7 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
     place: Path, request: pytest.FixtureRequest, name: str, kept_by: str
 ) -> None:
     tool = TOOLS[name]
-    needs = kept_by == "redis" or name == "migrate to a server"
-    server = request.getfixturevalue("server") if needs else None
+    server = request.getfixturevalue("server") if kept_by == "redis" or name == "migrate to a server" else None
     site = Site(place, kept_by, server)
     site.run(site.folder, FIRST, tool.begins())
     if name in KEEPS_VERSIONS:
@@ -408,10 +420,43 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
         fired = dict.fromkeys(FIRST.keys() - more.keys(), 1000)
         own = added(added(FIRST if tool.own is None else tool.own(FIRST), fired), more)
         assert site.entries(target) == expected(added(FIRST, more), own), "each is in its task"
-        if not needs:
-            assert verify(target).ok
+        site.check_server(server)
+        assert verify(target, site.config(target)).ok
     assert seen == sorted(seen)
     assert set(seen) == {False, True}
+
+
+@pytest.mark.parametrize(("name", "kept_by"), [case for case in cases() if case.values[0] != "export"])
+def test_a_driver_that_takes_over_at_any_moment_wins(
+    place: Path, request: pytest.FixtureRequest, name: str, kept_by: str, stride: int
+) -> None:
+    """An export fences no driver."""
+    tool = TOOLS[name]
+    server = request.getfixturevalue("server") if kept_by == "redis" or name == "migrate to a server" else None
+    site = Site(place, kept_by, server)
+    site.run(site.folder, FIRST, tool.begins())
+    if name in KEEPS_VERSIONS:
+        savepoint(site.folder, "one")
+    kept = Server(server.url) if server else {}
+    shutil.copytree(site.folder, place / "before")
+    content, rehearsal = deepcopy(kept), DurableSteps()
+    tool.life(site, rehearsal)
+    first = next(number for number, moment in enumerate(rehearsal.passed) if moment.startswith("after GENERATION"))
+    moments = rehearsal.passed[first:-1]
+    assert moments[-1].startswith(("before RESCALED", "before MIGRATED", "before RESTORED"))
+    for moment in moments[list(TOOLS).index(name) % stride :: stride]:
+        shutil.rmtree(site.folder)
+        shutil.copytree(place / "before", site.folder)
+        kept.clear()
+        kept.update(content)
+        steps = DurableSteps()
+        steps.when(moment, partial(site.run, site.folder, SECOND, tool.begins()))
+        with pytest.raises(FencedError):
+            tool.life(site, steps)
+        assert site.entries() == expected(added(FIRST, SECOND), added(FIRST, SECOND)), moment
+        site.run(site.folder, SECOND, tool.begins())
+        site.check_server(server)
+        assert verify(site.folder, site.config()).ok
 
 
 # ---- one tool after another

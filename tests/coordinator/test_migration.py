@@ -633,28 +633,6 @@ def test_a_driver_that_runs_is_fenced(place: Path, server: RedisServer, source: 
         mover.finish(target)
 
 
-@pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("redis", "memory"), ("memory", "redis")])
-def test_a_driver_that_takes_over_at_any_moment_wins(
-    place: Path, server: RedisServer, source: str, target: str, stride: int
-) -> None:
-    with Mover(place, server, "rehearsal") as mover:
-        mover.begin(source)
-        steps = DurableSteps()
-        mover.move(source, target, steps)
-    moments = steps.passed[steps.passed.index("after GENERATION(2)") : steps.passed.index("after MIGRATED")]
-    assert len(moments) > 10
-    for n, moment in enumerate(moments[list(REFERENCES).index(target) % stride :: stride]):
-        with Mover(place, server, f"checkpoint-{n}") as mover:
-            mover.begin(source)
-            steps = DurableSteps()
-            steps.when(moment, lambda mover=mover: mover.on(source).run(TRANSACTIONS[: BEFORE + 1]))
-            with pytest.raises(FencedError):
-                mover.move(source, target, steps)
-            assert mover.kept() == REFERENCES[source], moment
-            moved(mover, source, target)
-            mover.finish(target)
-
-
 @pytest.mark.parametrize("moment", ["after GENERATION(2)", "after prepare count/1 for 2", "before MIGRATED"])
 @pytest.mark.parametrize("target", ["rocksdb", "redis"])
 def test_of_two_migrations_at_once_the_later_one_counts(

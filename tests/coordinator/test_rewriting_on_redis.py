@@ -13,14 +13,9 @@ import pyarrow as pa
 import pytest
 
 from statefx import TopologyBuilder, downgrade, migrate, openState, writeState
-from statefx.admin.downgrading import older_form
-from statefx.admin.rekeying import Rekey
-from statefx.admin.rescaling import rescalings
-from statefx.admin.rewrite import Rewrite
 from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
 from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, ConfigError, FencedError, StateCorruptedError
 from statefx.protocol.identity import TaskId
 from statefx.state.contract.store import StateContext
@@ -140,15 +135,6 @@ def test_a_killed_start_has_given_all_new_keys_and_tasks_or_none(server, place):
         assert set(seen) == {(1, 2, 2), (2, 3, 3)}
 
 
-def rescale_stepped(folder, url, steps):
-    """Give the bolt three tasks, with steps that are counted."""
-    folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
-    opened = partial(SteppedLog, steps=steps, limit=100)
-    keys = {"count": Second().groupingKey}
-    found = read_state(folders.storage)
-    Rewrite(folders, stepped(url, steps), rescalings(found, {"count": 3}, keys), "rescale it", opened).run(found)
-
-
 # ---- downgrade
 
 
@@ -167,16 +153,6 @@ def test_an_older_version_finds_what_it_finds_in_files(server, place, newer):
         pair.send(range(4, 7), older, limits=SMALL)
         pair.check(2)
         assert names_on(server, pair.on_redis) == {kept_as}
-
-
-def downgrade_stepped(folder, url, steps):
-    """Downgrade `Tuples`, with steps that are counted."""
-    folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
-    opened = partial(SteppedLog, steps=steps, limit=100)
-    found = read_state(folders.storage)
-    form = older_form(found.topology.stateful["count"], Tuples(), 1, word_of)
-    rekey = Rekey("count", form, "given version 1")
-    Rewrite(folders, stepped(url, steps), {"count": rekey}, "downgrade", opened).run(found)
 
 
 # ---- writeState
@@ -321,36 +297,6 @@ def test_a_driver_that_runs_is_fenced_and_a_refused_call_fences_nobody(server, p
         pair.check(2)
         pair.send([5], topology(2, First()), limits=SMALL)
         pair.check(2)
-
-
-@pytest.mark.parametrize(
-    ("change", "running"),
-    [
-        (write_stepped, topology(2, First())),
-        (downgrade_stepped, test_downgrade.topology(Tuples())),
-        (rescale_stepped, topology(2, First(for_task=False))),
-    ],
-    ids=["writeState", "downgrade", "rescale"],
-)
-def test_a_driver_that_starts_meanwhile_wins(server, place, change, running):
-    with Pair(server, place) as pair:
-        pair.send(range(4), running)
-        driver, rehearsal = pair.on_redis, DurableSteps()
-        begins = crashes(server, driver, place)
-        next(begins)
-        change(driver.folder, server.url, rehearsal)
-        first = next(n for n, moment in enumerate(rehearsal.passed) if moment.startswith("after GENERATION"))
-        moments = rehearsal.passed[first : rehearsal.passed.index("after RESCALED")]
-        assert len(moments) > 8
-        send(pair.on_files, [4], running)
-        for moment, _ in zip(moments, begins, strict=False):
-            steps = DurableSteps()
-            steps.when(moment, lambda: send(driver, [4], running, limits=SMALL))
-            with pytest.raises(FencedError):
-                change(driver.folder, server.url, steps)
-            pair.check(2)
-            send(driver, [5], running, limits=SMALL)
-            assert names_on(server, driver) == {"count"}, "nothing of what was written in vain"
 
 
 def test_no_task_of_a_former_driver_prepares_while_rows_are_written(server, place):
