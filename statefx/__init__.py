@@ -6,14 +6,13 @@ What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everyt
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from statefx.admin.aborting import abort
-from statefx.admin.downgrading import downgrade
+from statefx.admin.ending import abort, resolve
 from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
 from statefx.admin.quarantined import quarantined
 from statefx.admin.reading import openState
+from statefx.admin.rekeying import downgrade
 from statefx.admin.repairing import repair
-from statefx.admin.resolving import resolve
 from statefx.admin.savepoints import deleteSavepoint, export, rename, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
 from statefx.admin.verifying import verify

@@ -22,9 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from statefx.admin import (
-    downgrading,
     explaining,
     reading,
+    rekeying,
     repairing,
     rescaling,
     savepoints,
@@ -551,7 +551,7 @@ def downgrade(
     _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
     key = _itself if by_key else None
     with _bar("downgrade") as progress:
-        done = downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=key, progress=progress)
+        done = rekeying.downgrade(checkpoint, bolt, made, version, config, groupingKey=key, progress=progress)
     _tell(done, as_json)
 
 

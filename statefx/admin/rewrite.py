@@ -7,7 +7,7 @@
     3 the next generation is taken, unless state has gone on meanwhile: former drivers are fenced
     4 workers write each task's entries on top of nothing, read them back and compare
     5 keys that were only read in 4 were shown to lie where they belong
-    6 one record of the log names what was written: with it, and not before, it is the bolts' state
+    6 one record of the log, RESCALED (rule 3.13) or MIGRATED, names what was written: from then on it is the state
 
 A failure before 6 leaves all as it was; what was written is named by no record, and swept. What can refuse without
 writing stands before 3 (rule 1.5: a start that is refused fences nobody).

@@ -32,9 +32,8 @@ from statefx import (
     verify,
     writeState,
 )
-from statefx.admin.downgrading import older_form
 from statefx.admin.migration import Migrator
-from statefx.admin.rekeying import Rekey
+from statefx.admin.rekeying import Rekey, older_form
 from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite, copies
 from statefx.admin.savepoints import export_pin, go_back
