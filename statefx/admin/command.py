@@ -90,7 +90,6 @@ class SettingsType(click.ParamType):  # type: ignore[type-arg]  # generic since 
     name = "JSON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
-        """Return what it holds."""
         try:
             found = json.loads(value)
         except ValueError as error:
@@ -106,7 +105,6 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "KEY"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the key."""
         try:
             return as_key(json.loads(value))
         except ValueError:
@@ -119,7 +117,6 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "TXID|SAVEPOINT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return it."""
         return int(value) if str(value).isdecimal() else str(value)
 
 

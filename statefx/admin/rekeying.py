@@ -23,7 +23,7 @@ from statefx.admin.reading import Progress, codec_of, component_of, counted, fou
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
 from statefx.admin.routing import GroupingKey, Proof, Router, Taker, check_grouping, router_of
 from statefx.admin.sorted_files import SortedEntries
-from statefx.admin.work import Told
+from statefx.admin.work import Report
 from statefx.coordinator.adoption import same_tasks
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.operators import Stateful, overrides
@@ -64,7 +64,9 @@ class Rekey(Step):
     def becomes(self, known: StatefulIdentity) -> StatefulIdentity:
         return self.form.becomes
 
-    def entries(self, source: OpenSide, piece: Piece, folder: str, told: Told) -> tuple[Mapping[int, Source], Proof]:
+    def entries(
+        self, source: OpenSide, piece: Piece, folder: str, report: Report
+    ) -> tuple[Mapping[int, Source], Proof]:
         return {task: self._sorted.of(task) for task in piece.now}, Proof()
 
     # ---- what is refused
@@ -94,7 +96,7 @@ class Rekey(Step):
 
     # ---- keys and tasks
 
-    def read(self, source: OpenSide, path: str, told: Told) -> None:
+    def read(self, source: OpenSide, path: str, report: Report) -> None:
         """Sort the entries in their new form, by their new tasks."""
         form, before = self.form, source.state.topology.stateful[self.bolt]
         forms = EntryForms(
@@ -104,7 +106,7 @@ class Rekey(Step):
         entries = self._sorted = SortedEntries(path, form.becomes.parallelism)
         placing = self._placing(before, entries)
         for task in range(before.parallelism):
-            for keys, values in source.blocks(self.bolt, task, told):
+            for keys, values in source.blocks(self.bolt, task, report):
                 made = map(forms.entry, keys, values)
                 placing.place(task, [entry for entry in made if entry is not None])
             logger.info("state of %s/%d is read (%d of %d)", self.bolt, task, task + 1, before.parallelism)
@@ -154,19 +156,19 @@ class _Placing:
     """Sends the entries of a bolt to the `takers` of their new tasks; without a router all stay in their tasks.
 
     `was` is the number of tasks before; `proves` says whether a key that has not changed must belong to the very task
-    in which it lies; `told` whether the bolt says where keys belong: otherwise new ones have to be shown as well.
+    in which it lies; `given` whether the bolt says where keys belong: otherwise new ones have to be shown as well.
     """
 
     takers: Sequence[Taker]
     was: int
     router: Router | None = None
     proves: bool = False
-    told: bool = False
+    given: bool = False
 
     def place(self, task: int, entries: Iterable[Entry]) -> None:
         """Send entries of a task, which come in the order in which they lay there."""
         shown: list[tuple[bytes, bytes]] = []
-        told: list[tuple[bytes, bytes]] = []
+        anywhere: list[tuple[bytes, bytes]] = []
         for stored, data, owner, is_new in entries:
             # What an OpaqueMap has written stays in its tasks, so its mark may only stay where all keys do.
             stays = owner is Owner.TASK and len(self.takers) == self.was
@@ -176,10 +178,10 @@ class _Placing:
                 for taker in self.takers if task == 0 else ():
                     taker.add(stored, data)
             else:
-                (told if self.told and (is_new or not self.proves) else shown).append((stored, data))
+                (anywhere if self.given and (is_new or not self.proves) else shown).append((stored, data))
         if self.router is None:
             return
-        self.router.route(iter(told), 0, 1, self.takers)  # as if they came from one task: they may belong anywhere
+        self.router.route(iter(anywhere), 0, 1, self.takers)  # as if they came from one task
         self.router.route(iter(shown), task, self.was, self.takers)
 
     def check_proof(self) -> None:

@@ -20,7 +20,7 @@ from statefx.admin.reading import Progress, counted, found_checkpoint, provider_
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
 from statefx.admin.routing import MOVED, GroupingKey, Proof, check_grouping, router_of
 from statefx.admin.sorted_files import MergedRuns, SortedRun
-from statefx.admin.work import Here, Told, Workers
+from statefx.admin.work import Here, Report, Workers
 from statefx.errors import CheckpointError, ConfigError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -151,7 +151,9 @@ class Rescale(Step):
         together = router_of(self.bolt, known, self.given).own is not None
         return pieces_of(known.parallelism, self.now, slots, together=together)
 
-    def entries(self, source: OpenSide, piece: Piece, folder: str, told: Told) -> tuple[Mapping[int, Source], Proof]:
+    def entries(
+        self, source: OpenSide, piece: Piece, folder: str, report: Report
+    ) -> tuple[Mapping[int, Source], Proof]:
         known = source.state.topology.stateful[self.bolt]
         was, router = known.parallelism, router_of(self.bolt, known, self.given)
         runs: dict[int, list[SortedRun]] = {task: [] for task in piece.now}
@@ -159,7 +161,7 @@ class Rescale(Step):
             with ExitStack() as stack:
                 own = {new: SortedRun(os.path.join(folder, f"{task}-{new}"), stack) for new in piece.now}
                 takers = [own.get(new, _ELSEWHERE) for new in range(self.now)]
-                router.route_blocks(source.blocks(self.bolt, task, told), task, was, takers)
+                router.route_blocks(source.blocks(self.bolt, task, report), task, was, takers)
             for new, run in own.items():
                 if run.keys:
                     runs[new].append(run)

@@ -32,7 +32,7 @@ from xxhash import xxh3_128
 
 from statefx.admin.reading import Progress, blocks_at, check_idle, counted, task_blocks
 from statefx.admin.routing import Proof
-from statefx.admin.work import Here, ProgressMeter, Told, Workers, telling
+from statefx.admin.work import Here, ProgressMeter, Report, Workers, metered
 from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
 from statefx.coordinator.generation import check_newest, take_generation
 from statefx.coordinator.location import Folders
@@ -113,20 +113,17 @@ class Source(Protocol):
         """Yield all entries; each call begins at the first one."""
 
 
-class Given(Sequence[Write]):
+class Writes(Sequence[Write]):
     """The entries of a source, for ``StateStore.prepare``: never in memory as a whole.
 
     Going through it once, by entries, slices or blocks, reads the source once. Going back reads it again.
 
-    Attributes
-    ----------
-    sum : Sum or None
-        Of all entries, once a reading has come to its end.
+    `sum` is known once a reading has come to its end.
     """
 
-    def __init__(self, source: Source, told: Told = lambda size: None) -> None:
+    def __init__(self, source: Source, report: Report = lambda size: None) -> None:
         self._source = source
-        self._told = told
+        self._report = report
         self._rows: Iterator[Write] = iter(())
         self._at = len(self)
         self.sum: Sum | None = None
@@ -136,7 +133,7 @@ class Given(Sequence[Write]):
 
     def blocks(self) -> Iterator[Block]:
         summing = Summing()
-        for keys, values in telling(self._source.blocks(), self._told):
+        for keys, values in metered(self._source.blocks(), self._report):
             summing.add(keys, values)
             yield keys, values
         self.sum = summing.sum
@@ -203,9 +200,9 @@ class OpenSide:
     def state(self) -> LogState:
         return self.side.state
 
-    def blocks(self, bolt: str, task: int, told: Told) -> Iterator[Block]:
+    def blocks(self, bolt: str, task: int, report: Report) -> Iterator[Block]:
         """Yield the state of one task, at its newest decided version."""
-        return telling(task_blocks(self.provider, self.side.folders, self.state, bolt, task), told)
+        return metered(task_blocks(self.provider, self.side.folders, self.state, bolt, task), report)
 
 
 @dataclass(frozen=True)
@@ -224,7 +221,7 @@ class Step(ABC):
     def check(self, found: LogState, known: StatefulIdentity) -> None:
         """Refuse what shows without reading; called for bolts that have state."""
 
-    def read(self, source: OpenSide, path: str, told: Told) -> None:
+    def read(self, source: OpenSide, path: str, report: Report) -> None:
         """Read what may refuse the step, before any driver is fenced; temporary files may begin with `path`."""
 
     def becomes(self, known: StatefulIdentity) -> StatefulIdentity:
@@ -240,7 +237,9 @@ class Step(ABC):
         return [Piece(range(known.parallelism), range(self.becomes(known).parallelism))]
 
     @abstractmethod
-    def entries(self, source: OpenSide, piece: Piece, folder: str, told: Told) -> tuple[Mapping[int, Source], Proof]:
+    def entries(
+        self, source: OpenSide, piece: Piece, folder: str, report: Report
+    ) -> tuple[Mapping[int, Source], Proof]:
         """Return the entries of the piece's new tasks, and what their keys have shown."""
 
     def check_proof(self, proofs: Sequence[Proof], known: StatefulIdentity) -> None:
@@ -416,19 +415,19 @@ class Work:
     source: Side
     target: Side
 
-    def do(self, piece: Piece, told: Told) -> tuple[WrittenTasks, Proof]:
+    def do(self, piece: Piece, report: Report) -> tuple[WrittenTasks, Proof]:
         """Return what was written, and what the keys have shown."""
         target, written = self.target.open(), WrittenTasks()
         with tempfile.TemporaryDirectory(prefix="statefx-", ignore_cleanup_errors=True) as folder:
-            sources, proof = self.step.entries(self.source.open(), piece, folder, told)
+            sources, proof = self.step.entries(self.source.open(), piece, folder, report)
             for number, source in sources.items():
                 task = TaskId(self.step.bolt, number)
                 txid = self.step.txid(self.source.state, task)
-                written.add(write_task(target, task, txid, source, os.path.join(folder, "cache"), told))
+                written.add(write_task(target, task, txid, source, os.path.join(folder, "cache"), report))
         return written, proof
 
 
-def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache: str, told: Told) -> WrittenTasks:
+def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache: str, report: Report) -> WrittenTasks:
     """Write the state of a task on top of nothing, read it back and compare.
 
     Raises
@@ -438,7 +437,7 @@ def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache:
     StateCorruptedError
         What was read back is not what was written.
     """
-    namespace, token, given = target.state.namespace(task), uuid.uuid4().hex, Given(source, told)
+    namespace, token, writes = target.state.namespace(task), uuid.uuid4().hex, Writes(source, report)
     provider, generation, storage = target.provider, target.state.generation, target.side.folders.storage
     with closing(open_store(provider, namespace, StateContext(generation, EMPTY, storage, cache))) as store:
         if next(iter(store.scan(None, None)), None) is not None:
@@ -448,17 +447,17 @@ def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache:
                 namespace=namespace,
             )
         try:
-            prepared = prepare_as(store, txid, token, given)
+            prepared = prepare_as(store, txid, token, writes)
         except StateError as error:
             if error.data.get("errno") is None:
                 raise
             raise StateError(f"{error.message}. {target.side.room}", **error.data) from error
         if not provider.capabilities.lazy_commit:  # no later record would tell the store
             store.commit(txid, token)
-    expected = source.sum or given.sum or sum_of(source.blocks())
+    expected = source.sum or writes.sum or sum_of(source.blocks())
     # Another store: the one that wrote could answer from its memory.
     context = StateContext(generation, Version(txid, token), storage, cache, read_only=True)
-    found = sum_of(telling(blocks_at(provider, namespace, context), told))
+    found = sum_of(metered(blocks_at(provider, namespace, context), report))
     if found != expected or found.keys != source.keys:
         raise StateCorruptedError(
             f"what was written of {task} is not what was read: {found} for {expected}. Nothing was changed; look for "
@@ -484,9 +483,11 @@ class Copy(Step):
     def pieces(self, known: StatefulIdentity, slots: int) -> Sequence[Piece]:
         return [Piece([task], [task]) for task in range(known.parallelism)]
 
-    def entries(self, source: OpenSide, piece: Piece, folder: str, told: Told) -> tuple[Mapping[int, Source], Proof]:
+    def entries(
+        self, source: OpenSide, piece: Piece, folder: str, report: Report
+    ) -> tuple[Mapping[int, Source], Proof]:
         tasks = (task for task in piece.was if str(TaskId(self.bolt, task)) in source.state.heads)
-        return {task: _Stored(source, self.bolt, task, told) for task in tasks}, Proof()
+        return {task: _Stored(source, self.bolt, task, report) for task in tasks}, Proof()
 
 
 def copies(found: LogState) -> dict[str, Step]:
@@ -497,9 +498,9 @@ def copies(found: LogState) -> dict[str, Step]:
 class _Stored:
     """What a task has; read once to know how much that is."""
 
-    def __init__(self, source: OpenSide, bolt: str, task: int, told: Told) -> None:
+    def __init__(self, source: OpenSide, bolt: str, task: int, report: Report) -> None:
         self._source, self._bolt, self._task = source, bolt, task
-        self.sum = sum_of(source.blocks(bolt, task, told))
+        self.sum = sum_of(source.blocks(bolt, task, report))
         self.keys = self.sum.keys
 
     def blocks(self) -> Iterator[Block]:

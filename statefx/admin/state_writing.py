@@ -29,7 +29,7 @@ from statefx.admin.reading import Progress, codec_of, component_of, counted, fou
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
 from statefx.admin.routing import GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.sorted_files import SortedRun
-from statefx.admin.work import Told
+from statefx.admin.work import Report
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, CodecError, ConfigError
@@ -239,7 +239,7 @@ class StateWriter(Step):
 
     # ---- the step
 
-    def read(self, source: OpenSide, path: str, told: Told) -> None:
+    def read(self, source: OpenSide, path: str, report: Report) -> None:
         """Show that each key of the bolt's own lies where its grouping says, and that rows write what they say.
 
         Rows are sent by the same rule.
@@ -251,15 +251,17 @@ class StateWriter(Step):
                 source, self.bolt, task, runs.get(task, ()), self.mode == "overwrite", self._comparison
             )
             if tasks > 1:
-                router.route(rows.compared(told), task, tasks, [_NOWHERE] * tasks)
+                router.route(rows.compared(report), task, tasks, [_NOWHERE] * tasks)
             else:  # whatever the key, there is no other
-                deque(rows.compared(told), 0)
+                deque(rows.compared(report), 0)
             self._deleted -= rows.kept
         self._comparison.check_keys(key for run in runs.values() for key, _ in run)
         if tasks > 1:
             router.check_proof(tasks)
 
-    def entries(self, source: OpenSide, piece: Piece, folder: str, told: Told) -> tuple[Mapping[int, Source], Proof]:
+    def entries(
+        self, source: OpenSide, piece: Piece, folder: str, report: Report
+    ) -> tuple[Mapping[int, Source], Proof]:
         for merged in self._merged.values():
             merged.source = source  # of this generation
         return {task: self._merged[task] for task in piece.now}, Proof()
@@ -306,9 +308,9 @@ class _Merged:
     """Rows without a value that delete nothing: null is what is shown of the value."""
     sum: ClassVar[None] = None
 
-    def compared(self, told: Told) -> Iterator[tuple[bytes, bytes]]:
+    def compared(self, report: Report) -> Iterator[tuple[bytes, bytes]]:
         """Yield the bolt's own entries as they are; ConfigError for a row that would write something else than said."""
-        for key, row, stored, becomes in self._all(told):
+        for key, row, stored, becomes in self._all(report):
             self.keys += becomes is not None
             if stored is not None and key[:1] == _USER:
                 self.comparison.look_at(key)
@@ -319,9 +321,9 @@ class _Merged:
     def blocks(self) -> Iterator[Block]:
         return in_blocks((key, becomes) for key, *_, becomes in self._all(lambda size: None) if becomes is not None)
 
-    def _all(self, told: Told) -> Iterator[tuple[bytes, bytes | None, bytes | None, bytes | None]]:
+    def _all(self, report: Report) -> Iterator[tuple[bytes, bytes | None, bytes | None, bytes | None]]:
         """Yield each key with its row, with what is stored, of which one may be None, and with what it becomes."""
-        blocks = self.source.blocks(self.bolt, self.task, told)
+        blocks = self.source.blocks(self.bolt, self.task, report)
         both = heapq.merge(
             ((key, 0, value) for key, value in self.rows),
             ((key, 1, value) for keys, values in blocks for key, value in zip(keys, values, strict=True)),

@@ -15,7 +15,7 @@ from statefx.state.contract.blocks import Block
 P = TypeVar("P")
 R = TypeVar("R")
 
-Told = Callable[[int], object]
+Report = Callable[[int], object]
 """Called with the bytes of entries that were read or written since its last call."""
 
 PASSES = 3
@@ -29,7 +29,7 @@ class Workers(Protocol):
     def slots(self) -> int:
         """How many pieces are done at the same time."""
 
-    def run(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> Iterable[R]:
+    def run(self, work: Callable[[P, Report], R], pieces: Sequence[P], report: Report) -> Iterable[R]:
         """Yield what `work` returns for each piece, in any order; an error of statefx comes as it was raised.
 
         A piece may be done more than once, and at the same time: of what is returned one is taken.
@@ -41,15 +41,15 @@ class Here:
 
     slots = 1
 
-    def run(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> Iterable[R]:
-        return (work(piece, told) for piece in pieces)
+    def run(self, work: Callable[[P, Report], R], pieces: Sequence[P], report: Report) -> Iterable[R]:
+        return (work(piece, report) for piece in pieces)
 
 
-def telling(blocks: Iterable[Block], told: Told) -> Iterator[Block]:
+def metered(blocks: Iterable[Block], report: Report) -> Iterator[Block]:
     """Pass blocks on, and report the bytes of each once it was used."""
     for keys, values in blocks:
         yield keys, values
-        told(sum(map(len, keys)) + sum(map(len, values)))
+        report(sum(map(len, keys)) + sum(map(len, values)))
 
 
 @dataclass

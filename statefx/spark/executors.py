@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from statefx.admin.reading import Progress
 from statefx.admin.rescaling import Rescaling, rescale_checkpoint
 from statefx.admin.routing import GroupingKey
-from statefx.admin.work import Here, P, R, Told
+from statefx.admin.work import Here, P, R, Report
 from statefx.errors import StatefxError
 from statefx.spark import internals
 from statefx.spark.failures import job_error, unburied
@@ -27,8 +27,8 @@ from statefx.spark.session import check_session, is_local
 _CLOSED_MAX = 10
 """So many workers without a connection are passed over for one job."""
 
-_TELL_SECS = 0.5
-"""So often it is told how far the work is: Spark tells when a task has ended."""
+_REPORT_SECS = 0.5
+"""So often progress is reported: Spark adds up what tasks report when they end."""
 
 
 class Executors:
@@ -51,7 +51,7 @@ class Executors:
         """How many tasks run at the same time."""
         return int(self._context.defaultParallelism)
 
-    def run(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> Iterable[R]:
+    def run(self, work: Callable[[P, Report], R], pieces: Sequence[P], report: Report) -> Iterable[R]:
         """Return what `work` returns for each piece.
 
         Raises
@@ -62,19 +62,19 @@ class Executors:
             Spark could not do a piece.
         """
         try:
-            outcomes = with_open_workers(lambda: self._outcomes(work, pieces, told))
+            outcomes = with_open_workers(lambda: self._outcomes(work, pieces, report))
         except (PySparkException, Py4JError) as error:
             found = job_error(error, local=is_local(self._context))
             says = f"{self._what}: Spark could not do it, and nothing was changed; do it again. {found.message}"
             raise type(found)(says, **found.data) from error
         return map(_checked, outcomes)
 
-    def _outcomes(self, work: Callable[[P, Told], R], pieces: Sequence[P], told: Told) -> list[R | StatefxError]:
+    def _outcomes(self, work: Callable[[P, Report], R], pieces: Sequence[P], report: Report) -> list[R | StatefxError]:
         context, tag = self._context, f"statefx-{uuid.uuid4().hex}"
         done = context.accumulator(0)
         job = internals.wrapped(context.parallelize(pieces, len(pieces)).map(partial(_outcome, work, done)))
         try:
-            with internals.own_properties(context) as own, _Telling(done, told):
+            with internals.own_properties(context) as own, _Reporting(done, report):
                 context.addJobTag(tag)
                 own.setProperty(DESCRIPTION, self._what)
                 found: list[R | StatefxError] = job.collect()
@@ -98,7 +98,7 @@ def with_open_workers(job: Callable[[], R]) -> R:
     return job()
 
 
-def _outcome(work: Callable[[P, Told], R], done: Accumulator[int], piece: P) -> R | StatefxError:
+def _outcome(work: Callable[[P, Report], R], done: Accumulator[int], piece: P) -> R | StatefxError:
     """Do a piece; an error of ours is an outcome: the next try would end with the same."""
     try:
         return work(piece, done.add)
@@ -112,14 +112,14 @@ def _checked(outcome: R | StatefxError) -> R:
     return outcome
 
 
-class _Telling:
-    """Tells what the tasks that have ended have told, until the block ends."""
+class _Reporting:
+    """Reports what the tasks that have ended have reported, until the block ends."""
 
-    def __init__(self, done: Accumulator[int], told: Told) -> None:
-        self._done, self._told = done, told
+    def __init__(self, done: Accumulator[int], report: Report) -> None:
+        self._done, self._report = done, report
         self._known = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="statefx-telling", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="statefx-reporting", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -127,16 +127,16 @@ class _Telling:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._tell()
+        self._flush()
 
     def _run(self) -> None:
-        while not self._ended.wait(_TELL_SECS):
-            self._tell()
+        while not self._ended.wait(_REPORT_SECS):
+            self._flush()
 
-    def _tell(self) -> None:
+    def _flush(self) -> None:
         now = self._done.value
         if now > self._known:
-            self._told(now - self._known)
+            self._report(now - self._known)
             self._known = now
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from statefx import migrate, openState
 from statefx.admin.migration import Migration
-from statefx.admin.rewrite import Given, Sum, sum_of
+from statefx.admin.rewrite import Sum, Writes, sum_of
 from statefx.coordinator.log import read_state
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import (
@@ -250,7 +250,7 @@ def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path: Path) -> 
                 reads[-1] += 1
                 yield [row[0]], [row[1]]
 
-    entries: Any = Given(Counting(store, len(rows)))
+    entries: Any = Writes(Counting(store, len(rows)))
     assert (len(entries), list(entries), list(entries)) == (1000, rows, rows)
     reads.clear()
     parts = [entries[n : n + 300] for n in range(0, 1200, 300)]
@@ -299,7 +299,7 @@ def test_a_big_task_is_never_in_memory_as_a_whole(
 
     watch(*((RedisStateStore, "_send") if target == "redis" else (artefacts, "xxh3_64_digest")))
     store = other.open()
-    token = prepare(store, 1, Given(Watched(source, count)))
+    token = prepare(store, 1, Writes(Watched(source, count)))
     assert 0 < most < count / 2
     store.commit(1, token)
     assert sum_of(Scanned(store, 0).blocks()) == sum_of(Scanned(source, 0).blocks())
