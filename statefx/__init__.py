@@ -6,16 +6,14 @@ What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everyt
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from statefx.admin.aborting import abort
-from statefx.admin.downgrading import downgrade
+from statefx.admin.ending import abort, resolve
 from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
 from statefx.admin.quarantined import quarantined
 from statefx.admin.reading import openState
-from statefx.admin.renaming import rename
+from statefx.admin.rekeying import downgrade
 from statefx.admin.repairing import repair
-from statefx.admin.resolving import resolve
-from statefx.admin.savepoints import deleteSavepoint, export, restore, savepoint, savepoints
+from statefx.admin.savepoints import deleteSavepoint, export, rename, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
 from statefx.admin.verifying import verify
 from statefx.client import TransactionalClient, transaction
@@ -59,8 +57,8 @@ from statefx.topology import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
     from statefx.spark.builder import session
+    from statefx.spark.executors import rescale
     from statefx.spark.query import Query
-    from statefx.spark.rescaling import rescale
     from statefx.spark.state_table import readState
     from statefx.spark.state_writing import writeState
     from statefx.spark.submit import submit
@@ -136,7 +134,7 @@ __all__ = [
 _WITH_PYSPARK = {
     "Query": "statefx.spark.query",
     "readState": "statefx.spark.state_table",
-    "rescale": "statefx.spark.rescaling",
+    "rescale": "statefx.spark.executors",
     "session": "statefx.spark.builder",
     "submit": "statefx.spark.submit",
     "writeState": "statefx.spark.state_writing",

@@ -106,12 +106,8 @@ FILES = {
 MAY_OPEN_FILES = {
     "statefx/storage/": "the one room that may",
     "statefx/testing/": "no part of what is run",
-    "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
-    "statefx/admin/rescaling.py": "temporary files of this machine, of entries that go to other tasks",
-    "statefx/admin/runs.py": "temporary files of this machine, of sorted entries",
-    "statefx/admin/rewriting.py": "temporary files of this machine, of entries that get another form",
-    "statefx/admin/state_writing.py": "temporary files of this machine, of rows that become state",
-    "statefx/admin/savepoints.py": "a temporary folder of this machine, for caches",
+    "statefx/admin/rewrite.py": "a temporary folder of this machine, for sorted files and caches",
+    "statefx/admin/sorted_files.py": "temporary files of this machine, of sorted entries",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
     **{

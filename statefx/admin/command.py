@@ -1,12 +1,12 @@
 """``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
 
-Only this module and `statefx.admin.parameters` import click and rich: programs that look at a checkpoint from Python
-pay for neither.
+Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,19 +22,18 @@ from rich.table import Table
 from rich.text import Text
 
 from statefx.admin import (
-    downgrading,
     explaining,
     reading,
-    renaming,
+    rekeying,
     repairing,
     rescaling,
     savepoints,
     tables,
     verifying,
 )
-from statefx.admin.parameters import KeyType, MomentType, SettingsType
+from statefx.admin.narrowing import as_key
 from statefx.admin.reading import counted
-from statefx.admin.restoration import SINKS
+from statefx.admin.savepoints import SINKS
 from statefx.admin.state_writing import MODES, state_writer
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.state.encoding.options import load
@@ -83,6 +82,42 @@ def _option(found: re.Match[str]) -> str:
     if found[1]:
         return f"--{found[1]} {found[2]}"
     return f"--{found[3]}" if found[3] else f"--{found[4]} "
+
+
+class SettingsType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """A JSON object."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            self.fail(f"no JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail("a JSON object, of names and values", param, ctx)
+        return found
+
+
+class KeyType(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A key of state: JSON, or a text."""
+
+    name = "KEY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return as_key(json.loads(value))
+        except ValueError:
+            return value
+
+
+class MomentType(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A transaction's number, or a savepoint's name."""
+
+    name = "TXID|SAVEPOINT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        return int(value) if str(value).isdecimal() else str(value)
 
 
 _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -453,7 +488,7 @@ def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool
         given[old] = new
     said = [f"call {old} {new}" for old, new in given.items()] + [f"give up what {one} keeps" for one in drop]
     _check_yes(yes, f"this would {', '.join(said) or 'do nothing'} in {checkpoint}")
-    _tell(renaming.rename(checkpoint, given, drop=drop), as_json)
+    _tell(savepoints.rename(checkpoint, given, drop=drop), as_json)
 
 
 @_cli.command()
@@ -513,7 +548,7 @@ def downgrade(
     _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
     key = _itself if by_key else None
     with _bar("downgrade") as progress:
-        done = downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=key, progress=progress)
+        done = rekeying.downgrade(checkpoint, bolt, made, version, config, groupingKey=key, progress=progress)
     _tell(done, as_json)
 
 

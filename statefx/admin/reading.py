@@ -517,6 +517,24 @@ def _length(state: _Rows) -> int:
         return sum(1 for _ in state.items())
 
 
+def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
+    """Return what the log of a checkpoint knows; CheckpointError if there is none."""
+    folders = Folders(checkpoint_location(location))
+    found = read_checkpoint(folders)
+    check_started(found, folders)
+    return folders, found
+
+
+def provider_of(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
+    """Return the checkpoint's state provider, or the configured one if no bolt is stateful."""
+    some = next(iter(found.topology.stateful.items()), None)  # one provider keeps all of them
+    if some is None:
+        given = Config.parse(config, found.topology.name)
+        return load_provider(given.state_provider, given.state_provider_config)
+    component, bolt = some
+    return kept_provider(found, bolt, component, config)
+
+
 def check_started(state: LogState, folders: Folders) -> None:
     """Refuse what no topology has been started on."""
     if not state.generation:

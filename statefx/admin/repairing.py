@@ -10,16 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import Progress, check_idle, counted
-from statefx.admin.restoration import check_sinks
-from statefx.admin.savepoints import (
-    at_pin,
-    files_beside,
-    found_checkpoint,
-    go_back,
-    known_pins,
-    provider_of,
-)
+from statefx.admin.reading import Progress, check_idle, counted, found_checkpoint, provider_of
+from statefx.admin.savepoints import at_pin, check_sinks, files_beside, go_back, known_pins
 from statefx.admin.verifying import Damage, verify
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.entries import read_entries

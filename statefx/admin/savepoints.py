@@ -1,14 +1,12 @@
-"""Savepoints of a checkpoint that stands still: taken, listed, deleted, gone back to, and made a checkpoint of its own.
+"""Changes of a checkpoint that stands still which are one record of its log: savepoints, going back, other names.
 
 Going back, in place::
 
-    1 what can be refused is, and every version is opened      2 the next generation: who ran before is fenced
+    1 what can be refused is, and every version is opened      2 the next generation: former drivers are fenced
     3 RESTORED: state and sources are where they were, and the next transaction has the next number
 
-A failure before 3 leaves everything as it was, and so does one before the log is written there (`export`)::
-
-    1 the state of every task is written to the new folder, read back and compared
-    2 what the log names beside itself is copied           3 the log, which is one CHECKPOINT
+A failure before 3 leaves everything as it was. What is gone back to can be written to another folder instead, a
+checkpoint of its own: a rewriting (`statefx.admin.rewrite`) that ends with a log there, which is one CHECKPOINT.
 """
 
 from __future__ import annotations
@@ -16,34 +14,21 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.migration import Entries, Summing, sum_of
-from statefx.admin.progress import Metered, ProgressMeter
-from statefx.admin.reading import (
-    Progress,
-    blocks_at,
-    check_idle,
-    check_started,
-    kept_provider,
-    open_task,
-)
-from statefx.admin.restoration import Restoration, check_sinks, planned
-from statefx.config import Config
+from statefx.admin.reading import Progress, check_idle, counted, found_checkpoint, open_task, provider_of
+from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies, fence, taken
 from statefx.coordinator import savepoints as kept
-from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.format import write_format
-from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
+from statefx.coordinator.renaming import Renaming
 from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import (
     CheckpointError,
@@ -52,21 +37,24 @@ from statefx.errors import (
     StateCorruptedError,
     StateError,
     StatefxError,
+    TopologyError,
 )
-from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
+from statefx.operators.dedup import DEDUP
+from statefx.protocol.identity import FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Restored
-from statefx.state.contract.store import StateContext, StateProvider, open_store, prepare_as
-from statefx.state.registry import load_provider
+from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
+from statefx.topology.checks import check_id
 
 logger = logging.getLogger("statefx")
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+APPEND = "append"
+REWIND = "rewind"
+SINKS = (APPEND, REWIND)
 
-_PASSES = 3
-"""Of a copy: state is read to be counted, read to be written, and read back."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def savepoint(
@@ -143,6 +131,64 @@ def deleteSavepoint(checkpointLocation: str | os.PathLike[str], name: str) -> No
     kept.delete(taken(folders, "delete the savepoint"), name)
 
 
+# ---- going back
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What `restore` has done.
+
+    Attributes
+    ----------
+    location : str
+        The folder that goes on.
+    txid : int
+        The transaction whose state and sources it goes on from.
+    given_up : int
+        How many transactions after it were given up; what was read then comes again.
+    next_txid : int
+        The next transaction. Numbers are never used twice.
+    published : Mapping[str, int]
+        By sink, the rows of those transactions, as far as the log still knows and the sink tells. They stay where they
+        are, and the rows that come again are published behind them; but not those of `taken_back`.
+    taken_back : Mapping[str, str]
+        Sinks, with their targets, that take back what they have published after `txid`: when the topology starts the
+        next time, before its first transaction.
+    """
+
+    location: str
+    txid: int
+    given_up: int
+    next_txid: int
+    published: Mapping[str, int]
+    taken_back: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
+        if self.given_up:
+            verb = "was" if self.given_up == 1 else "were"
+            past = counted(self.given_up, "transaction")
+            said += f"; {past} after it {verb} given up, and what was read then comes again"
+        return said + self._of_sinks()
+
+    @property
+    def plan(self) -> str:
+        """What `restore` would do, before it is done."""
+        said = f"let {self.location} go on from transaction {self.txid}"
+        if self.given_up:
+            which = _transactions(self.txid + 1, self.txid + self.given_up)
+            said += f", and give up {which}: what was read then comes again"
+        return said + self._of_sinks()
+
+    def _of_sinks(self) -> str:
+        said = ""
+        for sink, target in self.taken_back.items():
+            said += f"; the next start takes back what sink {sink!r} has published since, from {target}"
+        stays = {sink: count for sink, count in self.published.items() if sink not in self.taken_back}
+        rows = ", ".join(f"{counted(count, 'row')} of {sink!r}" for sink, count in stays.items())
+        return f"{said}; published in these, and still there: {rows}" if rows else said
+
+
 def restore(
     checkpointLocation: str | os.PathLike[str],
     savepoint: str | None = None,
@@ -207,7 +253,7 @@ def restore(
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
     folders, found, provider, pin = _asked(checkpointLocation, savepoint, txid, config)
     if to is not None:
-        return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
+        return export_pin(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
     return go_back(folders, found, provider, pin, sinks=sinks)
 
 
@@ -253,41 +299,15 @@ def export(
     kept.check_keeps_versions(provider)
     last = savepoint is None and txid is None
     pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
-    return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
-
-
-def at_pin(state: LogState, pin: Pin) -> LogState:
-    """Return what the log would know if it had ended with `pin`: for readers of what is kept."""
-    return apply(replace(state, in_flight=(), committed=pin.txid), Restored(state.generation, pin))
-
-
-def fence(provider: StateProvider, folders: Folders, state: LogState) -> None:
-    """Have no task of a former driver write any more, once its checkpoint was `taken`.
-
-    Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
-    """
-    provider.fence(state.lineage, state.generation, folders.storage)
+    return export_pin(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
 
 
 # ---- what is refused
 
 
-def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
-    """Return what the log of a checkpoint knows; CheckpointError if there is none."""
-    folders = Folders(checkpoint_location(location))
-    found = read_checkpoint(folders)
-    check_started(found, folders)
-    return folders, found
-
-
-def provider_of(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
-    """Return who keeps the state; without a stateful bolt any will do, for there is nothing to keep."""
-    some = next(iter(found.topology.stateful.items()), None)  # one provider keeps all of them
-    if some is None:
-        given = Config.parse(config, found.topology.name)
-        return load_provider(given.state_provider, given.state_provider_config)
-    component, bolt = some
-    return kept_provider(found, bolt, component, config)
+def at_pin(state: LogState, pin: Pin) -> LogState:
+    """Return what the log would know if it had ended with `pin`: for readers of what is kept."""
+    return apply(replace(state, in_flight=(), committed=pin.txid), Restored(state.generation, pin))
 
 
 def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
@@ -296,26 +316,6 @@ def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
             f"a topology runs on the checkpoint in {folders.location}: it has gone on meanwhile. Stop it first",
             path=folders.location,
         )
-
-
-def taken(
-    folders: Folders,
-    what: str,
-    check: Callable[[LogState], None] = lambda state: None,
-    opened: Callable[[Storage], TransactionLog] = TransactionLog,
-    adopt: frozenset[str] = NOTHING_ADOPTED,
-    renaming: Renaming = NOTHING_RENAMED,
-) -> TransactionLog:
-    """Take the next generation, after a last look."""
-
-    def looked_at(storage: Storage) -> TransactionLog:
-        log = opened(storage)
-        # At each try to take the generation: a driver that runs may have begun something since the last look.
-        check_idle(log.state, folders, what)
-        check(log.state)
-        return log
-
-    return take_generation(folders, None, adopt, shared=False, renaming=renaming, opened=looked_at)
 
 
 def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | None) -> Pin:
@@ -382,6 +382,94 @@ def files_beside(state: LogState) -> list[FileRef]:
     return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
 
 
+def _transactions(first: int, last: int) -> str:
+    return f"transaction {first}" if first == last else f"transactions {first} to {last}"
+
+
+def check_sinks(sinks: str | None) -> None:
+    """Refuse what can't be said of rows that were published."""
+    if sinks not in (None, *SINKS):
+        raise ConfigError(f"sinks must be 'append' or 'rewind', or left out, got {sinks!r}")
+
+
+def planned(folders: Folders, found: LogState, pin: Pin, sinks: str | None) -> Restoration:
+    """Return what going back to a pin would do; refuse what does not go."""
+    check_idle(found, folders, "restore it")
+    taken_back = _to_take_back(found, folders, pin, sinks)
+    txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
+    published = _published_since(found, txid)
+    return Restoration(folders.location, txid, given_up, found.committed + 1, published, taken_back)
+
+
+def _published_since(found: LogState, txid: int) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for past in found.past():
+        if past.state == "COMMITTED" and past.txid > txid:
+            for volume in past.sinks:
+                if volume.rows:
+                    rows[volume.sink] = rows.get(volume.sink, 0) + volume.rows
+    return rows
+
+
+def _already_published(found: LogState, pin: Pin) -> str:
+    published = _published_since(found, pin.state_txid)
+    shown = ", ".join(f"{rows} of sink {sink!r}" for sink, rows in published.items())
+    past = _transactions(pin.state_txid + 1, found.committed)
+    targets = ", ".join(f"{sink!r} ({target})" for sink, target in sorted(found.targets.items()))
+    rows = f"rows ({shown})" if shown else "rows"
+    return (
+        f"{past} may have published {rows} to {targets}. What was read then "
+        "would come again, and be published once more behind that. Say sinks='append' if that is right, or "
+        "remove these rows there by hand and say it then; or sinks='rewind' where all these sinks can take them back; "
+        "or call restore with to=, into another checkpoint, whose sinks "
+        "have other targets"
+    )
+
+
+def _to_take_back(found: LogState, folders: Folders, pin: Pin, sinks: str | None) -> Mapping[str, str]:
+    """Return which sinks have to take back what, where it was published; refuse what does not go (rule 3.14)."""
+    if sinks == APPEND:
+        return {}
+    txid, due = pin.state_txid, found.taking_back
+    for past in found.taken_back:
+        # Where no driver has started since, RESTORED gives up what nobody has begun.
+        if past.after < txid <= past.until and not (past is due and found.generation == past.generation):
+            raise CheckpointError(
+                f"transaction {txid} was given up once, and rows of transactions {past.after + 1} to {past.until} were "
+                "taken back from the targets of sinks, or may have been: they would be lacking there, for what "
+                f"they came from is not read again. Go back to a transaction up to {past.after}; or call restore "
+                "with to=, into another checkpoint, whose sinks have other targets; or say sinks='append' if that is "
+                "right",
+                path=folders.location,
+                txid=txid,
+            )
+    if sinks == REWIND:
+        return _rewound(found, folders, txid)
+    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
+    # seen all that was published, but for what was given up before it, with the user's consent.
+    if found.targets and txid not in (found.state_txid, found.committed):
+        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=txid)
+    return due.targets if due is not None and txid == found.state_txid else {}
+
+
+def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
+    """Return the sinks that have published something after a transaction; all of them can take it back."""
+    since = {sink: found.targets[sink] for sink, each in sorted(found.published.items()) if each.last > txid}
+    can_not = {sink: target for sink, target in since.items() if found.published[sink].fixed > txid}
+    if can_not:
+        shown = ", ".join(f"{sink!r} ({target})" for sink, target in can_not.items())
+        raise CheckpointError(
+            f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
+            "were set up or wrote elsewhere then, or since they were taken over, nobody can tell which rows are a "
+            "transaction's. Nothing was changed. Remove these rows by hand and say sinks='append', or say it if they "
+            "may come once more; or call restore with to=, into another checkpoint, whose sinks have other targets",
+            path=folders.location,
+            txid=txid,
+            sinks=sorted(can_not),
+        )
+    return since
+
+
 # ---- in place
 
 
@@ -406,125 +494,176 @@ def go_back(
 # ---- a checkpoint of its own
 
 
-def _exported(
+def export_pin(
     folders: Folders,
     found: LogState,
     provider: StateProvider,
     pin: Pin,
-    target: Folders,
+    to: Folders,
     progress: Progress | None = None,
+    opened: Callable[[Storage], TransactionLog] = TransactionLog,
 ) -> Restoration:
-    storage = target.storage
-    if storage.url == folders.storage.url:
-        raise CheckpointError(
-            f"{target.location} is the checkpoint itself: give another folder, that is new", path=target.location
-        )
-    if target.storage.url.startswith(f"{folders.storage.url}/"):
-        raise CheckpointError(
-            f"{target.location} is in the checkpoint {folders.location} itself, whose files are statefx's to sweep: "
-            "give a folder elsewhere",
-            path=target.location,
-        )
-    with _naming_the_folder(folders, target):
-        empty = next(iter(storage.list()), None) is None
-    if not empty:
-        raise CheckpointError(
-            f"{target.location} is not empty: give a folder that is new. Nothing was changed. Only if an export was "
-            "killed in it, so that it has no log: delete it, and export again",
-            path=target.location,
-        )
-    _open_all(folders, found, provider, pin)
-    state, lineage = at_pin(found, pin), uuid.uuid4().hex
-    heads: dict[str, Version] = {}
-    growth: dict[str, int] = {}
-    meter = ProgressMeter.of(progress, pin, _PASSES)
-    with _naming_the_folder(folders, target):
-        for number, name in enumerate(sorted(pin.heads), 1):
-            heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name, meter)
-            logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
-        for ref in files_beside(state):
-            storage.put(ref.name, folders.storage.read(ref.name))
-        alone = replace(pin, heads=heads, growth=growth, snapshots={})
-        records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
-        write_format(storage)
-        _begin_log(target, checkpoint(replace(fold(records), time_ms=pin.time_ms)))
-    meter.end()
-    done = Restoration(target.location, pin.state_txid, 0, pin.txid + 1, {})
+    """Write what a pin has kept to another folder, which becomes a checkpoint."""
+    state = at_pin(found, pin)
+    Export(folders, provider, copies(state), "export it", opened, progress=progress, pin=pin, to=to).run(state)
+    done = Restoration(to.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
 
 
-def _begin_log(target: Folders, record: Record) -> None:
-    """Write the log in one step: a start on a folder whose log ended earlier would begin with empty state."""
-    log = TransactionLog(target.storage)
-    with suppress(FencedError):
-        if log.number == 0:
-            log.append(record)
-            return
-    raise CheckpointError(
-        f"another export has filled {target.location} meanwhile, and its copy stands there, whole: export to a folder "
-        "of its own. The original is as it was",
-        path=target.location,
-    )
+@dataclass
+class Export(Rewrite):
+    """A rewriting of what a pin has kept, whose target is a checkpoint of its own; fences no driver.
 
+    Run with what the log would know if it had ended with the pin (`at_pin`).
+    """
 
-@contextmanager
-def _naming_the_folder(folders: Folders, target: Folders) -> Iterator[None]:
-    """Say of a folder that can't be written what is to be done, and of one that was begun on a disk that is full."""
-    try:
-        yield
-    except (OSError, StatefxError) as error:
-        cause: BaseException | None = error
-        while cause is not None and getattr(cause, "errno", None) not in _FULL:
-            cause = cause.__cause__
-        if cause is None:
+    pin: Pin = field(kw_only=True)
+    to: Folders = field(kw_only=True)
+
+    def check(self, found: LogState) -> None:
+        folders, to = self.folders, self.to
+        if to.storage.url == folders.storage.url:
+            raise CheckpointError(
+                f"{to.location} is the checkpoint itself: give another folder, that is new", path=to.location
+            )
+        if to.storage.url.startswith(f"{folders.storage.url}/"):
+            raise CheckpointError(
+                f"{to.location} is in the checkpoint {folders.location} itself, whose files are statefx's to sweep: "
+                "give a folder elsewhere",
+                path=to.location,
+            )
+        with self.writing(found):
+            empty = next(iter(to.storage.list()), None) is None
+        if not empty:
+            raise CheckpointError(
+                f"{to.location} is not empty: give a folder that is new. Nothing was changed. Only if an export was "
+                "killed in it, so that it has no log: delete it, and export again",
+                path=to.location,
+            )
+        _open_all(folders, found, self.provider, self.pin)
+
+    def begin(self, found: LogState) -> tuple[LogState, Side]:
+        alone = replace(found, lineage=uuid.uuid4().hex, generation=1)
+        return found, Side(self.to, lambda: self.provider, alone, room="")
+
+    def end(self, state: LogState, target: Side, written: WrittenTasks) -> None:
+        storage, pin = self.to.storage, self.pin
+        heads = {name: Version(pin.heads[name].txid, token) for name, token in written.tokens.items()}
+        with self.writing(state):
+            for ref in files_beside(state):
+                storage.put(ref.name, self.folders.storage.read(ref.name))
+            alone = replace(pin, heads=heads, growth=written.sizes, snapshots={})
+            first = Generation(1, self.to.location, pin.topology)
+            records = (Lineage(target.state.lineage), first, Restored(1, alone))
+            write_format(storage)
+            self._begin_log(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+
+    def _begin_log(self, record: Record) -> None:
+        """Write the log in one step: a start on a folder whose log ended earlier would begin with empty state."""
+        log = self.opened(self.to.storage)
+        with suppress(FencedError):
+            if log.number == 0:
+                log.append(record)
+                return
+        raise CheckpointError(
+            f"another export has filled {self.to.location} meanwhile, and its copy stands there, whole: export to a "
+            "folder of its own. The original is as it was",
+            path=self.to.location,
+        )
+
+    @contextmanager
+    def writing(self, state: LogState) -> Iterator[None]:
+        """Say of a folder that can't be written what is to be done, and of one that was begun on a full disk."""
+        to, as_it_was = self.to.location, f"the checkpoint in {self.folders.location} is as it was"
+        try:
+            yield
+        except (OSError, StatefxError) as error:
+            cause: BaseException | None = error
+            while cause is not None and getattr(cause, "errno", None) not in _FULL:
+                cause = cause.__cause__
+            if cause is not None:
+                raise StateError(f"{error}: make room, delete {to}, and export again; {as_it_was}", path=to) from error
             if not isinstance(error, OSError):
                 raise
             raise CheckpointError(
-                f"{target.location}: {error}. Give a folder that can be made, and that this user may write; the "
-                f"checkpoint in {folders.location} is as it was",
-                path=target.location,
+                f"{to}: {error}. Give a folder that can be made, and that this user may write; {as_it_was}", path=to
             ) from error
-        raise StateError(
-            f"{error}. The checkpoint in {folders.location} is as it was: make room, delete {target.location}, and "
-            "export again",
-            path=target.location,
-        ) from error
 
 
-def _copied(
-    folders: Folders,
-    storage: Storage,
-    provider: StateProvider,
-    state: LogState,
-    lineage: str,
-    name: str,
-    meter: ProgressMeter,
-) -> tuple[Version, int]:
-    """Write the state of one task to another checkpoint; return its version there, and the size."""
-    task, version = TaskId.parse(name), state.heads[name]
-    namespace = replace(state.namespace(task), lineage=lineage)
-    with (
-        tempfile.TemporaryDirectory(prefix="statefx-export-", ignore_cleanup_errors=True) as cache,
-        closing(open_task(provider, folders, state, task.component, task.task)[0]) as origin,
-    ):
-        source = Metered(origin, meter)
-        there = sum_of(source.scan(None, None))
-        with closing(open_store(provider, namespace, StateContext(1, EMPTY, storage, cache))) as store:
-            written = prepare_as(store, version.txid, uuid.uuid4().hex, Entries(source, there.keys))
-        copy = Version(version.txid, written.token)
-        summing = Summing()
-        context = StateContext(1, copy, storage, cache, read_only=True)
-        for keys, values in meter.blocks(blocks_at(provider, namespace, context)):
-            summing.add(keys, values)
-        found = summing.sum
-    if found != there:
-        raise StateCorruptedError(
-            f"what was written of {name} to {storage.url} is not what was read: {found} for {there}. Delete that "
-            "folder, and look for the fault in its disk",
-            component=task.component,
-            task=task.task,
-            found=found,
-            expected=there,
-        )
-    return copy, written.size_bytes
+# ---- other names
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """What `rename` has done.
+
+    Attributes
+    ----------
+    location : str
+    names : Mapping[str, str]
+        Old id to new one.
+    dropped : tuple of str
+        Whose state, or position in its source, was given up.
+    """
+
+    location: str
+    names: Mapping[str, str]
+    dropped: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = [f"{old} is called {new}" for old, new in self.names.items()]
+        said += [f"what {one} has kept is given up" for one in self.dropped]
+        return f"{self.location}: {', '.join(said)}"
+
+
+def rename(
+    checkpointLocation: str | os.PathLike[str], names: Mapping[str, str] | None = None, *, drop: Iterable[str] = ()
+) -> Renamed:
+    """Give stateful bolts and spouts of a checkpoint other ids, or give up what they keep; its topology must not run.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    names : Mapping[str, str], optional
+        Old id to new one.
+    drop : iterable of str
+        Ids whose state, or whose position in their source, is given up. Savepoints keep it.
+
+    Returns
+    -------
+    Renamed
+
+    Raises
+    ------
+    ConfigError
+        The arguments are wrong, there is no such id, or a new one is there already.
+    CheckpointError
+        There is no checkpoint, or a transaction is under way in it.
+
+    Contract
+    --------
+    * Copies nothing: one record is written, the GENERATION that fences a driver that runs.
+
+    Examples
+    --------
+    >>> print(rename("checkpoints/word-count", {"count": "tally"}))     # doctest: +SKIP
+    """
+    folders, found = found_checkpoint(checkpointLocation)
+    renaming = Renaming.of_names(names, drop)
+    for new in renaming.names.values():
+        try:
+            check_id(new, ())
+        except TopologyError as error:
+            raise ConfigError(f"rename: {error.message}", component=new) from None
+    there = renaming.known(found)
+    asked = {*renaming.names, *renaming.dropped}
+    if not asked or (lacking := sorted(asked - there)):
+        what = f"{lacking[0]!r} keeps nothing" if asked else "say who is called what, or who is dropped"
+        shown = sorted(one for one in there if not one.startswith(DEDUP))
+        raise ConfigError(f"rename: {what}; in {folders.location} there are {shown or 'none'}")
+    renaming.of(found)  # refuses a new name that is there
+    check_idle(found, folders, "rename")
+    taken(folders, "rename", renaming=renaming)
+    return Renamed(folders.location, dict(renaming.names), tuple(sorted(renaming.dropped)))

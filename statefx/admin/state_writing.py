@@ -1,61 +1,53 @@
 """Writes rows into the committed state of a bolt, while its topology stands still: all of them or none.
 
-::
+A step of `statefx.admin.rewrite`. Before any driver is fenced, every key that is there is shown to lie in the task that
+its grouping names, so that new ones can be sent there; and rows are compared with what state shows of the same keys.
 
-    1 what can be refused is
-    2 every key that is there is shown to lie in the task that its grouping names, so that new ones can be sent there
-    3 the next generation: who ran before is fenced
-    4 each task's entries and its rows are merged into one file of state, which is read back and compared
-    5 RESCALED is durable: the bolt has as many tasks as before, and these files
+What state shows may be less than it holds: JSON has no dates and no tuples, and a column of doubles shows 2 as 2.0. A
+row that says what is shown of its key changes nothing, so state that was written out can be written back. What would
+write something else than was shown is refused.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-import logging
 import os
-import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from statefx.admin.columns import Decoder
 from statefx.admin.narrowing import as_key
-from statefx.admin.progress import Metered, ProgressMeter
-from statefx.admin.reading import Progress, check_idle, codec_of, component_of, counted, open_task
-from statefx.admin.routing import GroupingKey, Router, check_grouping, router_of
-from statefx.admin.row_comparison import RowComparison
-from statefx.admin.runs import Run
-from statefx.admin.savepoints import fence, found_checkpoint, provider_of, taken
-from statefx.admin.task_writing import TaskWriter, new_names, unless_overtaken
+from statefx.admin.reading import Progress, codec_of, component_of, counted, found_checkpoint, provider_of
+from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
+from statefx.admin.routing import GroupingKey, Proof, Router, check_grouping, router_of
+from statefx.admin.sorted_files import SortedRun
+from statefx.admin.work import Report
 from statefx.coordinator.location import Folders
+from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.operators.state_schema import Form
-from statefx.protocol.identity import TaskId
-from statefx.protocol.log_rules import pin_of, with_names
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Rescaled
-from statefx.state.contract.spaces import Space, end_of
-from statefx.state.contract.store import StateProvider, StateStore
-from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.envelope import wrap
+from statefx.state.contract.ranges import Block, in_blocks
+from statefx.state.contract.spaces import Space
+from statefx.state.contract.store import StateProvider
+from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.envelope import unwrap, wrap
+from statefx.state.encoding.keys import encode_key
 from statefx.state.encoding.options import Encoding
 from statefx.state.view.changes import codec_for
-
-logger = logging.getLogger("statefx")
+from statefx.storage import Storage
 
 MODES = ("merge", "overwrite")
 
 _BATCH_ROWS = 8192
-
-_PASSES = 3
-"""State is read to show where keys belong and what rows change, written, and read back."""
 
 Encoded = tuple[int, bytes, bytes | None]
 """The task of an entry, its key as it is stored, and its value; None deletes."""
@@ -64,6 +56,12 @@ _USER = Space.USER.value
 
 _DELETED, _KEPT = b"", b"+"
 """How the value of a row begins in a temporary file."""
+
+_STR, _INT = encode_key("")[:1], encode_key(0)[:1]
+_JSON_TAGS = {_STR, _INT, *(encode_key(value)[:1] for value in (None, False, True))}
+
+Thing = Callable[[str, Sequence[Any]], Any]
+"""Makes the key or the value that columns say."""
 
 
 @dataclass(frozen=True)
@@ -173,36 +171,40 @@ def state_writer(
 
 
 @dataclass
-class StateWriter:
-    """One writing."""
+class StateWriter(Step):
+    """One writing, and the step that it is."""
 
     folders: Folders
     found: LogState
     provider: StateProvider
-    component: str
+    bolt: str
     mode: str
     form: Form
     grouping_key: GroupingKey | None
     codec: Codec | None
+    opened: Callable[[Storage], TransactionLog] = TransactionLog
     encoder: Encoder = field(init=False)
     _comparison: RowComparison = field(init=False)
+    _given: Iterable[Encoded] = field(init=False, default=())
+    _merged: dict[int, _Merged] = field(init=False, default_factory=dict)
+    _rows: int = field(init=False, default=0)
+    _deleted: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        known = self.found.topology.stateful[self.component]
-        if self.found.committed == 0 or not self.found.holds(self.component):
+        known = self.found.topology.stateful[self.bolt]
+        if self.found.committed == 0 or not self.found.holds(self.bolt):
             raise CheckpointError(
-                f"writeState: {self.component!r} in {self.folders.location} has committed nothing yet: run its "
-                "topology once over any input, stop it, and write then",
-                component=self.component,
+                f"writeState: {self.bolt!r} in {self.folders.location} has committed nothing yet: run its topology "
+                "once over any input, stop it, and write then",
+                component=self.bolt,
             )
-        check_grouping(self.component, known, "written to")
-        router = router_of(self.component, known, self.grouping_key, self.codec, "written to")
+        check_grouping(self.bolt, known, "written to")
+        router = router_of(self.bolt, known, self.grouping_key, self.codec, "written to")
         self.encoder = Encoder(
-            self.component, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism,
-            router,
-        )  # fmt: skip
-        codec = codec_of(self.component, known, self.codec)
-        self._comparison = RowComparison(self.component, self.form, codec, known.state_version, self.encoder.thing)
+            self.bolt, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism, router
+        )
+        codec = codec_of(self.bolt, known, self.codec)
+        self._comparison = RowComparison(self.bolt, self.form, codec, known.state_version, self.encoder.thing)
 
     def check_columns(self, found: Sequence[str]) -> list[str]:
         """Return the columns that are read; ConfigError if one of them is lacking."""
@@ -217,104 +219,74 @@ class StateWriter:
     def write_table(self, table: pa.Table, progress: Progress | None = None) -> Written:
         """Write rows that are in memory, without Spark; raises as `write`."""
         batches = table.select(self.check_columns(table.column_names)).to_batches(_BATCH_ROWS)
-        encoded = [each for batch in batches for each in self.encoder.encode(batch)]
+        encoded = [entry for batch in batches for entry in self.encoder.encode(batch)]
         return self.write(sorted(encoded, key=itemgetter(0, 1)), progress)
 
     def write(self, entries: Iterable[Encoded], progress: Progress | None = None) -> Written:
         """Write `entries`, which are in order of task and key.
 
-        `progress` is told the bytes of the bolt's state that were read, written and read back, and about how many there
-        are.
-
         Raises
         ------
         ConfigError
-            Two rows have one key.
+            Two rows have one key, or one would write something else than was shown.
         CheckpointError
             As of ``statefx.writeState``.
         """
-        # Rule 1.5: what can refuse comes before the generation is taken. `_check_same` sees to it that it still holds.
-        check_idle(self.found, self.folders, "write")
-        tasks = self.found.topology.stateful[self.component].parallelism
-        meter = ProgressMeter.of(progress, pin_of(self.found), _PASSES, [self.component])
-        with tempfile.TemporaryDirectory(prefix="statefx-write-", ignore_cleanup_errors=True) as folder:
-            runs, rows, deleted = self._spooled(entries, folder)
-            deleted -= self._prove(self.found, runs, meter)
-            log = taken(self.folders, "write", self._check_same)
-            state = log.state
-            names = new_names(self.provider, state, [self.component])
-            target = with_names(state, names)
-            fence(self.provider, self.folders, state)
-            writer = TaskWriter(self.folders.storage, self.provider, meter.blocks)
-            with unless_overtaken(self.folders, state):
-                for task in range(tasks):
-                    id = TaskId(self.component, task)
-                    with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
-                        merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite", self._comparison)
-                        writer.write(target, id, tasks, merged, folder)
-            own = writer.done
-            log.append(Rescaled(state.generation, {self.component: tasks}, own.tokens, own.sizes, names))
-        done = Written(self.component, rows, deleted, own.keys, own.bytes)
-        logger.info("%s: %s", self.folders.location, done)
-        meter.end()
-        return done
+        # Called again where Spark had given its job a worker without a connection.
+        self._given, self._rows, self._deleted, steps = entries, 0, 0, {self.bolt: self}
+        done = Rewrite(self.folders, self.provider, steps, "write", self.opened, progress=progress).run(self.found)
+        return Written(self.bolt, self._rows, self._deleted, done.keys, done.bytes)
 
-    def _check_same(self, state: LogState) -> None:
-        if state.heads != self.found.heads:
-            raise CheckpointError(
-                f"the checkpoint in {self.folders.location} has gone on since writeState was called: stop its "
-                "topology, and write then",
-                path=self.folders.location,
-            )
+    # ---- the step
 
-    def _spooled(self, entries: Iterable[Encoded], folder: str) -> tuple[dict[int, Run], int, int]:
-        """Put the entries of each task into a temporary file; return these, and how many write and delete."""
-        runs: dict[int, Run] = {}
-        rows = deleted = 0
-        last: bytes | None
-        for task, own in groupby(entries, key=itemgetter(0)):
-            with ExitStack() as stack:
-                run = runs[task] = Run(os.path.join(folder, f"rows-{task}"), stack)
-                last = None
-                for _, key, value in own:
-                    if key == last:
-                        raise ConfigError(
-                            f"writeState: two rows have the key {self._shown(key)}: one of them would be lost"
-                        )
-                    last = key
-                    run.add(key, _DELETED if value is None else _KEPT + value)
-                    rows, deleted = rows + (value is not None), deleted + (value is None)
-        return runs, rows, deleted
-
-    def _shown(self, key: bytes) -> str:
-        known = self.found.topology.stateful[self.component]
-        return repr(codec_for(codec_of(self.component, known, self.codec), _USER)[0].decode_key(key))
-
-    def _prove(self, state: LogState, runs: Mapping[int, Run], meter: ProgressMeter) -> int:
+    def read(self, source: OpenSide, path: str, report: Report) -> None:
         """Show that each key of the bolt's own lies where its grouping says, and that rows write what they say.
 
-        Rows will be sent by the same rule. Returns how many rows do not delete though they have no value.
+        Rows are sent by the same rule.
         """
-        tasks = state.topology.stateful[self.component].parallelism
-        router, kept = self.encoder.router, 0
+        tasks, runs = source.state.topology.stateful[self.bolt].parallelism, self._spooled(path)
+        router = self.encoder.router
         for task in range(tasks):
-            with closing(open_task(self.provider, self.folders, state, self.component, task)[0]) as store:
-                own = Metered(store, meter)
-                rows = _Merged(own, runs.get(task, ()), self.mode == "overwrite", self._comparison)
-                if tasks > 1:
-                    router.route(rows.compared(), task, tasks, [_NOWHERE] * tasks)
-                else:  # whatever the key, there is no other
-                    deque(rows.compared(), 0)
-                kept += rows.kept
+            rows = self._merged[task] = _Merged(
+                source, self.bolt, task, runs.get(task, ()), self.mode == "overwrite", self._comparison
+            )
+            if tasks > 1:
+                router.route(rows.compared(report), task, tasks, [_NOWHERE] * tasks)
+            else:  # whatever the key, there is no other
+                deque(rows.compared(report), 0)
+            self._deleted -= rows.kept
         self._comparison.check_keys(key for run in runs.values() for key, _ in run)
         if tasks > 1:
             router.check_proof(tasks)
-        return kept
+
+    def entries(
+        self, source: OpenSide, piece: Piece, folder: str, report: Report
+    ) -> tuple[Mapping[int, Source], Proof]:
+        for merged in self._merged.values():
+            merged.source = source  # of this generation
+        return {task: self._merged[task] for task in piece.now}, Proof()
+
+    def _spooled(self, path: str) -> dict[int, SortedRun]:
+        """Put the rows of each task into a temporary file, and count them."""
+        runs: dict[int, SortedRun] = {}
+        last: bytes | None
+        for task, own in groupby(self._given, key=itemgetter(0)):
+            with ExitStack() as stack:
+                run = runs[task] = SortedRun(f"{path}-rows-{task}", stack)
+                last = None
+                for _, key, value in own:
+                    if key == last:
+                        shown = codec_for(self._comparison.codec, _USER)[0].decode_key(key)
+                        raise ConfigError(f"writeState: two rows have the key {shown!r}: one of them would be lost")
+                    last = key
+                    run.add(key, _DELETED if value is None else _KEPT + value)
+                    self._rows, self._deleted = self._rows + (value is not None), self._deleted + (value is None)
+        return runs
 
 
 class _Nowhere:
     def add(self, key: bytes, value: bytes) -> None:
-        """Take an entry and forget it."""
+        pass
 
 
 _NOWHERE = _Nowhere()
@@ -324,46 +296,134 @@ _NOWHERE = _Nowhere()
 class _Merged:
     """What a task keeps, with rows in place of the bolt's own entries of the same keys, or of all of them."""
 
-    store: StateStore | Metered
+    source: OpenSide
+    bolt: str
+    task: int
     rows: Iterable[tuple[bytes, bytes]]
     overwrite: bool
     comparison: RowComparison
+    keys: int = field(default=0, init=False)
+    """The number of entries, known once rows were `compared`."""
     kept: int = field(default=0, init=False)
     """Rows without a value that delete nothing: null is what is shown of the value."""
+    sum: ClassVar[None] = None
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all entries in key order."""
-        for key, row, stored in self._both(None, None):
-            if row is not None:
-                value = self._merged(key, row, stored)
-                if value is not None:
-                    yield key, value
-            elif stored is not None and not (self.overwrite and key[:1] == _USER):
-                yield key, stored
-
-    def compared(self) -> Iterator[tuple[bytes, bytes]]:
+    def compared(self, report: Report) -> Iterator[tuple[bytes, bytes]]:
         """Yield the bolt's own entries as they are; ConfigError for a row that would write something else than said."""
-        for key, row, stored in self._both(_USER, end_of(_USER)):
-            if stored is not None:
+        for key, row, stored, becomes in self._all(report):
+            self.keys += becomes is not None
+            if stored is not None and key[:1] == _USER:
                 self.comparison.look_at(key)
                 if row is not None:
-                    self.kept += self._merged(key, row, stored) is not None and row == _DELETED
+                    self.kept += becomes is not None and row == _DELETED
                 yield key, stored
 
-    def _merged(self, key: bytes, row: bytes, stored: bytes | None) -> bytes | None:
-        value = None if row == _DELETED else row[len(_KEPT) :]
-        return value if stored is None else self.comparison.merged(key, value, stored)
+    def blocks(self) -> Iterator[Block]:
+        return in_blocks((key, becomes) for key, *_, becomes in self._all(lambda size: None) if becomes is not None)
 
-    def _both(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-        """Yield each key with its row and with what is stored, of which one may be None."""
+    def _all(self, report: Report) -> Iterator[tuple[bytes, bytes | None, bytes | None, bytes | None]]:
+        """Yield each key with its row, with what is stored, of which one may be None, and with what it becomes."""
+        blocks = self.source.blocks(self.bolt, self.task, report)
         both = heapq.merge(
             ((key, 0, value) for key, value in self.rows),
-            ((key, 1, value) for key, value in self.store.scan(start, stop)),
-            key=_place,
+            ((key, 1, value) for keys, values in blocks for key, value in zip(keys, values, strict=True)),
+            key=itemgetter(0, 1),
         )
         for key, same in groupby(both, key=itemgetter(0)):
             found = {place: value for _, place, value in same}
-            yield key, found.get(0), found.get(1)
+            row, stored = found.get(0), found.get(1)
+            yield key, row, stored, self._becomes(key, row, stored)
+
+    def _becomes(self, key: bytes, row: bytes | None, stored: bytes | None) -> bytes | None:
+        if row is None:
+            return None if self.overwrite and key[:1] == _USER else stored
+        value = None if row == _DELETED else row[len(_KEPT) :]
+        return value if stored is None else self.comparison.merged(key, value, stored)
 
 
-_place = itemgetter(0, 1)
+@dataclass
+class RowComparison:
+    """Compares rows of one bolt with its state."""
+
+    component: str
+    form: Form
+    codec: Codec
+    state_version: int
+    thing: Thing
+    unshown: dict[bytes, bytes] = field(default_factory=dict)
+    """Keys as rows would write them that say what is shown of another key: -> that key as it is stored."""
+
+    def __post_init__(self) -> None:
+        self._decoder = Decoder(self.codec, _USER, self.form, self.state_version)
+        self._spaced, _ = codec_for(self.codec, _USER)
+        self._tags = self._same_tags()
+
+    def _same_tags(self) -> set[bytes]:
+        """Return how the bytes of those keys begin that are written as they are shown."""
+        if type(self.codec) is not StandardCodec:
+            return set()
+        fields = self.form.fields("key")
+        if self.form.key is None:
+            return _JSON_TAGS
+        if len(fields) != 1:
+            return set()
+        kind = fields[0].type
+        return {_STR} if pa.types.is_string(kind) else {_INT} if pa.types.is_signed_integer(kind) else set()
+
+    def look_at(self, key: bytes) -> None:
+        """Take note of a key of which a row would make another one."""
+        if key[len(_USER) : len(_USER) + 1] in self._tags:
+            return
+        try:
+            written = self._spaced.encode_key(self._shown("key", self._spaced.decode_key(key), key))
+        except (ConfigError, CodecError):  # it does not fit the schema: no row says what is shown of it
+            return
+        if written != key:
+            self.unshown[written] = key
+
+    def check_keys(self, keys: Iterator[bytes]) -> None:
+        """Refuse rows whose key says what is shown of another one, with a ConfigError."""
+        for key in keys if self.unshown else ():
+            if key in self.unshown:
+                shown, stored = self._spaced.decode_key(key), self._spaced.decode_key(self.unshown[key])
+                raise ConfigError(
+                    f"writeState: state has the key {stored!r}, of which {shown!r} is shown, and the row with "
+                    f"{shown!r} would be another key beside it. {_remedy(self.form.key, 'key')}; nothing was changed"
+                )
+
+    def merged(self, key: bytes, row: bytes | None, stored: bytes) -> bytes | None:
+        """Return the value of an entry for which there is a row, both as they are stored; None: it is deleted.
+
+        Raises ConfigError: the row says something else than JSON shows of the value, which JSON can't hold.
+        """
+        if row == stored:
+            return stored
+        value = self._decoder.decoded([stored])[0]
+        try:
+            fields = self._decoder.shown("value", value, key)
+        except ConfigError:  # no row says what is shown of it
+            return row
+        if row is None:  # which is what is shown of some values, too
+            return stored if value is None or all(each is None for each in fields) else None
+        shown, now = self.thing("value", fields), self._decoder.decoded([row])[0]
+        again = self._spaced.encode_value(shown)
+        if again == unwrap(stored)[1]:
+            return row
+        if again == unwrap(row)[1] or (type(now) is type(shown) and now == shown):
+            return stored
+        if self.form.value is None:
+            raise ConfigError(
+                f"writeState: the value of {self._spaced.decode_key(key)!r} is {value!r:.200}, which JSON can't hold, "
+                f"and would become {now!r:.200}. {_remedy(self.form.value, 'value')}; nothing was changed"
+            )
+        return row
+
+    def _shown(self, part: str, thing: Any, key: bytes) -> Any:
+        """Return what a row says that was made of a key or a value."""
+        return self.thing(part, self._decoder.shown(part, thing, key))
+
+
+def _remedy(declared: pa.Schema | None, part: str) -> str:
+    if declared is None:
+        return f'Say what it is with schema={{"{part}": "{part} timestamp"}} or another type, or leave the row out'
+    return f"Give the type that the {part}s have in schema=, or leave the row out"

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statefx.admin.columns import json_text
+from statefx.admin.ending import resolve
 from statefx.admin.explaining import Explained
 from statefx.admin.own_spaces import plain
 from statefx.admin.quarantined import quarantined as listed_quarantined
 from statefx.admin.reading import check_started, openState
-from statefx.admin.resolving import resolve
 from statefx.admin.state_table import At, state_table
 from statefx.admin.transactions import time_text
 from statefx.admin.transactions import transactions as listed

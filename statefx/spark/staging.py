@@ -29,9 +29,9 @@ from statefx.protocol.staged import StagedPart
 from statefx.protocol.watermark import Timing
 from statefx.runtime.staging import FOLDER, PartWriter
 from statefx.spark import internals
+from statefx.spark.executors import with_open_workers
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.labels import Labels
-from statefx.spark.parallel import with_open_workers
 from statefx.spark.session import is_local
 from statefx.storage import Storage
 

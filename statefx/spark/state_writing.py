@@ -15,9 +15,9 @@ from statefx.admin.reading import Progress
 from statefx.admin.routing import GroupingKey
 from statefx.admin.state_writing import Encoded, Encoder, StateWriter, Written, state_writer
 from statefx.errors import ConfigError
+from statefx.spark.executors import with_open_workers
 from statefx.spark.failures import last_line
 from statefx.spark.internals import worker_program
-from statefx.spark.parallel import with_open_workers
 from statefx.state import Codec
 
 _ENCODED = pa.schema([pa.field("task", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())])

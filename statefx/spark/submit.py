@@ -23,11 +23,11 @@ from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.spark.bar import Bar, bar
 from statefx.spark.checkpoint import SparkCheckpoint, query_id
+from statefx.spark.executors import Executors
 from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.internals import sources_of, task_slots
 from statefx.spark.local import RunFolder
-from statefx.spark.parallel import Executors
 from statefx.spark.pickling import dumps
 from statefx.spark.pipelined.engine import PipelinedEngine, held_slots, warm_up
 from statefx.spark.pipelined.plan import planning_session

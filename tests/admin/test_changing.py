@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import deleteSavepoint, export, openState, rename, restore, savepoint, savepoints, writeState
-from statefx.admin import renaming
 from statefx.admin import savepoints as tool
 from statefx.admin.command import main
 from statefx.coordinator.entries import FOLDER, digest
@@ -169,7 +168,7 @@ def test_a_rename_that_was_killed_is_done_or_not(keeper: Keeper, place: Path, mo
         shutil.rmtree(keeper.folder)
         shutil.copytree(place / "before", keeper.folder)
         opened = partial(SteppedLog, steps=DurableSteps(crash_at=at), limit=100)
-        monkeypatch.setattr(renaming, "taken", partial(tool.taken, opened=opened))
+        monkeypatch.setattr(tool, "taken", partial(tool.taken, opened=opened))
         try:
             rename(keeper.folder, {"keep": "kept"})
         except Crash:

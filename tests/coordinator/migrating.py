@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statefx.admin.migration import Migration, Migrator
+from statefx.admin.rewrite import copies
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import StateError
@@ -71,18 +72,21 @@ class Mover(Driver):
     def migrator(self, source: str, target: str, steps: DurableSteps, limits: Limits | None = None) -> Migrator:
         """Return a migration whose durable steps are counted."""
         providers = [load_provider(REFERENCES[name], self.options[name]) for name in (source, target)]
+        folders = Folders(str(self.folder), wrap=lambda storage: SteppedStorage(storage, steps))
         return Migrator(
-            Folders(str(self.folder), wrap=lambda storage: SteppedStorage(storage, steps)),
+            folders,
             SteppedProvider(providers[0], steps),
-            SteppedProvider(providers[1], steps),
-            REFERENCES[target],
+            copies(read_state(folders.storage)),
+            "migrate",
             opened=lambda storage: SteppedLog(storage, steps, (limits or Limits()).fold_after),
+            target=SteppedProvider(providers[1], steps),
+            to=REFERENCES[target],
         )
 
     def move(self, source: str, target: str, steps: DurableSteps | None = None, **more: Any) -> Migration:
         """Migrate, with its steps counted."""
         migrator = self.migrator(source, target, steps or DurableSteps(), **more)
-        return migrator.run(read_state(migrator.folders.storage))
+        return migrator.move(read_state(migrator.folders.storage))
 
 
 class _Around(StateStore):

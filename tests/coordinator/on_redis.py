@@ -32,7 +32,7 @@ def stepped(url: str, steps: DurableSteps) -> SteppedProvider:
     return SteppedProvider(load_provider(REFERENCES["redis"], {"url": url}), steps)
 
 
-def names_on(server: RedisServer, driver: Driver) -> set[str]:
+def names_on(server: RedisServer, driver: Any) -> set[str]:
     """Return the names under which the server keeps something of bolts that are called ``count`` or the like."""
     head = f"{{{log_of(driver).lineage}:"
     with redis.Redis.from_url(server.url) as client:

@@ -1,23 +1,15 @@
 """State that is written as an older version of its bolt reads it: that goes on as if it had run all the time."""
 
-import shutil
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
 from statefx import BatchBolt, Stateful, TopologyBuilder, downgrade, openState, restore, savepoint
 from statefx.admin.command import main
-from statefx.admin.downgrading import older_form
-from statefx.admin.rewriting import Rewriter
-from statefx.coordinator.location import Folders
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
-from statefx.state import load_provider
-from statefx.testing import Crash, rows
-from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from statefx.testing import rows
 from tests.coordinator import changing
 from tests.coordinator.changing import log_of
-from tests.coordinator.migrating import REFERENCES
 from tests.testing.topologies import SMALL, Driver, Split
 
 
@@ -175,40 +167,6 @@ def test_to_a_version_between(place, provider):
             openState(same.folder, "count", migrate=Two().migrateState) as theirs,
         ):
             assert dict(mine.items()) == dict(theirs.items())
-
-
-@pytest.mark.slow
-def test_one_that_was_killed_has_written_all_or_nothing(place, provider):
-    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
-        send(driver, range(2), One())
-        send(driver, [2], Tuples())
-        send(same, range(4), One())
-        shutil.copytree(driver.folder, place / "before")
-        seen = []
-        for at in every_crash():
-            shutil.rmtree(driver.folder)
-            shutil.copytree(place / "before", driver.folder)
-            try:
-                crashing(driver, provider, at)
-            except Crash:
-                seen.append(log_of(driver).topology.stateful["count"].state_version)
-                downgrade(driver.folder, "count", Tuples(), 1, groupingKey=word_of)
-                send(driver, [3], One())
-                assert held(driver) == held(same)
-                continue
-            break
-        assert set(seen) == {1, 2}
-        assert seen == sorted(seen, reverse=True)
-
-
-def crashing(driver, provider, at):
-    steps = DurableSteps(crash_at=at)
-    folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
-    kept = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
-    opened = partial(SteppedLog, steps=steps, limit=100)
-    found = log_of(driver)
-    form = older_form(found.topology.stateful["count"], Tuples(), 1, word_of)
-    Rewriter(folders, kept, "given the form of version 1", "downgrade", opened).run(found, {"count": form})
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder, openState, restore, savepoint
-from statefx.admin import sorting
+from statefx.admin import sorted_files
 from statefx.admin.starting import start
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
@@ -152,7 +152,7 @@ def fired(driver, tasks):
 )
 @pytest.mark.slow
 def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provider, monkeypatch, bolt, was, now):
-    monkeypatch.setattr(sorting, "_SORTED_BYTES", 4000)  # several runs of each task
+    monkeypatch.setattr(sorted_files, "_SORTED_BYTES", 4000)  # several runs of each task
     first, second = First(was == now), bolt(was == now)
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
         send(driver, range(6), topology(was, first), limits=SMALL)
@@ -574,7 +574,7 @@ def test_a_transaction_that_the_former_version_has_begun_is_ended_by_it(place):
         at = len(driver.start(topology(2, Words())).steps)
         with pytest.raises(Crash):
             driver.start(topology(2, Words()), crash_at=at + 2).send(WORK[2])
-        refused(driver, Capitals(), CheckpointError, "PREPARING.*start the version that gives keys another form")
+        refused(driver, Capitals(), CheckpointError, "PREPARING.*start the version that gives state other keys")
         with driver.start(topology(2, Words())):
             pass
         send(driver, [2], topology(2, Told()))

@@ -1,24 +1,17 @@
 """State that is given to other tasks: it is as if the bolt had had them from the beginning."""
 
-import shutil
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale, restore, savepoint
-from statefx.admin.rescaling import Rescaler
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StatefxError
-from statefx.state import load_provider
 from statefx.storage import FolderStorage
-from statefx.testing import Crash, rows
-from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from statefx.testing import rows
 from tests.coordinator.changing import held, send
-from tests.coordinator.migrating import REFERENCES
 from tests.testing.topologies import SMALL, Driver, Split, lines
 
 
@@ -154,33 +147,6 @@ def test_files_of_the_tasks_of_before_are_swept(place, provider):
         send(driver, range(4, 6), topology(2), limits=SMALL)
         for task in (2, 3):
             assert not [each for each in Path(driver.folder, "state/count", str(task)).glob("*") if each.is_file()]
-
-
-@pytest.mark.slow
-def test_a_rescaling_that_was_killed_has_changed_all_or_nothing(place, provider):
-    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
-        send(driver, range(6), topology(2))
-        send(same, range(7), topology(3))
-        shutil.copytree(driver.folder, place / "before")
-        seen = []
-        for at in every_crash():
-            shutil.rmtree(driver.folder)
-            shutil.copytree(place / "before", driver.folder)
-            steps = DurableSteps(crash_at=at)
-            folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
-            kept = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
-            opened = partial(SteppedLog, steps=steps, limit=100)
-            try:
-                Rescaler(folders, kept, {}, opened).run(read_state(folders.storage), {"count": 3})
-            except Crash:
-                seen.append(read_state(FolderStorage(driver.folder)).topology.stateful["count"].parallelism)
-                rescale(driver.folder, {"count": 3})  # nothing is to be done where it was
-                send(driver, [6], topology(3), limits=SMALL)
-                assert held(driver, 3) == held(same, 3)
-                continue
-            break
-        assert set(seen) == {2, 3}
-        assert seen == sorted(seen)
 
 
 # ---- what is refused

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from statefx import rescale
-from statefx.admin.rescaling import Rescaler
+from statefx.admin.rescaling import rescalings
+from statefx.admin.rewrite import Rewrite
 from statefx.admin.routing import Router
-from statefx.admin.runs import Run
+from statefx.admin.sorted_files import SortedRun
 from statefx.coordinator.location import Folders
-from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, FencedError, StateError
 from statefx.plan.hashing import row_hasher
 from statefx.state import load_provider
@@ -134,7 +135,7 @@ def test_the_disk_of_temporary_files_is_full():
     for size in (10, 1 << 20):
         says = pytest.raises(StateError, match=r"/dev: a temporary file .*Nothing was changed.*TMPDIR")
         with says as caught, ExitStack() as stack:
-            Run("/dev/full", stack).extend([b"key"], [bytes(size)])
+            SortedRun("/dev/full", stack).extend([b"key"], [bytes(size)])
         assert caught.value.data["errno"] == errno.ENOSPC
 
 
@@ -170,7 +171,8 @@ def steps_of(place, driver):
 def stepped(driver, steps):
     folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
     kept = load_provider(REFERENCES["rocksdb"], {})
-    Rescaler(folders, kept, {}, TransactionLog).run(read_state(folders.storage), {"count": 4})
+    found = read_state(folders.storage)
+    Rewrite(folders, kept, rescalings(found, {"count": 4}, {}), "rescale it").run(found)
 
 
 # ---- how far it is

@@ -1,21 +1,16 @@
 """State in a server that is given to other tasks: what a crash leaves there is one of the two, and nothing stays."""
 
-from functools import partial
-
 import pytest
 
 from statefx import TopologyBuilder, rescale
-from statefx.admin.rescaling import Rescaler
-from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.protocol.identity import TaskId
 from statefx.state import load_provider
 from statefx.storage import FolderStorage
-from statefx.testing import Crash, rows
-from statefx.testing.steps import DurableSteps, SteppedLog, SteppedStorage
+from statefx.testing import rows
 from tests.coordinator.changing import held, send
 from tests.coordinator.migrating import REFERENCES
-from tests.coordinator.on_redis import crashes, names_on, on_redis, server, stepped
+from tests.coordinator.on_redis import names_on, on_redis, server
 from tests.coordinator.test_rescaling import Plain, topology
 from tests.testing.topologies import SMALL, Driver, Split
 
@@ -44,32 +39,6 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_and_what_the_others_had_is_del
             rescale(driver.folder, {"count": was})
             send(driver, [9], topology(was), config=config)
             assert read_state(FolderStorage(driver.folder)).kept_as["count"] != kept_as
-
-
-def test_a_rescaling_that_was_killed_has_changed_all_or_nothing_and_leaves_nothing(server, place):
-    with Driver(place) as driver, Driver(place, name="same") as same:
-        config = on_redis(server)
-        send(driver, range(6), topology(2), config=config)
-        send(same, range(7), topology(3), config=config)
-        seen = []
-        for at in crashes(server, driver, place):
-            steps = DurableSteps(crash_at=at)
-            folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
-            try:
-                Rescaler(folders, stepped(server.url, steps), {}, partial(SteppedLog, steps=steps, limit=100)).run(
-                    read_state(folders.storage), {"count": 3}
-                )
-            except Crash:
-                seen.append(read_state(FolderStorage(driver.folder)).topology.stateful["count"].parallelism)
-                rescale(driver.folder, {"count": 3})  # nothing is to be done where it was
-                send(driver, [6], topology(3), config=config, limits=SMALL)
-                assert held(driver, 3) == held(same, 3)
-                left = names_on(server, driver)
-                assert len(left) == 1, "neither what was before, nor what was written in vain"
-                continue
-            break
-        assert set(seen) == {2, 3}
-        assert seen == sorted(seen)
 
 
 def test_nothing_is_deleted_that_a_newer_generation_has_written_or_a_task_still_has(server, place):

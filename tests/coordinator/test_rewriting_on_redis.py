@@ -13,14 +13,9 @@ import pyarrow as pa
 import pytest
 
 from statefx import TopologyBuilder, downgrade, migrate, openState, writeState
-from statefx.admin import state_writing
-from statefx.admin.downgrading import older_form
-from statefx.admin.rescaling import Rescaler
-from statefx.admin.rewriting import Rewriter
 from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
 from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, ConfigError, FencedError, StateCorruptedError
 from statefx.protocol.identity import TaskId
 from statefx.state.contract.store import StateContext
@@ -114,7 +109,7 @@ def both_bolts(tasks, bolt):
 
 
 @pytest.mark.soak
-def test_a_start_that_was_killed_between_new_keys_and_new_tasks_does_the_rest(server, place):
+def test_a_killed_start_has_given_all_new_keys_and_tasks_or_none(server, place):
     second = both_bolts(3, Second(for_task=False))
     with Pair(server, place) as pair:
         pair.send(range(6), both_bolts(2, First(for_task=False)))
@@ -136,15 +131,7 @@ def test_a_start_that_was_killed_between_new_keys_and_new_tasks_does_the_rest(se
                 continue
             break
         assert seen == sorted(seen)
-        assert set(seen) == {(1, 2, 2), (2, 3, 2), (2, 3, 3)}
-
-
-def rescale_stepped(folder, url, steps):
-    """Give the bolt three tasks, with steps that are counted."""
-    folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
-    opened = partial(SteppedLog, steps=steps, limit=100)
-    keys = {"count": Second().groupingKey}
-    Rescaler(folders, stepped(url, steps), keys, opened).run(read_state(folders.storage), {"count": 3})
+        assert set(seen) == {(1, 2, 2), (2, 3, 3)}
 
 
 # ---- downgrade
@@ -165,37 +152,6 @@ def test_an_older_version_finds_what_it_finds_in_files(server, place, newer):
         pair.send(range(4, 7), older, limits=SMALL)
         pair.check(2)
         assert names_on(server, pair.on_redis) == {kept_as}
-
-
-def downgrade_stepped(folder, url, steps):
-    """Downgrade `Tuples`, with steps that are counted."""
-    folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
-    opened = partial(SteppedLog, steps=steps, limit=100)
-    found = read_state(folders.storage)
-    form = older_form(found.topology.stateful["count"], Tuples(), 1, word_of)
-    Rewriter(folders, stepped(url, steps), "given version 1", "downgrade", opened).run(found, {"count": form})
-
-
-def test_a_downgrade_that_was_killed_has_written_all_or_nothing(server, place):
-    with Pair(server, place) as pair:
-        pair.send([0, 1], test_downgrade.topology(One()))
-        pair.send([2], test_downgrade.topology(Tuples()), limits=SMALL)
-        downgrade(pair.on_files.folder, "count", Tuples(), 1, groupingKey=word_of)
-        send(pair.on_files, [3], test_downgrade.topology(One()))
-        driver, seen = pair.on_redis, []
-        for at in crashes(server, driver, place):
-            try:
-                downgrade_stepped(driver.folder, server.url, DurableSteps(crash_at=at))
-            except Crash:
-                seen.append(log_of(driver).topology.stateful["count"].state_version)
-                downgrade(driver.folder, "count", Tuples(), 1, groupingKey=word_of)
-                send(driver, [3], test_downgrade.topology(One()), limits=SMALL)
-                pair.check(2)
-                assert names_on(server, driver) == {log_of(driver).kept_as["count"]}
-                continue
-            break
-        assert seen == sorted(seen, reverse=True)
-        assert set(seen) == {1, 2}
 
 
 # ---- writeState
@@ -266,10 +222,8 @@ def write_stepped(folder, url, steps, mode="merge"):
     writer = state_writer(folder, "count", mode, TYPED, lambda key: key, None, None)
     writer.provider = stepped(url, steps)
     writer.folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
-    opened = partial(SteppedLog, steps=steps, limit=100)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(state_writing, "taken", partial(state_writing.taken, opened=opened))
-        writer.write_table(MENDED)
+    writer.opened = partial(SteppedLog, steps=steps, limit=100)
+    writer.write_table(MENDED)
 
 
 def is_written(driver):
@@ -286,25 +240,6 @@ def go_on_writing(pair, mode):
     send(pair.on_redis, [4], topology(2, First()), limits=SMALL)
     pair.check(2)
     assert names_on(pair.server, pair.on_redis) == {log_of(pair.on_redis).kept_as["count"]}
-
-
-@pytest.mark.parametrize("mode", ["merge", "overwrite"])
-def test_a_writing_that_was_killed_has_written_all_rows_or_none(server, place, mode):
-    with Pair(server, place) as pair:
-        pair.send(range(4), topology(2, First()))
-        write(pair.on_files, mode)
-        send(pair.on_files, [4], topology(2, First()))
-        seen = []
-        for at in crashes(server, pair.on_redis, place):
-            try:
-                write_stepped(pair.on_redis.folder, server.url, DurableSteps(crash_at=at), mode)
-            except Crash:
-                seen.append(is_written(pair.on_redis))
-                go_on_writing(pair, mode)
-                continue
-            break
-        assert seen == sorted(seen)
-        assert set(seen) == {False, True}
 
 
 class Killing(DurableSteps):
@@ -361,36 +296,6 @@ def test_a_driver_that_runs_is_fenced_and_a_refused_call_fences_nobody(server, p
         pair.check(2)
         pair.send([5], topology(2, First()), limits=SMALL)
         pair.check(2)
-
-
-@pytest.mark.parametrize(
-    ("change", "running"),
-    [
-        (write_stepped, topology(2, First())),
-        (downgrade_stepped, test_downgrade.topology(Tuples())),
-        (rescale_stepped, topology(2, First(for_task=False))),
-    ],
-    ids=["writeState", "downgrade", "rescale"],
-)
-def test_a_driver_that_starts_meanwhile_wins(server, place, change, running):
-    with Pair(server, place) as pair:
-        pair.send(range(4), running)
-        driver, rehearsal = pair.on_redis, DurableSteps()
-        begins = crashes(server, driver, place)
-        next(begins)
-        change(driver.folder, server.url, rehearsal)
-        first = next(n for n, moment in enumerate(rehearsal.passed) if moment.startswith("after GENERATION"))
-        moments = rehearsal.passed[first : rehearsal.passed.index("after RESCALED")]
-        assert len(moments) > 8
-        send(pair.on_files, [4], running)
-        for moment, _ in zip(moments, begins, strict=False):
-            steps = DurableSteps()
-            steps.when(moment, lambda: send(driver, [4], running, limits=SMALL))
-            with pytest.raises(FencedError):
-                change(driver.folder, server.url, steps)
-            pair.check(2)
-            send(driver, [5], running, limits=SMALL)
-            assert names_on(server, driver) == {"count"}, "nothing of what was written in vain"
 
 
 def test_no_task_of_a_former_driver_prepares_while_rows_are_written(server, place):

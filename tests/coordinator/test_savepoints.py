@@ -1,28 +1,22 @@
 """Savepoints: what is kept is given back, whatever was committed, folded, merged and swept since."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from statefx import TopologyBuilder, deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
-from statefx.admin import savepoints as tool
 from statefx.admin.command import main
 from statefx.admin.state_table import state_table
-from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
     CheckpointError,
-    CheckpointMismatchError,
     ConfigError,
     FencedError,
     StateCorruptedError,
 )
-from statefx.state import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
-from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.spouts.numbers import ALL, Whole
@@ -199,65 +193,6 @@ def test_a_copy_stands_alone(place, provider):
                 assert committed(other) == words(before)
                 send(other, WORK[5:])
                 assert committed(other) == words(before + WORK[5:])
-
-
-@pytest.mark.slow
-def test_what_an_export_that_was_killed_has_left_is_never_started(place, provider):
-    """The log comes last, in one piece: there is no moment at which a start would begin with empty state."""
-    with Driver(place, provider) as driver:
-        begin(driver)
-        source = Folders(str(driver.folder))
-        found = read_state(source.storage)
-        kept = load_provider(REFERENCES[provider], {})
-        moments = 0
-        for at in every_crash():
-            steps = DurableSteps(crash_at=at)
-            to = place / f"copy-{at}"
-            target = Folders(str(to), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
-            try:
-                tool._exported(source, found, SteppedProvider(kept, steps), found.pinned["five"], target)
-            except Crash:
-                moments += 1
-                with Driver(place, provider, to.name) as other:
-                    if Path(to, "transactions").exists() and list(Path(to, "transactions").glob("*.json")):
-                        assert committed(other) == words(WORK[:5])
-                    elif to.exists() and any(FolderStorage(to).list()):
-                        with pytest.raises((CheckpointMismatchError, CheckpointError)):
-                            export(driver.folder, to)
-                continue
-            break
-        assert moments > 3
-        assert committed(driver) == words(WORK[:5] + GIVEN_UP)
-
-
-@pytest.mark.slow
-def test_a_restore_that_was_killed_has_changed_all_or_nothing(place, provider):
-    with Driver(place, provider) as driver:
-        begin(driver)
-        shutil.copytree(driver.folder, place / "before")
-        seen = set()
-        for at in every_crash():
-            shutil.rmtree(driver.folder)
-            shutil.copytree(place / "before", driver.folder)
-            steps = DurableSteps(crash_at=at)
-            folders = Folders(str(driver.folder), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
-            found = read_state(folders.storage)
-            kept = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
-            opened = partial(SteppedLog, steps=steps, limit=100)
-            try:
-                tool.go_back(folders, found, kept, found.pinned["five"], opened)
-            except Crash:
-                back = committed(driver) == words(WORK[:5])
-                assert back or committed(driver) == words(WORK[:5] + GIVEN_UP)
-                seen.add(back)
-                done = restore(driver.folder, "five")
-                assert committed(driver) == words(WORK[:5])
-                assert done.next_txid == 18
-                send(driver, WORK[5:6])
-                assert committed(driver) == words(WORK[:6])
-                continue
-            break
-        assert seen == {False, True}
 
 
 # ---- what is refused

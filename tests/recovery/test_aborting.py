@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from statefx import abort, transactions
-from statefx.admin import aborting
+from statefx.admin import ending
 from statefx.coordinator.format import write_format
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, FencedError
@@ -66,7 +66,7 @@ def test_after_a_crash_at_any_step(place, topology):
             assert (done.rolled_back, done.left) == (((), attempt) if told else ((attempt,), None))
             last = transactions(driver.folder)[-1]
             assert (last.txid, last.state) == (entry.txid, "PREPARING" if told else "ROLLED_BACK")
-            assert last.reason == ("" if told else aborting.REASON)
+            assert last.reason == ("" if told else ending.REASON)
         successor = driver.start(topology)
         assert bool(successor.recoveries) == bool(before and before.in_flight and (told or before.committing))
         successor.run(WORK)
@@ -175,7 +175,7 @@ def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(stor
                 driver.append(overtaking.pop())
             return super().append(record)
 
-    monkeypatch.setattr(aborting, "TransactionLog", Slow)
+    monkeypatch.setattr(ending, "TransactionLog", Slow)
     with pytest.raises(CheckpointError, match="is COMMITTING" if decided else "nothing to abort"):
         abort(storage.url)
     assert read_state(storage).generation == 1
@@ -192,7 +192,7 @@ def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch)
                 other.append(Generation(3, storage.url, other.state.topology))
             return super().append(record)
 
-    monkeypatch.setattr(aborting, "TransactionLog", Overtaken)
+    monkeypatch.setattr(ending, "TransactionLog", Overtaken)
     with pytest.raises(FencedError, match="another driver has taken over"):
         abort(storage.url)
 

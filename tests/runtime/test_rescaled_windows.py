@@ -12,7 +12,8 @@ import pytest
 
 from statefx import BasicBolt, IntervalJoin, JoinBolt, Spout, TopologyBuilder, WindowedBolt, rescale
 from statefx.admin.reading import kept_provider, open_task
-from statefx.admin.rescaling import Rescaler
+from statefx.admin.rescaling import rescalings
+from statefx.admin.rewrite import Rewrite
 from statefx.admin.routing import router_of
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.location import Folders
@@ -305,9 +306,9 @@ def test_a_rescaling_of_windows_that_was_killed_has_changed_all_or_nothing(provi
         folders = Folders(str(tmp_path / "ck"), wrap=partial(SteppedStorage, steps=steps))
         stepped = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
         try:
-            Rescaler(folders, stepped, {}, partial(SteppedLog, steps=steps, limit=100)).run(
-                read_state(folders.storage), {"windows": 3}
-            )
+            found_state = read_state(folders.storage)
+            opened = partial(SteppedLog, steps=steps, limit=100)
+            Rewrite(folders, stepped, rescalings(found_state, {"windows": 3}, {}), "rescale", opened).run(found_state)
         except Crash:
             seen.append(read_state(FolderStorage(tmp_path / "ck")).topology.stateful["windows"].parallelism)
             assert given_tasks(tmp_path / "ck", "windows", 3) == 3  # nothing is to be done where it was

@@ -1,16 +1,10 @@
 """``writeState``: rows become state, in the tasks in which the topology looks for them, all or nothing."""
 
-from functools import partial
-
 import pytest
 
 from statefx import StatefulBolt, TopologyBuilder, openState, readState, restore, savepoint, verify, writeState
-from statefx.admin import state_writing
-from statefx.admin.state_writing import state_writer
-from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, ConfigError
 from statefx.testing import TopologyTester, rows
-from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
 from tests.testing.topologies import REFERENCES
 
 pytestmark = pytest.mark.slow
@@ -161,33 +155,3 @@ def test_values_are_of_the_version_that_last_ran(spark, folder, provider, place)
     with TopologyTester(topology(bolt=Newer()), folder, config) as tester:
         tester.send({"words": [("w1",), ("w2",)]})
         assert {word: tester.state("count")[word] for word in ("w0", "w1", "w2")} == {"w0": 1001, "w1": 6, "w2": 3001}
-
-
-def test_one_that_was_killed_has_changed_all_or_nothing(folder, provider, monkeypatch):
-    def writer():
-        return state_writer(folder, "count", "merge", TYPED, None, None, None)
-
-    router = writer().encoder.router
-    entries = sorted(
-        (router.task_of(word, 3), key, value)
-        for word in ("w1", "w5", "new")
-        for key, value in [(b"u" + router.codec.encode_key(word), router.codec.encode_value(77))]
-    )
-    new, seen = {**SEEN, "w1": 77, "w5": 77, "new": 77}, set()
-    for at in every_crash():
-        steps = DurableSteps(crash_at=at)
-        stepped = writer()
-        stepped.provider = SteppedProvider(stepped.provider, steps)
-        stepped.folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
-        with monkeypatch.context() as patched:
-            opened = partial(SteppedLog, steps=steps, limit=100)
-            patched.setattr(state_writing, "taken", partial(state_writing.taken, opened=opened))
-            try:
-                stepped.write(iter(entries))
-            except Crash:
-                assert kept(folder) in (SEEN, new)
-                seen.add(kept(folder) == new)
-                continue
-        break
-    assert seen == {False, True}
-    assert kept(folder) == new

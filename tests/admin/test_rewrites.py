@@ -1,0 +1,522 @@
+"""Every tool that writes state anew: wherever it is killed, all entries are as before, or all are as they become."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from statefx import (
+    BatchBolt,
+    Stateful,
+    TopologyBuilder,
+    downgrade,
+    export,
+    migrate,
+    openState,
+    rescale,
+    restore,
+    savepoint,
+    verify,
+    writeState,
+)
+from statefx.admin.migration import Migrator
+from statefx.admin.rekeying import Rekey, older_form
+from statefx.admin.rescaling import rescalings
+from statefx.admin.rewrite import Rewrite, copies
+from statefx.admin.savepoints import export_pin, go_back
+from statefx.admin.starting import steps_of
+from statefx.admin.state_writing import state_writer
+from statefx.coordinator.launch import Launch
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import read_state
+from statefx.errors import FencedError
+from statefx.state import load_provider
+from statefx.storage import FolderStorage
+from statefx.testing import TopologyTester, rows
+from statefx.testing.crashes import crashes
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
+from tests.admin.checkpoints import server
+from tests.coordinator.migrating import REFERENCES
+from tests.coordinator.on_redis import names_on
+from tests.providers.redis_server import RedisServer
+from tests.testing.places import place
+from tests.testing.topologies import SMALL
+
+__all__ = ["place", "server"]
+
+PROVIDERS = ("memory", "rocksdb", pytest.param("redis", marks=pytest.mark.server))
+START = datetime(2026, 1, 1, tzinfo=UTC)
+TYPED = {"key": "word string", "value": "n long"}
+
+
+class One(Stateful, BatchBolt):
+    """Counts words in every space whose entries belong to keys."""
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts, self.pairs = state, state.map("pairs")
+        self.recent = state.map("recent", ttl="4000 days")
+
+    def key(self, word):
+        return word
+
+    def form(self, number):
+        return number
+
+    def number(self, value):
+        return value
+
+    def execute(self, tup, collector):
+        key = self.key(tup.word)
+        for entries, kept in ((self.counts, key), (self.recent, key), (self.pairs, (key, "pair"))):
+            before = entries.get(kept)
+            entries.put(kept, self.form(tup.times + (0 if before is None else self.number(before))))
+        self.timers.set(key, self.context.processingTime + timedelta(days=1), processing=True)
+
+    def onTimer(self, key, at, value, collector):
+        self.counts.put(key, self.form(1000 + self.number(self.counts.get(key, self.form(0)))))
+
+
+class Two(One):
+    """Its next version: keys have a part more, and values are in a list."""
+
+    stateVersion = 2
+
+    def key(self, word):
+        return word, "word"
+
+    def form(self, number):
+        return [number]
+
+    def number(self, value):
+        return value[0]
+
+    def migrateState(self, version, key, value):
+        return [value]
+
+    def migrateKey(self, version, key):
+        match key:
+            case ("pairs", (word, "pair")):
+                return "pairs", ((word, "word"), "pair")
+            case (name, word):
+                return name, (word, "word")
+        return key, "word"
+
+    def downgradeState(self, version, key, value):
+        return value[0]
+
+    def downgradeKey(self, version, key):
+        match key:
+            case ("pairs", ((word, "word"), "pair")):
+                return "pairs", (word, "pair")
+            case (name, (word, "word")):
+                return name, word
+        return key[0]
+
+    def groupingKey(self, key):
+        match key:
+            case ("pairs", ((word, _), _)) | (_, (word, _)) | (word, _):
+                return word
+
+
+class Told(One):
+    """Says itself what its keys are grouped by."""
+
+    def groupingKey(self, key):
+        return word_of(key)
+
+
+def key_of(bolt: One) -> Callable[[Any], Any]:
+    return bolt.groupingKey if isinstance(bolt, Two) else word_of
+
+
+def word_of(key: Any) -> str:
+    """What a key of version 1 is grouped by; of a map, name and key."""
+    match key:
+        case ("pairs", (word, _)) | (_, word):
+            return str(word)
+    return str(key)
+
+
+def topology(tasks: int = 2, bolt: One | None = None) -> Any:
+    builder = TopologyBuilder("words")
+    builder.setStream("words", rows("word string, times long"))
+    builder.setBolt("count", bolt or One(), tasks).fieldsGrouping("words", "word")
+    return builder.createTopology()
+
+
+class Server(dict[str, Any]):
+    """What a server keeps, for `crashes`: it is looked at, emptied, and put back."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._client = redis.Redis.from_url(url)
+
+    def __deepcopy__(self, memo: Any) -> dict[bytes, bytes]:
+        return {key: self._client.dump(key) for key in sorted(self._client.scan_iter())}
+
+    def clear(self) -> None:
+        self._client.flushall()
+
+    def update(self, content: Any) -> None:
+        for key, data in content.items():
+            self._client.restore(key, 0, data)
+
+
+class Site:
+    """A checkpoint of one provider, and what is needed to change it step by step."""
+
+    def __init__(self, place: Path, provider: str, server: RedisServer | None) -> None:
+        self.place, self.folder, self.kept_by = place, place / "checkpoint", provider
+        self.options: dict[str, dict[str, Any]] = {name: {} for name in REFERENCES}
+        if server is not None:
+            self.options["redis"] = {"url": server.url, "retries": 1, "backoff_secs": 0.01}
+
+    def config(self, folder: Path | None = None) -> dict[str, Any]:
+        """Return settings of whatever keeps the state now."""
+        kept_by = self.kept_by
+        if ((folder or self.folder) / "transactions").exists():
+            known = read_state(FolderStorage(folder or self.folder)).topology.stateful["count"].provider
+            kept_by = next(name for name, reference in REFERENCES.items() if reference == known)
+        return {
+            "topology.state.provider": REFERENCES[kept_by],
+            "topology.state.provider.config": self.options[kept_by],
+        }
+
+    def run(self, folder: Path, words: dict[str, int], topology: Any, days: int = 0) -> None:
+        now = START + timedelta(days=days)
+        with TopologyTester(topology, folder, self.config(folder), now=now, limits=SMALL) as tester:
+            tester.send({"words": list(words.items())})
+
+    def check_server(self, server: RedisServer | None) -> None:
+        """See that the server keeps what is named, and nothing of what was, or was written in vain."""
+        state = read_state(FolderStorage(self.folder))
+        if server is not None and state.topology.stateful["count"].provider == REFERENCES["redis"]:
+            assert names_on(server, self) == {state.kept_as.get("count", "count")}
+
+    def mark(self) -> Any:
+        """Return what tells a bolt that was rewritten from what it was."""
+        state = read_state(FolderStorage(self.folder))
+        known = state.topology.stateful["count"]
+        return known.provider, known.parallelism, known.state_version, state.heads, state.kept_as
+
+    def entries(self, folder: Path | None = None) -> Counter[Any]:
+        """Return the multiset of what all tasks hold: word, space and number."""
+        found: Counter[Any] = Counter()
+        state = read_state(FolderStorage(folder or self.folder))
+        bolt = Two() if state.topology.stateful["count"].state_version == 2 else One()
+        upgrade = Two().migrateState if isinstance(bolt, Two) else None
+        for space in (None, "pairs", "recent"):
+            with openState(
+                folder or self.folder, "count", config=self.config(folder), migrate=upgrade, map=space, byTask=True
+            ) as view:
+                for (_, key), value in view.items():
+                    word = key[0] if space == "pairs" else key
+                    found[(word[0] if isinstance(bolt, Two) else word, space, bolt.number(value))] += 1
+        return found
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool: in steps that are counted, as users call it, what it makes of counts, and what it leaves."""
+
+    life: Callable[[Site, DurableSteps], object]
+    again: Callable[[Site], object]
+    becomes: Callable[[dict[str, int]], dict[str, int]] = dict
+    after: Callable[[], Any] = topology
+    own: Callable[[dict[str, int]], dict[str, int]] | None = None
+    """Of the bolt's own keys alone, where maps stay."""
+    begins: Callable[[], Any] = topology
+    target: str = "checkpoint"
+
+
+def folders(site: Site, steps: DurableSteps, name: str = "checkpoint") -> Folders:
+    return Folders(str(site.place / name), wrap=partial(SteppedStorage, steps=steps))
+
+
+def provider(site: Site, steps: DurableSteps, name: str | None = None) -> SteppedProvider:
+    name = name or site.kept_by
+    return SteppedProvider(load_provider(REFERENCES[name], site.options[name]), steps)
+
+
+def opened(steps: DurableSteps) -> Any:
+    return partial(SteppedLog, steps=steps, limit=100)
+
+
+def rewritten(site: Site, steps: DurableSteps, of: Callable[[Any], Any]) -> None:
+    at = folders(site, steps)
+    found = read_state(at.storage)
+    Rewrite(at, provider(site, steps), of(found), "do it again", opened(steps)).run(found)
+
+
+def rescaling(site: Site, steps: DurableSteps) -> None:
+    rewritten(site, steps, lambda found: rescalings(found, {"count": 3}, {"count": word_of}))
+
+
+def rekeying(site: Site, steps: DurableSteps) -> None:
+    config = site.config()
+    launch = Launch(topology(3, Two()), config, site.folder, None, caller="submit", dumps=None, rescale=True)
+    rewritten(site, steps, lambda found: steps_of(launch, found))
+
+
+def start_again(site: Site) -> None:
+    TopologyTester(topology(3, Two()), site.folder, site.config(), rescale=True, now=START).close()
+
+
+def downgrading(site: Site, steps: DurableSteps) -> None:
+    def of(found: Any) -> Any:
+        form = older_form(found.topology.stateful["count"], Two(), 1, word_of)
+        return {"count": Rekey("count", form, "given version 1")}
+
+    rewritten(site, steps, of)
+
+
+ROWS = {"to": 70, "be": None, "new": 1, "w3": 33}
+
+
+def table() -> pa.Table:
+    return pa.table({"word": list(ROWS), "n": pa.array(list(ROWS.values()), pa.int64())})
+
+
+def writing(mode: str, site: Site, steps: DurableSteps) -> None:
+    writer = state_writer(site.folder, "count", mode, TYPED, word_of, site.config(), None)
+    writer.folders, writer.provider, writer.opened = folders(site, steps), provider(site, steps), opened(steps)
+    writer.write_table(table())
+
+
+def write_again(mode: str, site: Site) -> None:
+    writeState(table(), site.folder, "count", mode=mode, schema=TYPED, groupingKey=word_of, config=site.config())
+
+
+def merged(counts: dict[str, int]) -> dict[str, int]:
+    return {word: n for word, n in (counts | ROWS).items() if n is not None}
+
+
+def overwritten(counts: dict[str, int]) -> dict[str, int]:
+    return {word: n for word, n in ROWS.items() if n is not None}
+
+
+def migrating(to: str, site: Site, steps: DurableSteps) -> None:
+    at = folders(site, steps)
+    found = read_state(at.storage)
+    target = {"target": provider(site, steps, to), "to": REFERENCES[to]}
+    Migrator(at, provider(site, steps), copies(found), "migrate", opened(steps), **target).move(found)
+
+
+def migrate_again(to: str, site: Site) -> None:
+    if read_state(FolderStorage(site.folder)).topology.stateful["count"].provider != REFERENCES[to]:
+        migrate(site.folder, REFERENCES[to], site.options[to], source=site.options[site.kept_by])
+
+
+def exporting(site: Site, steps: DurableSteps) -> None:
+    source = Folders(str(site.folder))
+    found = read_state(source.storage)
+    kept, pin = provider(site, steps), found.pinned["one"]
+    export_pin(source, found, kept, pin, folders(site, steps, "copy"), opened=opened(steps))
+
+
+def export_again(site: Site) -> None:
+    if not list(site.place.glob("copy/transactions/*.json")):
+        for path in sorted(site.place.glob("copy/**/*"), reverse=True):  # as the refusal says: delete that folder
+            path.rmdir() if path.is_dir() else path.unlink()
+        export(site.folder, site.place / "copy", "one")
+
+
+def restoring(site: Site, steps: DurableSteps) -> None:
+    at = folders(site, steps)
+    found = read_state(at.storage)
+    go_back(at, found, provider(site, steps), found.pinned["one"], opened(steps))
+
+
+TOOLS = {
+    "rescale": Tool(
+        rescaling, lambda site: rescale(site.folder, {"count": 3}, groupingKey={"count": word_of}, config=None),
+        after=partial(topology, 3),
+    ),
+    "migrateKey": Tool(rekeying, start_again, after=lambda: topology(3, Two())),
+    "downgrade": Tool(
+        downgrading, lambda site: downgrade(site.folder, "count", Two(), 1, groupingKey=word_of),
+        begins=lambda: topology(2, Two()),
+    ),
+    "merge": Tool(partial(writing, "merge"), partial(write_again, "merge"), own=merged),
+    "overwrite": Tool(partial(writing, "overwrite"), partial(write_again, "overwrite"), own=overwritten),
+    "migrate": Tool(partial(migrating, "rocksdb"), partial(migrate_again, "rocksdb")),
+    "migrate to memory": Tool(partial(migrating, "memory"), partial(migrate_again, "memory")),
+    "migrate to a server": Tool(partial(migrating, "redis"), partial(migrate_again, "redis")),
+    "export": Tool(exporting, export_again, target="copy"),
+    "restore": Tool(restoring, lambda site: restore(site.folder, "one")),
+}  # fmt: skip
+KEEPS_VERSIONS = {"export", "restore"}
+FIRST = {"to": 1, "be": 2, **{f"w{number}": number + 1 for number in range(6)}}
+SECOND = {"to": 5, "late": 1}
+
+
+def expected(counts: dict[str, int], own: dict[str, int]) -> Counter[Any]:
+    return Counter(
+        {
+            **{(word, None, number): 1 for word, number in own.items()},
+            **{(word, space, number): 1 for space in ("pairs", "recent") for word, number in counts.items()},
+        }
+    )
+
+
+def added(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return {word: counts.get(word, 0) + more.get(word, 0) for word in {*counts, *more}}
+
+
+def cases() -> Iterator[Any]:
+    for name in TOOLS:
+        for kept_by in ("memory", "rocksdb", "redis"):
+            to = {"migrate": "rocksdb", "migrate to memory": "memory", "migrate to a server": "redis"}.get(name)
+            if kept_by == to or (kept_by == "redis" and name in KEEPS_VERSIONS):
+                continue
+            marks = [pytest.mark.server] if "redis" in (kept_by, to) else []
+            yield pytest.param(name, kept_by, id=f"{name}, {kept_by}", marks=[*marks, pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("name", "kept_by"), [*cases()])
+def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
+    place: Path, request: pytest.FixtureRequest, name: str, kept_by: str
+) -> None:
+    tool = TOOLS[name]
+    server = request.getfixturevalue("server") if kept_by == "redis" or name == "migrate to a server" else None
+    site = Site(place, kept_by, server)
+    site.run(site.folder, FIRST, tool.begins())
+    if name in KEEPS_VERSIONS:
+        savepoint(site.folder, "one")
+        site.run(site.folder, SECOND, tool.begins())
+    then = added(FIRST, SECOND) if name in KEEPS_VERSIONS else FIRST
+    before, after = expected(then, then), expected(FIRST, FIRST if tool.own is None else tool.own(FIRST))
+    assert site.entries() == before
+    target, seen, mark = place / tool.target, list[bool](), site.mark()
+    for point in crashes(place, partial(tool.life, site), *([Server(server.url)] if server else [])):
+        switched = list(target.glob("transactions/*.json")) if tool.target == "copy" else site.mark() != mark
+        if tool.target == "copy":
+            assert site.entries() == before
+        if switched or tool.target != "copy":
+            assert site.entries(target) == (after if switched else before)
+        if not point.is_rerun:
+            seen.append(bool(switched))
+        tool.again(site)
+        assert site.entries(target) == after, "what was left is gone on with"
+        more = {"to": 1, "other": 1}  # those set their timers anew, and the others' fire
+        site.run(target, more, tool.after(), days=2)
+        fired = dict.fromkeys(FIRST.keys() - more.keys(), 1000)
+        own = added(added(FIRST if tool.own is None else tool.own(FIRST), fired), more)
+        assert site.entries(target) == expected(added(FIRST, more), own), "each is in its task"
+        site.check_server(server)
+        assert verify(target, site.config(target)).ok
+    assert seen == sorted(seen)
+    assert set(seen) == {False, True}
+
+
+@pytest.mark.parametrize(("name", "kept_by"), [case for case in cases() if case.values[0] != "export"])
+def test_a_driver_that_takes_over_at_any_moment_wins(
+    place: Path, request: pytest.FixtureRequest, name: str, kept_by: str, stride: int
+) -> None:
+    """An export fences no driver."""
+    tool = TOOLS[name]
+    server = request.getfixturevalue("server") if kept_by == "redis" or name == "migrate to a server" else None
+    site = Site(place, kept_by, server)
+    site.run(site.folder, FIRST, tool.begins())
+    if name in KEEPS_VERSIONS:
+        savepoint(site.folder, "one")
+    kept = Server(server.url) if server else {}
+    shutil.copytree(site.folder, place / "before")
+    content, rehearsal = deepcopy(kept), DurableSteps()
+    tool.life(site, rehearsal)
+    first = next(number for number, moment in enumerate(rehearsal.passed) if moment.startswith("after GENERATION"))
+    moments = rehearsal.passed[first:-1]
+    assert moments[-1].startswith(("before RESCALED", "before MIGRATED", "before RESTORED"))
+    for moment in moments[list(TOOLS).index(name) % stride :: stride]:
+        shutil.rmtree(site.folder)
+        shutil.copytree(place / "before", site.folder)
+        kept.clear()
+        kept.update(content)
+        steps = DurableSteps()
+        steps.when(moment, partial(site.run, site.folder, SECOND, tool.begins()))
+        with pytest.raises(FencedError):
+            tool.life(site, steps)
+        assert site.entries() == expected(added(FIRST, SECOND), added(FIRST, SECOND)), moment
+        site.run(site.folder, SECOND, tool.begins())
+        site.check_server(server)
+        assert verify(site.folder, site.config()).ok
+
+
+# ---- one tool after another
+
+WORDS = st.dictionaries(st.sampled_from([f"w{number}" for number in range(30)]), st.integers(1, 9), max_size=12)
+CALLS = st.one_of(
+    st.tuples(st.just("send"), WORDS),
+    st.tuples(st.sampled_from(["merge", "overwrite"]), WORDS),
+    st.tuples(st.just("rescale"), st.integers(1, 4)),
+    st.tuples(st.just("version"), st.sampled_from([1, 2])),
+    st.tuples(st.sampled_from(["migrate", "export"]), st.none()),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(CALLS, min_size=3, max_size=8))
+def test_rewrites_in_any_order_keep_what_each_of_them_keeps(place: Path, calls: Any) -> None:
+    site = Site(Path(mkdtemp(dir=place)), "memory", None)
+    folder, tasks, bolt = site.folder, 2, One()
+    site.run(folder, FIRST, topology(tasks, bolt))
+    own, counts = dict(FIRST), dict(FIRST)
+    for number, (call, more) in enumerate(calls):
+        if call == "send":
+            site.run(folder, more, topology(tasks, bolt))
+            own, counts = added(own, more), added(counts, more)
+        elif call in ("merge", "overwrite"):
+            texts = {
+                "key": [json.dumps(bolt.key(word)) for word in more],
+                "value": [json.dumps(bolt.form(times)) for times in more.values()],
+            }
+            table = pa.table({name: pa.array(column, pa.string()) for name, column in texts.items()})
+            writeState(table, folder, "count", mode=call, groupingKey=key_of(bolt))
+            own = {**(own if call == "merge" else {}), **more}
+        elif call == "rescale":
+            rescale(folder, {"count": more}, groupingKey={"count": key_of(bolt)})
+            tasks = more
+        elif call == "version" and more == 2 and type(bolt) is One:
+            bolt = Two()
+            site.run(folder, {}, topology(tasks, bolt))
+        elif call == "version" and more == 1 and type(bolt) is Two:
+            downgrade(folder, "count", bolt, 1, groupingKey=word_of)
+            bolt = One()
+        elif call == "migrate":
+            now = read_state(FolderStorage(folder)).topology.stateful["count"].provider
+            migrate(folder, REFERENCES["rocksdb" if now == REFERENCES["memory"] else "memory"])
+        elif call == "export":
+            export(folder, site.place / f"copy-{number}")
+            folder = site.place / f"copy-{number}"
+        assert site.entries(folder) == expected(counts, own), call
+        assert verify(folder).ok
+    site.run(folder, FIRST, topology(tasks, bolt))
+    assert site.entries(folder) == expected(added(counts, FIRST), added(own, FIRST)), "each is in its task"
+
+
+def test_a_bolt_that_is_new_may_have_a_groupingkey_where_another_is_rescaled(place: Path) -> None:
+    site = Site(place, "memory", None)
+    site.run(site.folder, FIRST, topology(2, Told()))
+    builder = TopologyBuilder("words")
+    builder.setStream("words", rows("word string, times long"))
+    builder.setBolt("count", Told(), 3).fieldsGrouping("words", "word")
+    builder.setBolt("new", Told(), 2).fieldsGrouping("words", "word")
+    with TopologyTester(builder.createTopology(), site.folder, site.config(), rescale=True, now=START):
+        assert site.entries() == expected(FIRST, FIRST)
