@@ -10,7 +10,7 @@ from statefx import IntervalJoin, Spout, StatefulBolt, TopologyBuilder, Windowed
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.interval_join import interval_micros
-from statefx.state.view.expiring import milliseconds_of
+from statefx.state.view.time_index import milliseconds_of
 from statefx.testing import rows
 
 UNITS = {

@@ -6,7 +6,7 @@ component             shown as     key                                          
 a windowed bolt       ``windows``  (key, start, end)                               the window's value, or its tuples by
                                                                                    input
 an `IntervalJoin`     ``waiting``  the key                                         the rows that wait, by input
-``__dedup-`` + spout  ``ids``      (id, start, end): when the message was emitted  until when it is dropped
+``__dedup-`` + spout  ``ids``      the id                                          until when it is dropped
 ``__acker``           ``trees``    the root                                        spout, id, transaction, times
 ====================  ===========  ==============================================  =====================================
 
@@ -27,20 +27,18 @@ from typing import Any, ClassVar
 from statefx.admin.columns import json_text
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
-from statefx.operators.acker import ACKER
-from statefx.operators.dedup import DEDUP
-from statefx.operators.dedup import WINDOWS as DEDUP_WINDOWS
+from statefx.operators.dedup import IDS
 from statefx.operators.schema import parse_schema
 from statefx.operators.state_schema import Form
 from statefx.operators.tree_blocks import Blocks, place_of
 from statefx.operators.windows import WINDOWS, Layout
-from statefx.protocol.topology_identity import StatefulIdentity, WindowLayout
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.protocol.trees import task_of, txid_of
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.envelope import unwrap
+from statefx.state.encoding.envelope import expiry_of, unwrap
 from statefx.state.encoding.keys import key_decoder
-from statefx.state.view.timers import time_of
+from statefx.state.view.time_index import time_of
 from statefx.state.view.upgrading import Upgrade, codec_for
 
 Read = Callable[[bytes, bytes], Iterable[tuple[bytes, bytes | None]]]
@@ -129,8 +127,10 @@ class _Windows(OwnSpace):
     def __init__(self, known: StatefulIdentity, spouts: Mapping[str, str], migrate: Upgrade | None) -> None:
         super().__init__(known, spouts, migrate)
         assert known.layout is not None
-        self._layout: WindowLayout = known.layout
-        counted = known.layout.kind == Layout.COUNTED
+        self._form, numbers = known.layout.form, known.layout.numbers
+        self._length, self._slide, self._gap = (numbers[name] for name in ("length", "slide", "gap"))
+        self._of_values = bool(numbers["values"])
+        counted = self._form == Layout.COUNTED
         self.key_fields = (
             "key string, start long, end long" if counted else "key string, start timestamp, end timestamp"
         )
@@ -145,13 +145,13 @@ class _Windows(OwnSpace):
         self._next, self._shapes = marks.get("next"), marks.get("shapes", [])
 
     def rows(self, read: Read, key: Any = ANY) -> Iterator[Pair]:
-        layout, head = self._layout, head_of(Kind.WINDOWS, "open")
-        match layout.kind:
+        head = head_of(Kind.WINDOWS, "open")
+        match self._form:
             case Layout.TUMBLING:
                 for (start, own), value in self._entries(read, head):
                     if key is ANY or own == key:
                         yield (
-                            (own, time_of(start), time_of(start + layout.length)),
+                            (own, time_of(start), time_of(start + self._length)),
                             GONE if value is None else self._value(own, value),
                         )
             case Layout.ROWS:
@@ -165,18 +165,17 @@ class _Windows(OwnSpace):
 
     def _of_key(self, key: Any, data: bytes) -> Iterator[Pair]:
         """Yield the windows, or the panes, that one entry has."""
-        layout, version = self._layout, unwrap(data)[0]
-        found = self._decoded(data)
-        if layout.kind == Layout.SESSIONS:
+        version, found = unwrap(data)[0], self._decoded(data)
+        if self._form == Layout.SESSIONS:
             for first, last, value in found[1]:
-                yield (key, time_of(first), time_of(last + layout.gap)), self._shown(key, value, version)
-        elif layout.kind == Layout.SLIDING:
+                yield (key, time_of(first), time_of(last + self._gap)), self._shown(key, value, version)
+        elif self._form == Layout.SLIDING:
             for pane in sorted(filter(self._is_open, found)):
                 own = (key, time_of(pane), time_of(pane + self._pane))
                 yield own, self._shown(key, found[pane], version)
         else:
             number, blocks = found
-            begin = number // layout.slide * layout.slide + layout.slide - layout.length
+            begin = number // self._slide * self._slide + self._slide - self._length
             spans = {block: (block * self._pane, min(number, (block + 1) * self._pane)) for block in sorted(blocks)}
             open_now = {block: span for block, span in spans.items() if span[1] > begin}
             first = min((start for start, _ in open_now.values()), default=0)
@@ -206,18 +205,17 @@ class _Windows(OwnSpace):
 
     @property
     def _pane(self) -> int:
-        return gcd(self._layout.length, self._layout.slide)
+        return gcd(self._length, self._slide)
 
     def _is_open(self, pane: int) -> bool:
         """Return whether a window has still to end that the pane is in; others may lie there a while."""
-        layout = self._layout
-        return self._next is not None and pane - pane % layout.slide + layout.length >= self._next
+        return self._next is not None and pane - pane % self._slide + self._length >= self._next
 
     def _value(self, key: Any, data: bytes) -> Any:
         return self._shown(key, self._decoded(data), unwrap(data)[0])
 
     def _shown(self, key: Any, value: Any, version: int) -> Any:
-        if not self._layout.values:
+        if not self._of_values:
             return self._tuples(value)
         if self._migrate is not None and version < self._known.state_version:
             return self._migrate(version, (WINDOWS, key), value)
@@ -274,22 +272,13 @@ class _Waiting(OwnSpace):
 
 class _Ids(OwnSpace):
     name = "ids"
-    key_fields = "id string, start timestamp, end timestamp"
-
-    def learn(self, read: Read, codec: Codec) -> None:
-        super().learn(read, codec)
-        found = [self._decoded(value) for _, value in self._one(read, Space.USER.value, DEDUP_WINDOWS) if value]
-        self._ends = dict(found[0]) if found else {}
+    key_fields = "id string"
 
     def rows(self, read: Read, key: Any = ANY) -> Iterator[Pair]:
-        for place, value in self._entries(read, Space.USER.value):
-            if place == DEDUP_WINDOWS:
-                continue
-            begin, data = place
-            id, end = _decode_id(data), self._ends.get(begin, begin)
+        for data, value in self._entries(read, head_of(Kind.MAP, IDS)):
+            id = _decode_id(data)
             if key is ANY or id == key:
-                until = time_of((2 * end - begin) * 1000)
-                yield (id, time_of(begin * 1000), time_of(end * 1000)), GONE if value is None else until
+                yield id, GONE if value is None else time_of(expiry_of(value) * 1000)
 
 
 class _Trees(OwnSpace):
@@ -323,36 +312,37 @@ class _Trees(OwnSpace):
 
 
 def own_space(
-    component: str,
     known: StatefulIdentity,
     spouts: Mapping[str, str],
     map: str | None,
     migrate: Upgrade | None = None,
 ) -> OwnSpace | None:
-    """Return what is shown of statefx's own entries of a component for ``map=``; None: the bolt's own are shown.
+    """Return what is shown of what statefx keeps for a bolt for ``map=``; None: the bolt's own entries are shown.
 
     `spouts` are the names that spouts have in trees, by their ids.
     """
-    made = _kind_of(component, known)
+    made = _kind_of(known)
     if made is None or not (map == made.name or (map is None and made.instead)):
         return None
     return made(known, spouts, migrate)
 
 
-def own_name(component: str, known: StatefulIdentity) -> tuple[str, bool] | None:
-    """Return what ``map=`` calls statefx's own entries of a component, and whether it has no others; or None."""
-    made = _kind_of(component, known)
+def own_name(known: StatefulIdentity) -> tuple[str, bool] | None:
+    """Return what ``map=`` calls what statefx keeps for a bolt, and whether the bolt keeps nothing else; or None."""
+    made = _kind_of(known)
     return None if made is None else (made.name, made.instead)
 
 
-def _kind_of(component: str, known: StatefulIdentity) -> type[OwnSpace] | None:
-    if component == ACKER:
-        return _Trees
-    if component.startswith(DEDUP):
-        return _Ids
-    if known.joined:
-        return _Waiting
-    return _Windows if known.layout else None
+def _kind_of(known: StatefulIdentity) -> type[OwnSpace] | None:
+    return None if known.layout is None else _FORMS[known.layout.form]
+
+
+_FORMS: Mapping[str, type[OwnSpace]] = {
+    "waiting": _Waiting,
+    "ids": _Ids,
+    "trees": _Trees,
+    **dict.fromkeys(Layout, _Windows),
+}
 
 
 def kept_names(read: Read) -> dict[Kind, set[str]]:

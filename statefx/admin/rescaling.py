@@ -192,18 +192,8 @@ class Rescaler:
             raise CheckpointError(f"another one has rescaled the checkpoint in {self.folders.location} meanwhile")
 
     def _check_routing(self, bolt: str, known: StatefulIdentity) -> None:
-        if known.layout and not any(kind == "fields" for kind, *_ in known.routing):
-            raise CheckpointError(
-                f"bolt {bolt!r} can't be given other tasks: behind a grouping other than fieldsGrouping its windows "
-                "belong to a task and to no key. Give its rows to a bolt of a new name",
-                component=bolt,
-            )
-        if known.joined and max(known.joined) < 0:
-            raise CheckpointError(
-                f"bolt {bolt!r} can't be given other tasks: its inputs are not grouped by the fields that it joins by. "
-                "Group both by these, start it once with the tasks of now, and rescale then",
-                component=bolt,
-            )
+        if known.layout is not None and known.layout.fixed:
+            raise CheckpointError(f"bolt {bolt!r} can't be given other tasks: {known.layout.fixed}", component=bolt)
         check_grouping(bolt, known, MOVED)
         router = router_of(bolt, known, self.grouping_key.get(bolt))
         if known.parallelism == 1 and router.given is None and router.own is None:

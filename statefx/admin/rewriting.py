@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueForm
@@ -128,10 +129,10 @@ class Rewriter:
     # ---- what is refused
 
     def _check(self, bolt: str, before: StatefulIdentity, form: NewForm) -> None:
-        if before.windows or before.joined:
-            kept = "windows" if before.windows else "rows of a join"
+        if before.layout is not None:
             raise CheckpointError(
-                f"bolt {bolt!r} can't be {self.what}: it keeps {kept}, which have statefx's own form", component=bolt
+                f"bolt {bolt!r} can't be {self.what}: it keeps {before.layout.kept}, which have statefx's own form",
+                component=bolt,
             )
         if _stays(before, form):
             return
@@ -170,8 +171,7 @@ class Rewriter:
         placing = self._placing(bolt, before, form, entries)
         for task in range(before.parallelism):
             for keys, values in meter.blocks(task_blocks(self.provider, self.folders, found, bolt, task)):
-                made = map(forms.entry, keys, values)
-                placing.place(task, [entry for entry in made if entry is not None])
+                placing.place(task, chain.from_iterable(map(forms.entries, keys, values)))
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, before.parallelism)
         entries.flush()
         placing.check_proof()
@@ -196,8 +196,7 @@ class Rewriter:
         for task in origins:
             for keys, values in task_blocks(self.provider, self.folders, found, bolt, task):
                 for old, data in zip(keys, values, strict=True):
-                    entry = forms.entry(old, data)
-                    if entry is not None and entry.stored == stored:
+                    if any(entry.stored == stored for entry in forms.entries(old, data)):
                         shown.append(f"{forms.shown(old)} in task {task}")
         return CheckpointError(
             f"bolt {bolt!r} can't be {self.what}: {forms.key_hook} makes one key of {' and '.join(shown)}, which is "

@@ -218,7 +218,7 @@ def state_table(
         moments=tuple(moments),
         now_ms=int(time.time() * 1000),
     )
-    own = own_space(component, found, states[-1].topology.tracked, map)
+    own = own_space(found, states[-1].topology.tracked, map)
     if own is not None:
         return _of_own(table, own, schema, ranged=not (start is None and stop is None))
     if map is None:

@@ -19,11 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.operators.bolts import BatchBolt, Stateful
+from statefx.operators.bolts import BatchBolt, ReadyMade
 from statefx.operators.collector import Collector
 from statefx.operators.schema import parse_schema
 from statefx.operators.tree_blocks import Blocks, Rows, Value, began_ms_of, key_of, place_of, root_at
+from statefx.protocol.topology_identity import StateLayout
 from statefx.protocol.trees import TIMED_OUT, TreeReport, root_of
+from statefx.state.view.time_index import micros
 
 ACKER = "__acker"
 ACKS, ASKS = "__acks", "__asks"
@@ -65,24 +67,18 @@ class Kind(IntEnum):
     ASK = 5  # `data`: "component/task" of a spout that begins, a zero byte, and what it is called in trees
 
 
-class Acker(Stateful, BatchBolt):
+class Acker(ReadyMade, BatchBolt):
     """Applies what tasks say of trees; all of a transaction together, since its rows come in any order.
 
     State: blocks of trees whose roots follow one another (see `Blocks`). A root begins with its txid, so trees lie in
     the order in which their times are over, unless one began anew.
-
-    Attributes
-    ----------
-    now_ms : int
-        The time of the attempt, set before ``finishBatch``.
-    report : TreeReport
-        What the transaction came to, when ``finishBatch`` has returned.
     """
 
     def __init__(self, timeout_secs: float) -> None:
         self._timeout_ms = int(timeout_secs * 1000)
-        self.now_ms = 0
-        self.report = TreeReport()
+
+    def _layout(self, fields: int) -> StateLayout:
+        return StateLayout("trees", "trees", keys={"": ((),)})
 
     def open(self, context: Any) -> None:
         """Keep the context."""
@@ -91,6 +87,7 @@ class Acker(Stateful, BatchBolt):
     def initState(self, state: Any) -> None:
         """Begin a transaction."""
         self._state = state
+        self._now_ms = micros(self._context.processingTime) // 1000
         self._said: list[pa.RecordBatch] = []
 
     def executeBatch(self, batch: Any, collector: Collector) -> None:
@@ -124,7 +121,7 @@ class Acker(Stateful, BatchBolt):
         # Those of this transaction are not there yet: they need not be looked for.
         found = self._state.getAll(keys[keys < key_of(first_new)].tolist())
         values = list(map(found.get, keys.tolist()))
-        blocks = Blocks.of(keys.tolist(), values, self.now_ms)
+        blocks = Blocks.of(keys.tolist(), values, self._now_ms)
 
         was_open = blocks.bits[row, place] != 0
         known = was_open | (trees >= first_new)  # the others have ended: a late ack changes nothing (rule 11.4)
@@ -135,7 +132,7 @@ class Acker(Stateful, BatchBolt):
         bits = np.where(has_failed, 0, blocks.bits[row, place] ^ bits)
         blocks.bits[row, place] = bits
         anew = (said_of & 1 << Kind.RESET) != 0
-        blocks.anew_ms[row[anew], place[anew]] = self.now_ms
+        blocks.anew_ms[row[anew], place[anew]] = self._now_ms
         if (said_of & 1 << Kind.ID).any():
             self._name(blocks, said)
         self._write(blocks, np.unique(row[was_open | (bits != 0)]))
@@ -165,20 +162,20 @@ class Acker(Stateful, BatchBolt):
             keys, values = zip(*entries, strict=True)
             blocks = Blocks.of(keys, values)
             end_ms = np.maximum(blocks.began_ms[:, None], blocks.anew_ms) + self._timeout_ms
-            is_over = (blocks.bits != 0) & (end_ms <= self.now_ms)
+            is_over = (blocks.bits != 0) & (end_ms <= self._now_ms)
             expired += blocks.roots(is_over).tolist()
             blocks.bits[is_over] = 0
             ends_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
             self._write(blocks, np.flatnonzero(is_over.any(axis=1)))
         if len(expired) >= EXPIRED_MAX:
-            ends_ms.append(self.now_ms)
+            ends_ms.append(self._now_ms)
         return expired, min(ends_ms, default=0)
 
     def _due(self, ends_ms: list[int]) -> Iterator[tuple[int, Value]]:
         """Yield the blocks whose time is over unless it began anew; append when that of the first other one is."""
         for key, value in self._state.items():
             end_ms = began_ms_of(value) + self._timeout_ms
-            if end_ms > self.now_ms:
+            if end_ms > self._now_ms:
                 ends_ms.append(end_ms)
                 return  # those that follow began later
             yield key, value

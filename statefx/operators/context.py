@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from statefx.protocol.identity import TransactionAttempt
-from statefx.state.view.timers import EPOCH, time_of
+from statefx.state.view.time_index import EPOCH, time_of
 
 DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""

@@ -46,15 +46,7 @@ class Input:
 
 
 class Wired(ABC):
-    """A bolt whose streams depend on what it reads; its ``outputFields`` are known when the topology is made.
-
-    Attributes
-    ----------
-    late : int
-        How many rows of the transaction came too late, if it tells.
-    """
-
-    late: int = 0
+    """A bolt whose streams depend on what it reads; its ``outputFields`` are known when the topology is made."""
 
     @abstractmethod
     def wired(self, inputs: Sequence[Input], parallelism: int) -> Self:

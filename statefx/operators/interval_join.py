@@ -11,7 +11,7 @@ import copy
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Self
@@ -20,15 +20,17 @@ import pyarrow as pa
 
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import TopologyError
-from statefx.operators.bolts import BatchBolt, Stateful
+from statefx.operators.bolts import BatchBolt, ReadyMade
 from statefx.operators.collector import DEFAULT_STREAM, Collector
 from statefx.operators.context import Context
 from statefx.operators.inputs import Input, Wired
 from statefx.operators.joins import LATE_BY, Column, check_inputs, grouped, input_named, names_of, parse_select, picker
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.ticks import isTick
+from statefx.protocol.log_state import TIMERS_LEFT_MS
+from statefx.protocol.topology_identity import StateLayout
 from statefx.protocol.watermark import END
-from statefx.state.view.timers import LAST, micros, time_of
+from statefx.state.view.time_index import LAST, micros, time_of
 
 EXPIRED_MAX = 100_000
 """Rows of an input that a task drops in one transaction: after a long pause millions may be over, and what is dropped
@@ -39,6 +41,9 @@ CHUNK = 100
 
 TOGETHER_MAX = 8
 """Rows of a key and an input that are kept together, and are read and written at once. More of them are kept apart."""
+
+_NEVER = -(1 << 62)
+"""Up to when rows were dropped in a task that has dropped none: before all times."""
 
 _READ_AHEAD = 10
 _OUTER = {None: (False, False), "left": (True, False), "right": (False, True), "full": (True, True)}
@@ -71,7 +76,8 @@ Kept = tuple[Any, ...]
 class _Times:
     """The times of the rows of an input that wait, each with the key of its row; in state, in chunks.
 
-    A chunk has the times of one transaction that follow each other, under the first of them. An entry for each time
+    A chunk has the times of one transaction that follow each other, under the first of them; behind that stand the
+    transaction, the task, and a number, so that no two tasks of the bolt ever have the same. An entry for each time
     would cost as much as the row itself.
     """
 
@@ -84,19 +90,18 @@ class _Times:
         """Add a time."""
         self._new.append((at, key))
 
-    def store(self, number: int) -> int:
-        """Put what was added into state, in chunks numbered from `number`; return the number behind them."""
+    def store(self, txid: int, task: int) -> None:
+        """Put what was added into state, in chunks."""
         self._new.sort(key=itemgetter(0))
-        for first in range(0, len(self._new), CHUNK):
+        for number, first in enumerate(range(0, len(self._new), CHUNK)):
             some = self._new[first : first + CHUNK]
-            self._entries.put((some[0][0], number), tuple(value for at, key in some for value in (at, *key)))
-            number += 1
+            place = some[0][0], txid, task, number
+            self._entries.put(place, tuple(value for at, key in some for value in (at, *key)))
         self._new.clear()
-        return number
 
     def take(self, start: int | None, stop: int) -> Iterator[list[tuple[Any, ...]]]:
         """Remove the times before `stop`, of which none is before `start`; yield keys that had some, in parts."""
-        begin: tuple[int, ...] | None = None if start is None else (start,)
+        begin: Any = None if start is None else (start,)
         while found := list(islice(self._entries.items(begin, (stop,)), _READ_AHEAD)):
             keys: dict[tuple[Any, ...], None] = {}
             for place, chunk in found:
@@ -105,8 +110,8 @@ class _Times:
                 over = bisect_left(times, stop)
                 keys |= dict.fromkeys(chunk[at + 1 : at + self._step] for at in range(0, over * self._step, self._step))
                 if over < len(times):
-                    self._entries.put((times[over], place[1]), chunk[over * self._step :])
-            begin = (place[0], place[1] + 1)  # not from the beginning: a scan passes over all that is deleted
+                    self._entries.put((times[over], *place[1:]), chunk[over * self._step :])
+            begin = place  # not from the beginning: a scan passes over all that is deleted
             yield list(keys)
 
 
@@ -196,7 +201,7 @@ def _check_form(side: _Side, older: Sequence[str]) -> None:
             )
 
 
-class IntervalJoin(Wired, Stateful, BatchBolt):
+class IntervalJoin(Wired, ReadyMade, BatchBolt):
     """Joins rows of two inputs that have the same key, and times that are near each other.
 
     A pair is ``left.at + lower <= right.at <= left.at + upper``, by the event times of both inputs. Each row waits in
@@ -233,7 +238,7 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
     - A row whose time is null, or a field of whose key, has no partners: it is unmatched at once.
     """
 
-    grouped: tuple[int, ...] = ()
+    _grouped: tuple[int, ...] = ()
     """For each field of `on`, which of the groupings' fields it is; -1: none of them."""
 
     _sides: tuple[_Side, _Side]
@@ -272,7 +277,7 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
         check_inputs(inputs, pair, self._on, parallelism)
         lower, upper = self._between
         bolt = copy.copy(self)
-        bolt.grouped = grouped(pair, self._on)
+        bolt._grouped = grouped(pair, self._on)
         bolt._sides = (
             _Side("left", pair[0], self._on[0], lower, upper),
             _Side("right", pair[1], self._on[1], -upper, -lower),
@@ -301,14 +306,35 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
         may_be_null = self._alone[1 - column.side] and column.key is None
         return field.with_nullable(True) if may_be_null else field
 
+    def _layout(self, fields: int) -> StateLayout:
+        keyed = sorted((field, at) for at, field in enumerate(self._grouped) if field >= 0)
+        if not keyed:
+            return StateLayout(
+                "waiting",
+                "rows of a join",
+                fixed="its inputs are not grouped by the fields that it joins by. Group both by these, start it once "
+                "with the tasks of now, and rescale then",
+            )
+        width, places = len(self._grouped), [at for _, at in keyed]
+        in_key, in_row = (tuple((at + behind,) for at in places) for behind in (0, 1))
+        sides = {"map left": in_key, "map right": in_key, "map leftTimes": in_row, "map rightTimes": in_row}
+        return StateLayout(
+            "waiting",
+            "rows of a join",
+            keys={"": in_key if width > 1 else ((),), **sides},
+            rows={"map leftTimes": width + 1, "map rightTimes": width + 1},
+            together={"value forms": "longest", "value swept": "least", "value between": "same"},
+        )
+
     def open(self, context: Context) -> None:
         """Take the context."""
         self._context = context
 
     def initState(self, state: Any) -> None:
         """Take the rows that wait."""
-        self.late = 0
-        self._keys, self._forms, self._notes = state, state.value("forms"), state.value("notes")
+        self.late = self.due_ms = self._number = 0
+        self._keys, self._forms = state, state.value("forms")
+        self._noted_swept, self._noted_between = state.value("swept"), state.value("between")
         names = list(self._names)
         form = [*(side.form for side in self._sides), names]
         self._known: list[Forms] = self._forms.get([])
@@ -328,10 +354,10 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
         self._readers: dict[int, _Reader] = {}
         for side in self._sides:
             side.take(state)
-        self._noted = self._notes.get((0, None, *self._between))
-        self._number, self._swept, *between = self._noted
+        self._noted = swept, between = self._noted_swept.get(), self._noted_between.get()
+        self._swept: int | None = None if swept in (None, _NEVER) else swept
         # Where the bounds have changed, it is not known up to which times rows are gone.
-        self._start = self._swept if tuple(between) == self._between else None
+        self._start = self._swept if between == self._between else None
         self._watermark = self._now()
         if self._watermark is None:
             self._watermark = self._swept
@@ -389,7 +415,7 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
         if len(waiting.rows[number]) < TOGETHER_MAX:
             waiting.rows[number].append(kept)
         else:
-            self._sides[number].more.put((*key, at, self._number), (self._version, *kept))
+            self._sides[number].more.put((*key, at, self._context.txid, self._number), (self._version, *kept))
             self._number += 1
             waiting.more[number] += 1
         self._sides[number].times.add(at, key)
@@ -444,22 +470,23 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
     def finishBatch(self, collector: Collector) -> None:
         """Drop the rows for which no partner is still to come."""
         for side in self._sides:
-            self._number = side.times.store(self._number)
+            side.times.store(self._context.txid, self._context.task)
         watermark = self._now()
         if watermark is not None and watermark != self._swept:
             drops = [self._drop(number, watermark, collector) for number in (0, 1)]
             if all(drops):
                 self._swept = self._start = watermark
             else:
-                self.timers.set("more", time_of(watermark))
+                self.due_ms = TIMERS_LEFT_MS
         if self._is_new:
             self._forms.put(self._known)
         # Bounds that have changed are noted when a whole sweep has gone by them: until then it is not known up to which
         # times rows are gone, and whoever looks from `_swept` on would leave the others there for ever.
         known = self._start is not None or self._swept is None
-        notes = (self._number, self._swept, *(self._between if known else (None, None)))
-        if notes != self._noted:
-            self._notes.put(notes)
+        noted = _NEVER if self._swept is None else self._swept, self._between if known else None
+        if noted != self._noted:
+            self._noted_swept.put(noted[0])
+            self._noted_between.put(noted[1])
 
     def _drop(self, number: int, watermark: int, collector: Collector) -> bool:
         """Drop rows of an input, and emit those that had no partner; tell whether none are left to drop."""
@@ -492,6 +519,3 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
         if over:
             self._put(key, waiting)
         return len(over)
-
-    def onTimer(self, key: Any, at: datetime, value: Any, collector: Collector) -> None:
-        """Do nothing: the transaction is there for ``finishBatch``, which had more to drop."""

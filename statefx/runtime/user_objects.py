@@ -33,7 +33,7 @@ from statefx.runtime.window_kinds import upgraded
 from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import StateStore
 from statefx.state.view.lent import LentState
-from statefx.state.view.timers import Timers
+from statefx.state.view.time_index import Timers
 from statefx.topology.graph import Edge
 
 logger = logging.getLogger("statefx")

@@ -32,7 +32,7 @@ from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.encoding.values import zone_in
 from statefx.state.view.keyvalue import MapState
 from statefx.state.view.lent import LentState, given_back, windows_of
-from statefx.state.view.timers import time_of
+from statefx.state.view.time_index import time_of
 from statefx.state.view.undo import Journal
 
 BEFORE_ALL = -(1 << 80)

@@ -25,7 +25,7 @@ from statefx.state.view.keyvalue import (
     Phase,
     ValueState,
 )
-from statefx.state.view.timers import Timers
+from statefx.state.view.time_index import Timers
 
 __all__ = [
     "EMPTY",

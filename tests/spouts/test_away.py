@@ -7,7 +7,7 @@ from statefx.coordinator.progress import SLOW_SECS, Progress
 from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.transaction import iso
 from statefx.errors import BoltError
-from statefx.state.view.timers import EPOCH
+from statefx.state.view.time_index import EPOCH
 from statefx.testing import TopologyTester
 from tests.spouts.numbers import ALL, Count, Planned, topology
 

@@ -12,7 +12,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, ConfigError, FailedException, InputError
 from statefx.operators import interval_join
 from statefx.runtime import bolt_task
-from statefx.state.view.timers import LAST
+from statefx.state.view.time_index import LAST
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import every_crash
 from tests.spouts import test_time_model as model

@@ -11,10 +11,10 @@ from statefx.errors import StateError, StatePhaseError
 from statefx.state.contract.spaces import Kind
 from statefx.state.encoding.values import AS_IT_IS
 from statefx.state.view.entries import FoundEntries, K, Lent, V
-from statefx.state.view.expiring import FOREVER, ExpiringOverlay, Lifetime, lifetime_of, milliseconds_of
 from statefx.state.view.overlay import Overlay
 from statefx.state.view.pending import ABSENT, UNKNOWN
 from statefx.state.view.pending import Kind as PendingKind
+from statefx.state.view.time_index import FOREVER, ExpiringOverlay, Lifetime, lifetime_of, milliseconds_of
 from statefx.state.view.transaction import CACHE_BYTES, NamedEntries, Phase, StateTransaction
 
 D = TypeVar("D")

@@ -16,8 +16,8 @@ from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prep
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
 from statefx.state.encoding.envelope import expiry_of
 from statefx.state.view.entries import Entries, K, V
-from statefx.state.view.expiring import ExpiringOverlay, expiring_overlay
 from statefx.state.view.overlay import Overlay, StoreReads
+from statefx.state.view.time_index import ExpiringOverlay, expiring_overlay
 from statefx.state.view.undo import Journal, take_back
 from statefx.state.view.upgrading import Upgrade, overlay_for
 
@@ -155,10 +155,7 @@ class StateTransaction(Entries[K, V]):
         assert self._clock_ms is not None
         codec, cache_bytes, state_version, upgrade = self._form
         upgrade = upgrade and _named_upgrade(upgrade, name_of(head)[1])
-        fresh = self._version == EMPTY
-        return expiring_overlay(
-            self._reads, codec, cache_bytes, head, state_version, upgrade, self._clock_ms, fresh=fresh
-        )
+        return expiring_overlay(self._reads, codec, cache_bytes, head, state_version, upgrade, self._clock_ms)
 
     def _set_clock(self, clock_ms: int) -> None:
         """Go on at another time, in milliseconds since the epoch."""
