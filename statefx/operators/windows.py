@@ -509,8 +509,8 @@ def windowing_of(operator: object) -> Windowing | None:
 _TOGETHER = {"next": "least", "passed": "greatest", "shapes": "longest"}
 
 _WITHOUT_KEYS = (
-    "behind a grouping other than fieldsGrouping its windows belong to a task and to no key. Give its rows to a bolt of "
-    "a new name"
+    "behind a grouping other than fieldsGrouping its windows belong to a task and to no key. Give its rows to a bolt "
+    "of a new name"
 )
 
 

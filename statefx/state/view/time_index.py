@@ -636,26 +636,22 @@ class ExpiringOverlay(Overlay):
         next_due, removals = self._next_due, list[Write]()
         if next_due <= self._now_ms:
             next_due, removals = self._removals({key for key, _ in writes})
-        prefix, indexed = self._prefix, self._indexed
-        added: list[bytes] = []
+        # Nearly all are what was put into `changed`, which comes first and is over at one time.
+        lasting, indexed = sum(map(len, self.changed.values())), self._indexed
+        added = [key for key, _ in writes[:lasting] if key not in indexed]
         places: list[Write] = []
-        for key, data in writes:
-            if data is None:
-                continue
-            if data.startswith(prefix):
-                if key not in indexed:
-                    added.append(key)
+        for key, data in writes[lasting:]:
+            if data is None or data.startswith(self._prefix):
+                added += [key] if data is not None and key not in indexed else ()
             elif (expiry := expiry_of(data)) != NEVER:
-                places.append((self._place(key, expiry), b""))
+                places.append((self._index + time_bytes(expiry * 1000) + key[len(self._first) :], b""))
                 next_due = min(next_due, expiry)
         if added:
-            places += [(self._place(key, self._indexed_ms), b"") for key in added]
+            place, behind = self._index + time_bytes(self._indexed_ms * 1000), len(self._first)
+            places += [(place + key[behind:], b"") for key in added]
             next_due = min(next_due, self._indexed_ms)
         self._planned = added, next_due
         return writes + removals + places
-
-    def _place(self, key: bytes, at_ms: int) -> bytes:
-        return self._index + time_bytes(at_ms * 1000) + key[len(self._first) :]
 
     def _removals(self, written: set[bytes]) -> tuple[int, list[Write]]:
         """Return when the next is due, and removals of what is over and not `written`, and of what is due."""
