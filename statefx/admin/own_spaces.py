@@ -12,7 +12,7 @@ an `IntervalJoin`     ``waiting``  the key                                      
 
 Windows that slide share panes, and panes are shown instead. For windows of tuples, start and end count the tuples of
 the key that are in open windows. How the entries lie in state is written where they are made:
-`statefx.runtime.window_kinds`, `statefx.operators.interval_join`, `statefx.operators.dedup`, `statefx.operators.acker`.
+`statefx.operators.window_state`, `statefx.operators.joins`, `statefx.operators.dedup`, `statefx.operators.acker`.
 """
 
 from __future__ import annotations

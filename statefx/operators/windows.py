@@ -481,7 +481,7 @@ def keeps_values(bolt: WindowedBolt) -> bool:
 
 
 class Layout(StrEnum):
-    """How windows lie in state; `statefx.runtime.window_kinds` says what each is."""
+    """How windows lie in state; `statefx.operators.window_state` says what each is."""
 
     TUMBLING = "tumbling"
     SLIDING = "sliding"

@@ -26,10 +26,10 @@ from statefx.errors import (
 from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
 from statefx.operators.bolts import lend_timers
 from statefx.operators.user_errors import bolt_error
+from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
-from statefx.runtime.window_kinds import upgraded
 from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import StateStore
 from statefx.state.view.lent import LentState
