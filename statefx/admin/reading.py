@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 
 from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
-from statefx.admin.own_spaces import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
+from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location

@@ -10,7 +10,7 @@ from statefx.admin.reading import check_idle
 from statefx.admin.savepoints import found_checkpoint, taken
 from statefx.coordinator.renaming import Renaming
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators.dedup import DEDUP
+from statefx.plan.levels import name_shown
 from statefx.topology.checks import check_id
 
 
@@ -81,7 +81,7 @@ def rename(
     asked = {*renaming.names, *renaming.dropped}
     if not asked or (lacking := sorted(asked - there)):
         what = f"{lacking[0]!r} keeps nothing" if asked else "say who is called what, or who is dropped"
-        shown = sorted(one for one in there if not one.startswith(DEDUP))
+        shown = sorted(one for one in there if one == name_shown(one))
         raise ConfigError(f"rename: {what}; in {folders.location} there are {shown or 'none'}")
     renaming.of(found)  # refuses a new name that is there
     check_idle(found, folders, "rename")

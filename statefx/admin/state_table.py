@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.admin.columns import Decoder, Entries, Shown, scanned, shown_of, with_origin
-from statefx.admin.own_spaces import OwnRows, OwnSpace, Read, form_of, kept_names, own_space
+from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_space
 from statefx.admin.reading import check_map, codec_of, component_of, kept_provider, tasks_of
 from statefx.admin.savepoints import at_pin
 from statefx.coordinator.generation import read_checkpoint

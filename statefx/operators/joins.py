@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain, islice
 from operator import itemgetter
@@ -25,7 +27,6 @@ from statefx.errors import TopologyError
 from statefx.operators.bolts import BatchBolt, ReadyMade
 from statefx.operators.collector import DEFAULT_STREAM, Collector
 from statefx.operators.context import Context
-from statefx.operators.inputs import Input, Wired
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.ticks import isTick
 from statefx.operators.windows import Window, WindowedBolt
@@ -35,6 +36,54 @@ from statefx.protocol.watermark import END
 from statefx.state.view.time_index import LAST, micros, time_of
 
 # What both have in common: what they emit, by which fields they join, and what they can't join.
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """One grouping of a bolt.
+
+    Attributes
+    ----------
+    source, stream : str
+    schema : pyarrow.Schema
+    grouping : str
+        How its rows are given to the tasks of the bolt: ``"fields"``, ``"global"``, ``"shuffle"``, ...
+    fields : tuple of str
+        By which fields, if the grouping has some.
+    timestamp : str or None
+        The field that has the event time, if somebody has said which.
+    """
+
+    source: str
+    stream: str
+    schema: pa.Schema
+    grouping: str
+    fields: tuple[str, ...] = ()
+    timestamp: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name, as users write it: ``"orders"``, or ``"parse:orders"`` for a stream that has a name.
+
+        >>> Input("parse", "orders", pa.schema([]), "global").name
+        'parse:orders'
+        """
+        return self.source if self.stream == DEFAULT_STREAM else f"{self.source}:{self.stream}"
+
+
+class Wired(ABC):
+    """A bolt whose streams depend on what it reads; its ``outputFields`` are known when the topology is made."""
+
+    @abstractmethod
+    def wired(self, inputs: Sequence[Input], parallelism: int) -> Self:
+        """Return a copy of the bolt that knows its inputs, and has ``outputFields``.
+
+        Raises
+        ------
+        TopologyError
+            The inputs do not fit; the builder says of which bolt.
+        """
+
 
 LATE_BY = pa.field("lateBy", pa.float64())
 """Behind the fields of a row that came too late: by how many seconds."""

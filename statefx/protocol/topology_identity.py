@@ -29,7 +29,7 @@ class StateLayout:
     spaces is the user's.
     """
 
-    form: str  # what an entry is made of: `statefx.admin.own_spaces` shows each form
+    form: str  # what an entry is made of: `statefx.admin.layouts` shows each form
     kept: str  # what there is in state, for messages
     # By space, for each field of the bolt's grouping, the way to it in a key: (1, 0) is key[1][0].
     keys: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)

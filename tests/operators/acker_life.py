@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.operators.acker import ROWS, Acker
-from statefx.operators.tree_blocks import key_of, place_of
+from statefx.operators.acker import ROWS, Acker, key_of, place_of
 from statefx.protocol.trees import TreeReport
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateStore
