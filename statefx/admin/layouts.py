@@ -75,21 +75,11 @@ _decode_id = key_decoder()
 
 
 class OwnSpace(ABC):
-    """What one task of an operator of statefx's own keeps.
+    """What one task of a bolt keeps that statefx keeps for it, as rows."""
 
-    Attributes
-    ----------
-    name : str
-        What ``map=`` calls it.
-    key_fields : str
-        Columns of the key, as Spark DDL; the first is shown as JSON text by default.
-    instead : bool
-        Whether the bolt has no keys of its own that could be shown.
-    """
-
-    name: ClassVar[str]
-    key_fields: str = "key string"
-    instead: ClassVar[bool] = True
+    name: ClassVar[str]  # what ``map=`` calls it
+    key_fields: str = "key string"  # columns of the key, as Spark DDL; the first is shown as JSON text by default
+    instead: ClassVar[bool] = True  # whether the bolt has no keys of its own that could be shown
 
     def __init__(self, known: StatefulIdentity, spouts: Mapping[str, str], migrate: Upgrade | None) -> None:
         self._known, self._spouts, self._migrate = known, spouts, migrate
@@ -444,17 +434,12 @@ Target = Callable[[Sequence[Any]], int]
 
 
 class OwnEntries:
-    """What statefx keeps for a bolt.
-
-    Attributes
-    ----------
-    gathered : list of (bytes, bytes)
-        Entries that belong to a task, of all tasks that were read. They are few, and small.
-    """
+    """What statefx keeps for a bolt, given to other tasks."""
 
     def __init__(self, layout: StateLayout, codec: Codec, version: int) -> None:
         self._layout, self._codec, self._version = layout, codec, version
-        self.gathered: list[Entry] = []
+        self._gathered: list[Entry] = []
+        """Entries that belong to a task, of all tasks that were read. They are few, and small."""
 
     def pieces(self, stored: bytes, value: bytes, target: Target, entry: bytes) -> Pieces | None:
         """Return what is stored becomes, in the order of keys; nothing if it was gathered; None: it is the user's.
@@ -466,7 +451,7 @@ class OwnEntries:
         if ways is None:
             if self._rule(space, key) is None:
                 return None
-            self.gathered.append((stored, value))
+            self._gathered.append((stored, value))
             return ()
         width = self._layout.rows.get(space)
         if width is None:
@@ -503,7 +488,7 @@ class OwnEntries:
     def common(self) -> list[Entry]:
         """Return the entries that all new tasks get, in the order of keys."""
         found: dict[bytes, list[Any]] = {}
-        for stored, value in self.gathered:
+        for stored, value in self._gathered:
             found.setdefault(stored, []).append(self._decoded(value))
         return [(stored, self._encoded(self._merged(stored, values))) for stored, values in sorted(found.items())]
 

@@ -40,26 +40,14 @@ from statefx.state.view.time_index import LAST, micros, time_of
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """One grouping of a bolt.
-
-    Attributes
-    ----------
-    source, stream : str
-    schema : pyarrow.Schema
-    grouping : str
-        How its rows are given to the tasks of the bolt: ``"fields"``, ``"global"``, ``"shuffle"``, ...
-    fields : tuple of str
-        By which fields, if the grouping has some.
-    timestamp : str or None
-        The field that has the event time, if somebody has said which.
-    """
+    """One grouping of a bolt."""
 
     source: str
     stream: str
     schema: pa.Schema
-    grouping: str
-    fields: tuple[str, ...] = ()
-    timestamp: str | None = None
+    grouping: str  # its kind
+    fields: tuple[str, ...] = ()  # by which it groups, if it does
+    timestamp: str | None = None  # the field that has the event time, if somebody has said which
 
     @property
     def name(self) -> str:
@@ -76,13 +64,7 @@ class Wired(ABC):
 
     @abstractmethod
     def wired(self, inputs: Sequence[Input], parallelism: int) -> Self:
-        """Return a copy of the bolt that knows its inputs, and has ``outputFields``.
-
-        Raises
-        ------
-        TopologyError
-            The inputs do not fit; the builder says of which bolt.
-        """
+        """Return a copy of the bolt that knows its inputs, and has ``outputFields``; TopologyError: they do not fit."""
 
 
 LATE_BY = pa.field("lateBy", pa.float64())
@@ -103,13 +85,6 @@ class Column(NamedTuple):
 def parse_select(select: str | Sequence[str], inputs: Sequence[Input], on: Sequence[Sequence[str]]) -> list[Column]:
     """Return what a join emits; `on` has the fields by which each input is joined.
 
-    Raises
-    ------
-    TopologyError
-        A part of `select` names no field, a field of several inputs, or a name that another part has.
-
-    Examples
-    --------
     >>> sides = [Input(name, "default", pa.schema([("id", pa.int64()), ("at", pa.int64())]), "") for name in "ab"]
     >>> [tuple(column) for column in parse_select("id, a.at, b.at as paid", sides, [["id"], ["id"]])]
     [('id', 0, 'id', 0), ('at', 0, 'at', None), ('paid', 1, 'at', None)]

@@ -436,17 +436,10 @@ TOUCHED_PART = 10
 
 @dataclass(frozen=True)
 class Lifetime:
-    """How long the entries of a map live.
-
-    Parameters
-    ----------
-    ttl_ms : int
-    on_read : bool
-        Whether reading an entry begins its time anew, and not writing alone.
-    """
+    """How long the entries of a map live."""
 
     ttl_ms: int
-    on_read: bool
+    on_read: bool  # whether reading an entry begins its time anew, and not writing alone
 
 
 FOREVER = Lifetime(TTL_MAX_MS, on_read=False)
@@ -514,14 +507,10 @@ class ExpiringOverlay(Overlay):
 
     Entries without a time, which were written before the map had a ttl, are never over. Of all others the index has
     when they are over, or a little later; and may have earlier times of theirs, at which they are looked at in vain.
-
-    Attributes
-    ----------
-    lifetime : Lifetime
-        What it is that is written from now on.
     """
 
     lifetime: Lifetime
+    """Of what is written from now on."""
     _expiry: int
     _index: bytes
     """What the keys of its index begin with."""
