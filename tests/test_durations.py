@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from statefx import IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators.interval_join import interval_micros
-from statefx.state.view.expiring import milliseconds_of
+from statefx.operators.joins import interval_micros
+from statefx.state.view.time_index import milliseconds_of
 from statefx.testing import rows
 
 UNITS = {

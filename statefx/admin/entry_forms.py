@@ -15,7 +15,7 @@ from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap, wrap
 from statefx.state.view.changes import OWN_KEYS, codec_for
-from statefx.state.view.timers import timer_key, timer_value, with_timer_key, with_timer_value
+from statefx.state.view.time_index import index_place, timer_key, timer_value, with_timer_key, with_timer_value
 
 KeyForm = Callable[[Any], Any]
 """Returns the new form of a key: of a map (name, key)."""
@@ -70,17 +70,24 @@ class EntryForms:
     value: ValueForm | None = None
     _codecs: dict[bytes, Codec] = field(default_factory=dict, init=False)
 
-    def entry(self, stored: bytes, data: bytes) -> Entry | None:
-        """Return the new form of an entry; None: it is not needed any more.
+    def entries(self, stored: bytes, data: bytes) -> list[Entry]:
+        """Return the new form of an entry, and of its place in the index if it is over at a time.
 
         Raises
         ------
         BoltError
             A function of the user's has raised, or what it returned can't be kept; names it and the key.
         """
+        if stored[:1] == Space.SYSTEM.value:
+            # Places in the index are made of the entries: those of deleted entries may have keys that become one.
+            return []
+        entry = self._entry(stored, data)
+        if stored[:1] != Space.NAMED.value or (expiry := expiry_of(data)) == NEVER:
+            return [entry]
+        return [entry, entry._replace(stored=index_place(entry.stored, expiry), data=b"")]
+
+    def _entry(self, stored: bytes, data: bytes) -> Entry:
         space = stored[:1]
-        if space == Space.SYSTEM.value:  # how far searches have come, in the order of keys: they begin anew
-            return None
         if space == Space.QUARANTINE.value:  # by what rows are grouped by, which no hook knows
             return Entry(stored, data, Owner.KEY, is_new=False)
         if space == Space.TIMERS.value:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from statefx.admin.columns import Decoder
-from statefx.admin.own_spaces import GONE, Read, plain
+from statefx.admin.layouts import GONE, Read, plain
 from statefx.admin.state_table import StateTable, state_table
 from statefx.coordinator.generation import read_checkpoint
 from statefx.protocol.identity import SnapshotRef, TaskId

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 
 from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
-from statefx.admin.own_spaces import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
+from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, checkpoint_location
@@ -262,7 +262,7 @@ class _Request:
             for each in opened.values():
                 each.close()
             raise
-        own = own_space(self.component, found, state.topology.tracked, self.map, self.migrate)
+        own = own_space(found, state.topology.tracked, self.map, self.migrate)
         return _Opened(
             state.shown_txid,
             self._kept(state),
@@ -272,7 +272,7 @@ class _Request:
             found,
             self.map,
             own,
-            own_name(self.component, found),
+            own_name(found),
         )
 
 
@@ -580,7 +580,7 @@ def check_map(
     found: Iterable[Mapping[Kind, Iterable[str]]],
 ) -> None:
     """Refuse a map that no task has, and of which the bolt does not say that it has it; `found`: names by task."""
-    own, whole = own_name(component, known) or ("", False)
+    own, whole = own_name(known) or ("", False)
     kept = () if whole else (name for of in found for kind in (Kind.MAP, Kind.BROADCAST) for name in of.get(kind, ()))
     there = {*kept, *known.schemas, own} - {""}
     if map not in there:

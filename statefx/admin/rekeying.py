@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueForm
@@ -73,9 +74,8 @@ class Rekey(Step):
 
     def check(self, found: LogState, known: StatefulIdentity) -> None:
         form = self.form
-        if known.windows or known.joined:
-            kept = "windows" if known.windows else "rows of a join"
-            raise self._refused(f"it keeps {kept}, which have statefx's own form")
+        if known.layout is not None:
+            raise self._refused(f"it keeps {known.layout.kept}, which have statefx's own form")
         if _stays(known, form):
             return
         check_grouping(self.bolt, form.becomes, self.what)
@@ -107,8 +107,7 @@ class Rekey(Step):
         placing = self._placing(before, entries)
         for task in range(before.parallelism):
             for keys, values in source.blocks(self.bolt, task, report):
-                made = map(forms.entry, keys, values)
-                placing.place(task, [entry for entry in made if entry is not None])
+                placing.place(task, chain.from_iterable(map(forms.entries, keys, values)))
             logger.info("state of %s/%d is read (%d of %d)", self.bolt, task, task + 1, before.parallelism)
         entries.flush()
         placing.check_proof()
@@ -133,8 +132,7 @@ class Rekey(Step):
         for task in origins:
             for keys, values in source.blocks(self.bolt, task, lambda size: None):
                 for old, data in zip(keys, values, strict=True):
-                    entry = forms.entry(old, data)
-                    if entry is not None and entry.stored == stored:
+                    if any(entry.stored == stored for entry in forms.entries(old, data)):
                         shown.append(f"{forms.shown(old)} in task {task}")
         return self._refused(
             f"{forms.key_hook} makes one key of {' and '.join(shown)}, which is {forms.shown(stored)}: one of their "

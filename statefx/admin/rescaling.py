@@ -125,17 +125,9 @@ class Rescale(Step):
     given: GroupingKey | None = None
 
     def check(self, found: LogState, known: StatefulIdentity) -> None:
-        if known.layout and not any(kind == "fields" for kind, *_ in known.routing):
+        if known.layout is not None and known.layout.fixed:
             raise CheckpointError(
-                f"bolt {self.bolt!r} can't be given other tasks: behind a grouping other than fieldsGrouping its "
-                "windows belong to a task and to no key. Give its rows to a bolt of a new name",
-                component=self.bolt,
-            )
-        if known.joined and max(known.joined) < 0:
-            raise CheckpointError(
-                f"bolt {self.bolt!r} can't be given other tasks: its inputs are not grouped by the fields that it "
-                "joins by. Group both by these, start it once with the tasks of now, and rescale then",
-                component=self.bolt,
+                f"bolt {self.bolt!r} can't be given other tasks: {known.layout.fixed}", component=self.bolt
             )
         check_grouping(self.bolt, known, MOVED)
         router = router_of(self.bolt, known, self.given)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statefx.admin.columns import quick_keys
-from statefx.admin.layouts import OwnEntries, Pieces, Source, own_entries
+from statefx.admin.layouts import OwnEntries, own_entries
 from statefx.admin.reading import codec_of
 from statefx.errors import CheckpointError, SchemaError
 from statefx.operators.schema import parse_type
@@ -28,7 +28,7 @@ from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.changes import OWN_KEYS
-from statefx.state.view.timers import timer_key
+from statefx.state.view.time_index import indexed_key, timer_key
 
 GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""
@@ -192,18 +192,21 @@ class Router:
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
         """Give each entry of a task to the run of its new task; but for what `common` returns when all were read."""
         now, user = len(runs), Space.USER.value
-        source = Source(task, was, partial(self._target, task, was, now))
+        target = partial(self._target, task, was, now)
         for stored, value in entries:
-            space, (kind, name) = stored[:1], (None, None)
+            # A place in the index goes with the entry that it is of.
+            entry = indexed_key(stored) if stored[:1] == Space.SYSTEM.value else stored
+            space, (kind, name) = entry[:1], (None, None)
             if space == Space.NAMED.value:
-                kind, name = name_of(stored)
+                kind, name = name_of(entry)
             if self._without_proof(stored, value, kind, task, runs):
                 continue
-            pieces = None if self.own is None else self.own.pieces(stored, value, kind, name or "", source)
+            pieces = None if self.own is None else self.own.pieces(stored, value, target, entry)
             if pieces is not None:
-                _give(pieces, runs)
+                for new, *piece in pieces:
+                    runs[new].add(*piece)
                 continue
-            key = self._key_of(stored, kind, name)
+            key = self._key_of(entry, kind, name)
             hashed = self._hash_of(key, name)
             if hashed % was != task:
                 raise self._unproved(key, name, task, hashed % was)
@@ -224,8 +227,7 @@ class Router:
         if space == Space.QUARANTINE.value:  # its key is what is grouped by, whatever the bolt's own keys are
             runs[self._hash(self._quarantined.fields(stored)) % len(runs)].add(stored, value)
             return True
-        # How far the search for entries that are over has come: it begins anew.
-        return space == Space.SYSTEM.value
+        return False
 
     def common(self) -> list[tuple[bytes, bytes]]:
         """Return the entries that all new tasks get, in the order of keys."""
@@ -308,11 +310,6 @@ class Router:
         return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
 
 
-def _give(pieces: Pieces, runs: Sequence[Taker]) -> None:
-    for new, stored, value in pieces:
-        runs[new].add(stored, value)
-
-
 def _remedy(bolt: str, what: str) -> str:
     function = "lambda key: key" if what != MOVED else f"{{{bolt!r}: lambda key: key}}"
     return (
@@ -353,5 +350,5 @@ def router_of(
         fields = known.key_fields[0].fields
     schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
     written = codec_of(bolt, known, codec)
-    own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
+    own = own_entries(known, written) if what == MOVED else None
     return Router(bolt, fields, schema, written, given, what, own, remedy or _remedy(bolt, what))

@@ -39,7 +39,7 @@ from statefx.errors import (
     StatefxError,
     TopologyError,
 )
-from statefx.operators.dedup import DEDUP
+from statefx.plan.levels import name_shown
 from statefx.protocol.identity import FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
@@ -661,7 +661,7 @@ def rename(
     asked = {*renaming.names, *renaming.dropped}
     if not asked or (lacking := sorted(asked - there)):
         what = f"{lacking[0]!r} keeps nothing" if asked else "say who is called what, or who is dropped"
-        shown = sorted(one for one in there if not one.startswith(DEDUP))
+        shown = sorted(one for one in there if one == name_shown(one))
         raise ConfigError(f"rename: {what}; in {folders.location} there are {shown or 'none'}")
     renaming.of(found)  # refuses a new name that is there
     check_idle(found, folders, "rename")

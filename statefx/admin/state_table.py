@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.admin.columns import Decoder, Entries, Shown, scanned, shown_of, with_origin
-from statefx.admin.own_spaces import OwnRows, OwnSpace, Read, form_of, kept_names, own_space
+from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_space
 from statefx.admin.reading import check_map, codec_of, component_of, kept_provider, tasks_of
 from statefx.admin.savepoints import at_pin
 from statefx.coordinator.generation import read_checkpoint
@@ -218,7 +218,7 @@ def state_table(
         moments=tuple(moments),
         now_ms=int(time.time() * 1000),
     )
-    own = own_space(component, found, states[-1].topology.tracked, map)
+    own = own_space(found, states[-1].topology.tracked, map)
     if own is not None:
         return _of_own(table, own, schema, ranged=not (start is None and stop is None))
     if map is None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from statefx.admin.columns import json_text
 from statefx.admin.ending import resolve
 from statefx.admin.explaining import Explained
-from statefx.admin.own_spaces import plain
+from statefx.admin.layouts import plain
 from statefx.admin.quarantined import quarantined as listed_quarantined
 from statefx.admin.reading import check_started, openState
 from statefx.admin.state_table import At, state_table

@@ -10,8 +10,7 @@ from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, ConfigError, StatefxError
-from statefx.operators.acker import ACKER
-from statefx.operators.dedup import DEDUP
+from statefx.plan.levels import name_shown
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.registry import name_of
@@ -158,14 +157,16 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
         now = wanted.stateful.get(component)
         if now is None:  # a bolt that is new starts with empty state; what one that is gone has kept would be lost
             raise CheckpointMismatchError(
-                f"the checkpoint in {location} holds {_held_by(component)}, or start with a new checkpointLocation",
+                f"the checkpoint in {location} holds {_held_by(component, before)}, or start with a new "
+                "checkpointLocation",
                 location=location,
                 component=component,
             )
         _check_stateful(component, before, now, location)
     # Who gives the acker up, by drop=['__acker'], gives up all its trees.
+    has_trees = any(bolt.layout is not None and bolt.layout.form == "trees" for bolt in found.stateful.values())
     lacking = sorted(found.tracked.keys() - wanted.tracked.keys())
-    if lacking and ACKER in found.stateful:
+    if lacking and has_trees:
         spout = lacking[0]
         raise CheckpointMismatchError(
             f"bolts may hold messages of spout {spout!r} in the checkpoint in {location}, and this topology has no "
@@ -177,15 +178,16 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
         )
 
 
-def _held_by(component: str) -> str:
+def _held_by(component: str, known: StatefulIdentity) -> str:
     """Return what a component has kept that is gone, and how it is brought back; users have not put in all of them."""
-    if component == ACKER:
+    form = "" if known.layout is None else known.layout.form
+    if form == "trees":
         return (
             "messages that bolts have held over transactions (component '__acker'), and no bolt of this topology can "
             "hold any: bring back a plain Bolt behind a Spout, with topology.acker.executors above 0"
         )
-    if component.startswith(DEDUP):
-        spout = component.removeprefix(DEDUP)
+    if form == "ids":
+        spout = name_shown(component)
         return (
             f"ids of messages of spout {spout!r} that may come again: give setSpout({spout!r}, ...) its dedup again; "
             f"if it has another name now, start with rename={{{spout!r}: its name}}; to give the ids up, with "
@@ -204,8 +206,8 @@ _PARALLELISM = " (bolts without state, spouts and sinks may have another one tha
 def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdentity, location: str) -> None:
     def refuse(what: str, was: Any, becomes: Any, remedy: str) -> CheckpointMismatchError:
         named = f"bolt {component!r}"
-        if component.startswith(DEDUP):
-            named = f"spout {component.removeprefix(DEDUP)!r}, with dedup,"
+        if (spout := name_shown(component)) != component:
+            named = f"spout {spout!r}, with dedup,"
         return CheckpointMismatchError(
             f"{named} {what}: {remedy}, or start with a new checkpointLocation",
             location=location,

@@ -42,8 +42,6 @@ from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
 from statefx.operators import Stateful
-from statefx.operators.acker import ACKER
-from statefx.operators.dedup import DEDUP
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
@@ -57,7 +55,7 @@ from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
 from statefx.topology.acking import with_acker, with_acknowledging, with_dedup
 from statefx.topology.checks import encodings_of
-from statefx.topology.graph import Topology
+from statefx.topology.graph import INTERNAL, Topology
 from statefx.topology.identity import identify
 from statefx.topology.submission import check_misplaced, check_sendable, check_settings
 from statefx.topology.ticks import with_ticks
@@ -201,7 +199,7 @@ class Launch:
             was: now.parallelism
             for was, (before, now) in self._both(found).items()
             if before.parallelism != now.parallelism and not _rekeys(before, now)
-            if self._rescale or was == ACKER or was.startswith(DEDUP)
+            if self._rescale or was.startswith(INTERNAL)
         }
 
     def rekeyed(self, found: LogState) -> dict[str, StatefulIdentity]:

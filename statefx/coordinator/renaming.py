@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.operators.dedup import DEDUP
+from statefx.plan.levels import name_shown
 from statefx.protocol.log_rules import renamed
 from statefx.protocol.log_state import LogState
-from statefx.topology.graph import ComponentKind, Topology
+from statefx.topology.graph import INTERNAL, ComponentKind, Topology
 
 logger = logging.getLogger("statefx")
 
@@ -55,7 +56,7 @@ class Renaming:
         if dropped is None or not all(isinstance(each, str) for each in dropped):
             raise ConfigError(f"drop must be a list of ids, such as ['old'], got {drop!r}")
         for old, new in names.items():
-            if old.startswith("__"):  # a topology has it under this id alone, and no name that begins so can be given
+            if old.startswith(INTERNAL):  # a topology has it under this id alone; no name that begins so can be given
                 raise ConfigError(f"rename: {old!r} is statefx's own, and has no other name", component=old)
             if old == new:
                 raise ConfigError(f"rename: {old!r} has that name already: leave it out", component=old)
@@ -72,7 +73,7 @@ class Renaming:
         """Return the ids under which a checkpoint keeps something; a spout with dedup is there by both its ids."""
         planned = {spout for said in found.planned_metadata.values() for spout in said}
         stateful = found.topology.stateful
-        spouts = {id.removeprefix(DEDUP) for id in stateful}
+        spouts = set(map(name_shown, stateful))
         return {*stateful, *spouts, *found.topology.tracked, *found.committed_metadata, *planned}
 
     def of(self, found: LogState) -> Renaming:
@@ -102,7 +103,7 @@ class Renaming:
                 names[old] = new
                 if DEDUP + old in there:
                     names[DEDUP + old] = DEDUP + new
-        dropped = frozenset(one for one in there if not self.dropped.isdisjoint((one, one.removeprefix(DEDUP))))
+        dropped = frozenset(one for one in there if not self.dropped.isdisjoint((one, name_shown(one))))
         if (names or dropped) and found.committing is not None:
             raise CheckpointMismatchError(
                 f"transaction {found.committing.txid} of the checkpoint in {found.location} is decided, and not "

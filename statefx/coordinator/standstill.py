@@ -17,7 +17,7 @@ from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.log_state import LogState
 from statefx.protocol.watermark import BEGINNING, Timing, reached, unit_of
-from statefx.state.view.timers import time_of
+from statefx.state.view.time_index import time_of
 from statefx.topology.graph import ComponentKind
 
 STILL_MS = 60_000

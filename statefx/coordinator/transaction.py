@@ -11,7 +11,7 @@ from statefx.protocol.barrier import Ack, LeftOut, SetAside
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
 from statefx.protocol.watermark import BEGINNING
-from statefx.state.view.timers import time_of
+from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
 
 

@@ -4,8 +4,7 @@ from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, State
 from statefx.operators.context import DEFAULT_STREAM, Collector, Context, SpoutCollector
 from statefx.operators.dead_letters import ReplayDeadLetters
 from statefx.operators.hooks import overrides
-from statefx.operators.interval_join import IntervalJoin
-from statefx.operators.join_bolt import JoinBolt
+from statefx.operators.joins import IntervalJoin, JoinBolt
 from statefx.operators.schema import parse_schema, parse_streams, to_ddl
 from statefx.operators.sinks import Sink
 from statefx.operators.spouts import (

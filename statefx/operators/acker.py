@@ -6,24 +6,41 @@ all are out the bits are zero. Two different sets have the same XOR once in 2**6
 
 It is a stateful bolt behind all others, made by statefx, with its state in the topology's own provider: what it says
 is true of committed transactions alone, and a crash loses nothing of it.
+
+State is kept by block: 16 trees whose roots follow one another share an entry::
+
+    key     root >> 4
+    value   when the trees began, in ms    8 bytes
+            what is there                  4 bytes: a bit for each number that may follow
+            bits, by place                 8 bytes for each tree that goes on
+            when its time began anew, ms   8 bytes for each of them that was given its time anew
+
+An entry for each tree would be simpler, but the time that a million of them take to time out is that of their entries.
+One entry for all trees of a transaction would be written anew whenever one of them ends.
+
+Once ids of messages are known, the value is a tuple: these bytes, the task of the spout, the places of the ids, and the
+ids. A root begins with its txid, so blocks lie in the order in which their times are over, unless a tree began anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.operators.bolts import BatchBolt, Stateful
+from statefx.operators.bolts import BatchBolt, ReadyMade
 from statefx.operators.context import Collector
 from statefx.operators.schema import parse_schema
-from statefx.operators.tree_blocks import Blocks, Rows, Value, began_ms_of, key_of, place_of, root_at
+from statefx.protocol.topology_identity import StateLayout
 from statefx.protocol.trees import TIMED_OUT, TreeReport, root_of
+from statefx.state.view.time_index import micros
 
 ACKER = "__acker"
 ACKS, ASKS = "__acks", "__asks"
@@ -65,24 +82,115 @@ class Kind(IntEnum):
     ASK = 5  # `data`: "component/task" of a spout that begins, a zero byte, and what it is called in trees
 
 
-class Acker(Stateful, BatchBolt):
-    """Applies what tasks say of trees; all of a transaction together, since its rows come in any order.
+_PLACE_BITS = 4
+WIDTH = 1 << _PLACE_BITS
+"""Of a block. Narrower, and there are more entries; wider, and more bytes are written when one tree of a block ends."""
 
-    State: blocks of trees whose roots follow one another (see `Blocks`). A root begins with its txid, so trees lie in
-    the order in which their times are over, unless one began anew.
+Value = bytes | tuple[bytes, ...]
+Table = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.intp]
+R = TypeVar("R", int, npt.NDArray[np.int64])
+
+_HEAD = np.dtype([("began_ms", "<u8"), ("there", "<u4")])
+_NONE = bytes(_HEAD.itemsize)
+_SHIFTS = np.arange(2 * WIDTH, dtype="<u4")
+
+
+def key_of(root: R) -> R:
+    """Return the key of the block of a root, or of each of some."""
+    return root >> _PLACE_BITS
+
+
+def place_of(root: R) -> R:
+    """Return the place in its block of a root, or of each of some."""
+    return root & WIDTH - 1
+
+
+def root_at(key: R, place: R) -> R:
+    """Return the root at a place of a block, or of each of some."""
+    return key << _PLACE_BITS | place
+
+
+def began_ms_of(value: Value) -> int:
+    """Return when the trees of a block began."""
+    return int.from_bytes((value if type(value) is bytes else cast(bytes, value[0]))[:8], "little")
+
+
+@dataclass(slots=True)
+class Blocks:
+    """Some blocks, as tables with a row for each.
 
     Attributes
     ----------
-    now_ms : int
-        The time of the attempt, set before ``finishBatch``.
-    report : TreeReport
-        What the transaction came to, when ``finishBatch`` has returned.
+    keys : sequence of int
+    began_ms : numpy.ndarray
+        When the transaction was that has emitted the trees.
+    bits : numpy.ndarray
+        By row and place: the XOR of the numbers of tuples that are held; 0: there is no such tree.
+    anew_ms : numpy.ndarray
+        By row and place: when the time of the tree began anew; 0: never.
+    ids : dict
+        By row: the task of the spout, and by place the id of the message, as bytes.
     """
+
+    keys: Sequence[int]
+    began_ms: Table
+    bits: Table
+    anew_ms: Table
+    ids: dict[int, tuple[bytes, dict[int, bytes]]]
+
+    @classmethod
+    def of(cls, keys: Sequence[int], values: Sequence[Value | None], now_ms: int = 0) -> Blocks:
+        """Read the entries of some keys; one that is not there is a block without a tree, which begins now."""
+        plain: list[Any] = [value[0] if type(value) is tuple else value or _NONE for value in values]
+        heads = np.frombuffer(b"".join([data[: _HEAD.itemsize] for data in plain]), _HEAD)
+        table = np.zeros((len(plain), 2 * WIDTH), "<u8")
+        table[(heads["there"][:, None] >> _SHIFTS & 1).astype(bool)] = np.frombuffer(
+            b"".join([data[_HEAD.itemsize :] for data in plain]), "<u8"
+        )
+        ids = {
+            row: (value[1], dict(zip(value[2], value[3:], strict=True)))
+            for row, value in enumerate(values)
+            if type(value) is tuple
+        }
+        began_ms = np.where([value is None for value in values], now_ms, heads["began_ms"]).astype("<u8")
+        return cls(keys, began_ms, table[:, :WIDTH], table[:, WIDTH:], ids)
+
+    def entries(self, rows: Rows) -> dict[int, Value]:
+        """Return the entries of some rows, which have trees."""
+        bits = self.bits[rows]
+        table = np.hstack((bits, np.where(bits, self.anew_ms[rows], 0)))
+        there = table != 0
+        heads = np.empty(len(rows), _HEAD)
+        heads["began_ms"] = self.began_ms[rows]
+        heads["there"] = np.packbits(there, axis=1, bitorder="little").view("<u4")[:, 0]
+        head, size, body = heads.tobytes(), _HEAD.itemsize, table[there].tobytes()
+        ends = (8 * np.cumsum(there.sum(axis=1))).tolist()
+        found: dict[int, Value] = {}
+        for at, (row, begin, end) in enumerate(zip(rows.tolist(), [0, *ends], ends, strict=False)):
+            data = head[at * size : at * size + size] + body[begin:end]
+            found[self.keys[row]] = data if row not in self.ids else self._named(row, data)
+        return found
+
+    def _named(self, row: int, data: bytes) -> Value:
+        spout, ids = self.ids[row]
+        left = {place: id for place, id in ids.items() if self.bits[row, place]}
+        return (data, spout, bytes(left), *left.values()) if left else data
+
+    def roots(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Return the roots at some places, by row and place."""
+        found: npt.NDArray[np.int64] = root_at(np.array(self.keys, np.int64)[:, None], np.arange(WIDTH))
+        return found[chosen]
+
+
+class Acker(ReadyMade, BatchBolt):
+    """Applies what tasks say of trees; all of a transaction together, since its rows come in any order."""
 
     def __init__(self, timeout_secs: float) -> None:
         self._timeout_ms = int(timeout_secs * 1000)
-        self.now_ms = 0
-        self.report = TreeReport()
+
+    def _layout(self, fields: int) -> StateLayout:
+        return StateLayout("trees", "trees", keys={"": ((),)})
 
     def open(self, context: Any) -> None:
         """Keep the context."""
@@ -91,6 +199,7 @@ class Acker(Stateful, BatchBolt):
     def initState(self, state: Any) -> None:
         """Begin a transaction."""
         self._state = state
+        self._now_ms = micros(self._context.processingTime) // 1000
         self._said: list[pa.RecordBatch] = []
 
     def executeBatch(self, batch: Any, collector: Collector) -> None:
@@ -124,7 +233,7 @@ class Acker(Stateful, BatchBolt):
         # Those of this transaction are not there yet: they need not be looked for.
         found = self._state.getAll(keys[keys < key_of(first_new)].tolist())
         values = list(map(found.get, keys.tolist()))
-        blocks = Blocks.of(keys.tolist(), values, self.now_ms)
+        blocks = Blocks.of(keys.tolist(), values, self._now_ms)
 
         was_open = blocks.bits[row, place] != 0
         known = was_open | (trees >= first_new)  # the others have ended: a late ack changes nothing (rule 11.4)
@@ -135,7 +244,7 @@ class Acker(Stateful, BatchBolt):
         bits = np.where(has_failed, 0, blocks.bits[row, place] ^ bits)
         blocks.bits[row, place] = bits
         anew = (said_of & 1 << Kind.RESET) != 0
-        blocks.anew_ms[row[anew], place[anew]] = self.now_ms
+        blocks.anew_ms[row[anew], place[anew]] = self._now_ms
         if (said_of & 1 << Kind.ID).any():
             self._name(blocks, said)
         self._write(blocks, np.unique(row[was_open | (bits != 0)]))
@@ -165,20 +274,20 @@ class Acker(Stateful, BatchBolt):
             keys, values = zip(*entries, strict=True)
             blocks = Blocks.of(keys, values)
             end_ms = np.maximum(blocks.began_ms[:, None], blocks.anew_ms) + self._timeout_ms
-            is_over = (blocks.bits != 0) & (end_ms <= self.now_ms)
+            is_over = (blocks.bits != 0) & (end_ms <= self._now_ms)
             expired += blocks.roots(is_over).tolist()
             blocks.bits[is_over] = 0
             ends_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
             self._write(blocks, np.flatnonzero(is_over.any(axis=1)))
         if len(expired) >= EXPIRED_MAX:
-            ends_ms.append(self.now_ms)
+            ends_ms.append(self._now_ms)
         return expired, min(ends_ms, default=0)
 
     def _due(self, ends_ms: list[int]) -> Iterator[tuple[int, Value]]:
         """Yield the blocks whose time is over unless it began anew; append when that of the first other one is."""
         for key, value in self._state.items():
             end_ms = began_ms_of(value) + self._timeout_ms
-            if end_ms > self.now_ms:
+            if end_ms > self._now_ms:
                 ends_ms.append(end_ms)
                 return  # those that follow began later
             yield key, value

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from statefx.operators.context import Collector, Context
-    from statefx.state.view.timers import Timers
+    from statefx.protocol.topology_identity import StateLayout
+    from statefx.protocol.trees import TreeReport
+    from statefx.state.view.time_index import Timers
 
 # ---- how a bolt's input is added up before it is sent to the bolt
 
@@ -477,6 +479,32 @@ class Stateful(ABC):
             The field of the bolt's ``fieldsGrouping``, or the tuple of its fields.
         """
         raise NotImplementedError(f"{type(self).__name__} has no groupingKey")
+
+
+class Declared(ABC):
+    """A bolt for which statefx keeps state in its own form, which it declares."""
+
+    @abstractmethod
+    def _layout(self, fields: int) -> StateLayout:
+        """Return how that state is kept, of a bolt that is grouped by so many fields; 0: by none."""
+
+
+class ReadyMade(Declared, Stateful):
+    """A stateful bolt of statefx's own.
+
+    Attributes
+    ----------
+    late : int
+        How many rows of the transaction came too late.
+    due_ms : int
+        When a transaction has to come, in milliseconds since the epoch; 0: never.
+    report : TreeReport or None
+        What the transaction came to for trees, if it is the bolt that knows.
+    """
+
+    late: int = 0
+    due_ms: int = 0
+    report: TreeReport | None = None
 
 
 class Bolt(Combining, ABC):

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from statefx.protocol.identity import TransactionAttempt
-from statefx.state.view.timers import EPOCH, time_of
+from statefx.state.view.time_index import EPOCH, time_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

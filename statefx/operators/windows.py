@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import TopologyError
-from statefx.operators.bolts import StatefulBolt
+from statefx.operators.bolts import Declared, StatefulBolt
 from statefx.operators.hooks import WINDOWED, HookNames, overrides
-from statefx.state.view.timers import FIRST
+from statefx.protocol.topology_identity import StateLayout
+from statefx.state.view.time_index import FIRST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,7 +198,7 @@ class Window:
         return f"<Window of {self.key!r}{span}, {len(self._tuples)} tuples>"
 
 
-class WindowedBolt(StatefulBolt):
+class WindowedBolt(Declared, StatefulBolt):
     """A bolt that is given windows of tuples, as Storm's BaseWindowedBolt; they are kept in the checkpoint.
 
     It defines ``execute(window, collector)``, and is given the tuples of each window. Or it defines `initWindow`,
@@ -262,6 +263,21 @@ class WindowedBolt(StatefulBolt):
 
     def initState(self, state: Any) -> None:
         """Take the task's state; see ``Stateful.initState``. Windows are kept beside it."""
+
+    def _layout(self, fields: int) -> StateLayout:
+        windowing = self._windowing
+        assert windowing is not None  # setBolt has seen to it
+        form = layout_of(self, windowing)
+        first = (1,) if form in (Layout.TUMBLING, Layout.ROWS) else ()  # behind the start or the pane
+        numbers = {"length": windowing.length, "slide": windowing.slide, "gap": windowing.gap}
+        return StateLayout(
+            form.value,
+            "windows",
+            keys={"windows open": _ways(first, fields), "windows due": _ways((1,), fields)} if fields else {},
+            together={f"windows marks {mark}": rule for mark, rule in _TOGETHER.items()},
+            numbers={**numbers, "values": int(keeps_values(self))},
+            fixed="" if fields else _WITHOUT_KEYS,
+        )
 
     # ---- which windows
 
@@ -464,7 +480,7 @@ def keeps_values(bolt: WindowedBolt) -> bool:
 
 
 class Layout(StrEnum):
-    """How windows lie in state; `statefx.runtime.window_kinds` says what each is."""
+    """How windows lie in state; `statefx.operators.window_state` says what each is."""
 
     TUMBLING = "tumbling"
     SLIDING = "sliding"
@@ -487,6 +503,19 @@ def layout_of(bolt: WindowedBolt, windowing: Windowing) -> Layout:
 def windowing_of(operator: object) -> Windowing | None:
     """Return how an operator's tuples are parted into windows; None if it is no windowed bolt."""
     return operator._windowing if isinstance(operator, WindowedBolt) else None
+
+
+_TOGETHER = {"next": "least", "passed": "greatest", "shapes": "longest"}
+
+_WITHOUT_KEYS = (
+    "behind a grouping other than fieldsGrouping its windows belong to a task and to no key. Give its rows to a bolt "
+    "of a new name"
+)
+
+
+def _ways(first: tuple[int, ...], fields: int) -> tuple[tuple[int, ...], ...]:
+    """Return the ways to the fields of a window's key, which is the value of a single field, or a tuple."""
+    return (first,) if fields == 1 else tuple((*first, number) for number in range(fields))
 
 
 def _length(length: Any, call: str) -> tuple[int, bool]:

@@ -22,15 +22,24 @@ class KeyFields:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowLayout:
-    """How the windows of a bolt lie in state: for tools, which have no bolt to ask."""
+class StateLayout:
+    """How a bolt of statefx's own keeps its state: tools go by it, which have no bolt to ask.
 
-    kind: str  # `statefx.operators.windows.Layout`
-    # length, slide, gap: In tuples if they are counted, otherwise in microseconds; 0 where there is none.
-    length: int = 0
-    slide: int = 0
-    gap: int = 0
-    values: bool = False  # whether the bolt keeps a value for each window, and not the tuples
+    A space is named by kind and name, as in ``map left``; ``""`` has the bolt's own keys. What is in none of these
+    spaces is the user's.
+    """
+
+    form: str  # what an entry is made of: `statefx.admin.layouts` shows each form
+    kept: str  # what there is in state, for messages
+    # By space, for each field of the bolt's grouping, the way to it in a key: (1, 0) is key[1][0].
+    keys: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    # By space, how many values of an entry's value make a row: `keys` are ways in a row then, and not in the key.
+    rows: Mapping[str, int] = field(default_factory=dict)
+    # By space, or space and key, what all tasks get of an entry that belongs to a task: the ``least`` that one of them
+    # has, the ``greatest``, the ``longest``, or what is the ``same`` in all.
+    together: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)  # what the form is understood by
+    fixed: str = ""  # why its entries belong to their tasks; empty: other tasks may get them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +65,7 @@ class StatefulIdentity:
     # change.
     schemas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     windows: str = ""  # which windows a windowed bolt has, and what is kept of them
-    layout: WindowLayout | None = None  # of a windowed bolt
-    # Of an IntervalJoin: for each field that it joins by, which of its grouping's fields that is; -1: none of them.
-    joined: tuple[int, ...] = ()
+    layout: StateLayout | None = None  # of what statefx keeps for it
 
 
 @dataclass(frozen=True, slots=True)

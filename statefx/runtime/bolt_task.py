@@ -12,10 +12,8 @@ import pyarrow as pa
 
 from statefx.errors import CodecError
 from statefx.operators import BatchBolt, Bolt, Stateful
-from statefx.operators.acker import ACKS, Acker
-from statefx.operators.bolts import timers_of
-from statefx.operators.dedup import Dedup
-from statefx.operators.inputs import Wired
+from statefx.operators.acker import ACKS
+from statefx.operators.bolts import ReadyMade, timers_of
 from statefx.operators.tuples import TICK_ROWS, Tick, tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.windows import WindowedBolt
@@ -32,7 +30,7 @@ from statefx.runtime.user_objects import check_nothing, context_of, init_state, 
 from statefx.runtime.windows import Windows
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
-from statefx.state.view.timers import Clock, Timer, Timers, due_micros, fire
+from statefx.state.view.time_index import Clock, Timer, Timers, due_micros, fire
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
 
@@ -81,8 +79,6 @@ class BoltTask(Task):
             # and the trees would never end. So what it held is lost, as with its worker, and times out.
             self._close_object()
         bolt: Bolt = self._opened_object()
-        if isinstance(bolt, Acker | Dedup):
-            bolt.now_ms = attempt.order.clock_ms
         if isinstance(bolt, Stateful):
             self._state = self._successor()
             if self._state is None:
@@ -114,6 +110,11 @@ class BoltTask(Task):
             f'({", ".join(inputs)}) has event time. Say timestamp="..." where one of them is set, or '
             "timers.set(..., processing=True) for a timer of the clock"
         )
+
+    @property
+    def _own(self) -> Windows | ReadyMade | None:
+        """What of statefx's own says how many rows came late, and when a transaction has to come."""
+        return self._object if isinstance(self._object, ReadyMade) else self._windows
 
     @property
     def _holds(self) -> bool:
@@ -227,9 +228,7 @@ class BoltTask(Task):
         if self._windows is not None:
             self._windows.end()
         if attempt.time is not None:
-            attempt.time.late = (
-                self._windows.late if self._windows is not None else bolt.late if isinstance(bolt, Wired) else 0
-            )
+            attempt.time.late = 0 if self._own is None else self._own.late
         if self._timers is not None:  # behind the tick: what it sets for a time that has passed fires as well
             self._fire(self._timers)
         if isinstance(bolt, BatchBolt):
@@ -297,14 +296,14 @@ class BoltTask(Task):
         aside = SetAside() if self._guarded is None else self._guarded.set_aside
         if not isinstance(bolt, Stateful):
             return Prepared(trees=report, set_aside=aside)
-        if isinstance(bolt, Acker):
-            report = bolt.report
+        if isinstance(bolt, ReadyMade):
+            report = bolt.report or report
         assert state is not None
         with self._hook("prePrepare"):  # rule 7.1: the last who may change state
             bolt.prePrepare(self.attempt.txid)
         due_ms = 0 if self._timers is None else self._due_ms(self._timers)
-        if self._windows is not None:
-            due_ms = self._windows.due_ms
+        if self._own is not None:
+            due_ms = self._own.due_ms
         try:
             task_state.prepare(state, self.attempt.txid, self.attempt.token)
         except CodecError as error:

@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
-from statefx.operators.acker import ACKS, ASKS, Kind
+from statefx.operators.acker import ACKS, ASKS, Kind, key_of, place_of
 from statefx.operators.tracked_spouts import TAKEN
-from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of

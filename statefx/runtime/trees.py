@@ -25,9 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from statefx.errors import BoltError
-from statefx.operators.acker import ROWS, Kind
+from statefx.operators.acker import ROWS, Kind, key_of, place_of
 from statefx.operators.fitting import shown
-from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.tuples import held_number, isTick
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
 from statefx.runtime.gathering import Anchor

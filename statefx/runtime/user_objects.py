@@ -26,14 +26,14 @@ from statefx.errors import (
 from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
 from statefx.operators.bolts import lend_timers
 from statefx.operators.user_errors import bolt_error
+from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
-from statefx.runtime.window_kinds import upgraded
 from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import StateStore
 from statefx.state.view.task_state import TaskState
-from statefx.state.view.timers import Timers
+from statefx.state.view.time_index import Timers
 from statefx.topology.graph import Edge
 
 logger = logging.getLogger("statefx")

@@ -5,7 +5,7 @@
     feed   by batch: times and keys of the rows; late ones go to the late stream, the others into windows
     end    what has changed goes to state, and what has ended to the bolt
 
-Where it lies in state tells `statefx.runtime.window_kinds`. Times are microseconds since 1970.
+Where it lies in state tells `statefx.operators.window_state`. Times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ import pyarrow.compute as pc
 
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
+from statefx.operators.window_state import (
+    BEFORE_ALL,
+    Form,
+    Item,
+    Kept,
+    RowsForm,
+    Sliding,
+    Tumbling,
+    ValuesForm,
+    kept_in,
+)
 from statefx.operators.windows import WINDOW, WINDOWS, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
 from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing, hook, values_of
-from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
-from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
 from statefx.state.contract.spaces import Kind
 from statefx.state.view.changes import Journal
 from statefx.state.view.task_state import TaskState, has_taken, windows_of

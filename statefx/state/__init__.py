@@ -25,7 +25,7 @@ from statefx.state.view.state import (
     ViewPhase,
 )
 from statefx.state.view.task_state import KeyValueState
-from statefx.state.view.timers import Timers
+from statefx.state.view.time_index import Timers
 
 __all__ = [
     "EMPTY",

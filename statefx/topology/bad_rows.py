@@ -11,7 +11,7 @@ from statefx.errors import TopologyError
 from statefx.operators import Bolt, Spout, WindowedBolt
 from statefx.operators.bolts import Stateful, may_hold
 from statefx.operators.dead_letters import DEAD_LETTER, DEAD_LETTERS, ReplayDeadLetters
-from statefx.operators.inputs import Wired
+from statefx.operators.joins import Wired
 from statefx.operators.json_values import refuse_keys
 from statefx.topology.graph import Component, ComponentKind, Edge, OnError
 from statefx.topology.groupings import Promise

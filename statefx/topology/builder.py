@@ -23,7 +23,7 @@ from statefx.operators import (
     WindowedBolt,
     overrides,
 )
-from statefx.operators.inputs import Input, Wired
+from statefx.operators.joins import Input, Wired
 from statefx.topology import checks
 from statefx.topology.bad_rows import check_bad_rows, mode_of, with_dead_letters
 from statefx.topology.combiners import check_combiner, combined_schema

@@ -27,7 +27,7 @@ from statefx.operators import (
     parse_streams,
 )
 from statefx.operators.dead_letters import DEAD_LETTER
-from statefx.operators.inputs import Wired
+from statefx.operators.joins import Wired
 from statefx.operators.schema import to_ddl_type
 from statefx.operators.state_schema import declared_schemas
 from statefx.state.encoding import options as encodings

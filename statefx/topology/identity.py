@@ -10,11 +10,10 @@ from typing import Any
 from statefx.errors import ProviderError
 from statefx.operators import overrides
 from statefx.operators.acker import ACKER
-from statefx.operators.interval_join import IntervalJoin
+from statefx.operators.bolts import Declared
 from statefx.operators.spouts import has_partitions
 from statefx.operators.state_schema import declared_schemas
-from statefx.operators.windows import WindowedBolt, keeps_values, layout_of, windowing_of
-from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity, WindowLayout
+from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
 from statefx.topology.graph import Component, Topology
@@ -63,7 +62,7 @@ def identify(
 def _stateful(
     topology: Topology, component: Component, provider: str, options: Mapping[str, Any] | None, encoding: Encoding
 ) -> StatefulIdentity:
-    version = getattr(component.operator, "stateVersion", 1)
+    version, keys = getattr(component.operator, "stateVersion", 1), grouping_types(topology, component.id)
     return StatefulIdentity(
         parallelism=component.parallelism,
         provider=provider,
@@ -77,18 +76,9 @@ def _stateful(
         options=options,
         encoding=encoding.own,
         schemas=declared_schemas(getattr(component.operator, "stateSchema", None)),
-        windows=described(component, window_keys(topology, component.id)),
-        layout=_layout(component.operator),
-        joined=component.operator.grouped if isinstance(component.operator, IntervalJoin) else (),
+        windows=described(component, keys),
+        layout=component.operator._layout(len(keys)) if isinstance(component.operator, Declared) else None,
     )
-
-
-def _layout(operator: object) -> WindowLayout | None:
-    windowing = windowing_of(operator)
-    if windowing is None or not isinstance(operator, WindowedBolt):
-        return None
-    kind = layout_of(operator, windowing).value
-    return WindowLayout(kind, windowing.length, windowing.slide, windowing.gap, keeps_values(operator))
 
 
 def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:
@@ -104,8 +94,8 @@ def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(found - {("all",), ("broadcast",)} or found))
 
 
-def window_keys(topology: Topology, id: str) -> list[str]:
-    """Return the types of the fields by which a bolt has windows."""
+def grouping_types(topology: Topology, id: str) -> list[str]:
+    """Return the types of the fields that a bolt's rows are grouped by; of several groupings, those of the first."""
     edges = [edge for edge in topology.inputs(id) if edge.grouping.promise is Promise.KEY]
     return key_types(topology.schema(edges[0]), edges[0].grouping.fields) if edges else []
 

@@ -1,73 +1,96 @@
-"""What operators of statefx keep for a task, put together for new ones: what no run of a topology shows for certain."""
+"""What statefx keeps for a bolt, put together for new tasks: what no run of a topology shows for certain."""
 
 import pytest
 
-from statefx.admin.layouts import Source, own_entries
+from statefx.admin.layouts import OwnEntries
 from statefx.errors import StateCorruptedError
-from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.contract.spaces import Kind, head_of
+from statefx.operators import IntervalJoin
+from statefx.state.contract.spaces import Kind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
+from statefx.state.view.time_index import index_place
 
 CODEC = StandardCodec()
-FORMS, NOTES = (head_of(Kind.VALUE, name) for name in ("forms", "notes"))
+FORMS, SWEPT, BETWEEN = (head_of(Kind.VALUE, name) + CODEC.encode_key(None) for name in ("forms", "swept", "between"))
 TIMES = head_of(Kind.MAP, "leftTimes")
 
 
-def join():
-    known = StatefulIdentity(2, "memory", "standard", 1, joined=(0,))
-    return own_entries("paid", known, 1, CODEC)
+def join(grouped=(0,)):
+    bolt = IntervalJoin("left", "right", [*"abc"[: len(grouped)]], ("0 seconds", "1 second"), "left.a")
+    bolt._grouped = grouped
+    return OwnEntries(bolt._layout(1), CODEC, 1)
 
 
-def kept(own, stored, value, source):
-    kind, name = (Kind.MAP, "leftTimes") if stored.startswith(TIMES) else (Kind.VALUE, "notes")
-    if stored.startswith(FORMS):
-        name = "forms"
-    return own.pieces(stored, CODEC.encode_value(value), kind, name, source)
+def kept(own, stored, value, target=lambda row: 0):
+    return own.pieces(stored, CODEC.encode_value(value), target, stored)
 
 
 def common(own):
     return {stored: CODEC.decode_value(value) for stored, value in own.common()}
 
 
-def test_chunks_of_times_are_numbered_anew_and_the_next_one_is_behind_all():
-    own, found = join(), []
-    for task in range(2):  # both have the same numbers, and the same times
-        source = Source(task, 2, lambda row: row[0] % 3)
-        for number in range(4):
-            chunk = (5, 3, 5, 1, 5, 2, 6, 0, 7, 6)
-            found += kept(own, TIMES + CODEC.encode_key((5, number)), chunk, source)
-        assert not kept(own, NOTES, (4, 100, -5, 5), source)
-    places = [(new, CODEC.decode_key(stored[len(TIMES) :])) for new, stored, _ in found]
-    assert len(set(places)) == len(places) == 2 * 4 * 3
-    assert {time for _, (time, _) in places} == {5}
-    parts = [CODEC.decode_value(value) for new, _, value in found if new == 0]
-    assert parts == [(5, 3, 6, 0, 7, 6)] * 8
-    number, *rest = common(own)[NOTES]
-    assert number > max(number for _, (_, number) in places)
-    assert rest == [100, -5, 5]
+def test_chunks_of_times_are_parted_and_parts_never_meet_under_one_key():
+    found = {(task, (5, 7, task, number)): (5, 3, 5, 1, 5, 2, 6, 0, 7, 6) for task in range(2) for number in range(4)}
+    for tasks in (3, 1, 2, 1):
+        own, moved = join(), {}
+        for (_, place), chunk in sorted(found.items()):
+            pieces = kept(own, TIMES + CODEC.encode_key(place), chunk, lambda row, tasks=tasks: row[0] % tasks)
+            for new, stored, value in pieces:
+                assert (new, CODEC.decode_key(stored[len(TIMES) :])) not in moved
+                moved[new, CODEC.decode_key(stored[len(TIMES) :])] = CODEC.decode_value(value)
+        found = moved
+        for number in range(tasks):
+            places = [place for task, place in found if task == number]
+            assert tasks == 1 or places == sorted(places), "they come in the order of keys"
+        assert {place[0] for _, place in found} == {5}, "it stays under the time of the whole chunk"
+    times = sorted(time for chunk in found.values() for time in zip(chunk[::2], chunk[1::2], strict=True))
+    assert times == sorted([(5, 3), (5, 1), (5, 2), (6, 0), (7, 6)] * 8)
+
+
+def test_a_key_of_a_join_is_taken_apart_as_its_grouping_says():
+    own, targets = join((-1, 0, -1)), []
+    for stored in (
+        Space.USER.value + CODEC.encode_key((1, 2, 3)),
+        head_of(Kind.MAP, "left") + CODEC.encode_key((1, 2, 3, 99, 5, 0)),
+        head_of(Kind.MAP, "rightTimes") + CODEC.encode_key((99, 5, 0, 0)),
+    ):
+        kept(own, stored, (99, 1, 2, 3), lambda row: targets.append([*row]) or 0)
+    assert targets == [[2]] * 3
+
+
+def test_a_place_in_the_index_goes_with_the_entry_that_it_is_of():
+    own = join()
+    entry = head_of(Kind.MAP, "left") + CODEC.encode_key((4, 99))
+    place = index_place(entry, 1000)
+    assert own.pieces(place, b"", lambda row: row[0], entry) == ((4, place, b""),)
+
+
+def test_what_no_layout_names_is_the_users():
+    own = join()
+    for stored in (Space.TIMERS.value + b"e", head_of(Kind.MAP, "mine") + CODEC.encode_key(1)):
+        assert own.pieces(stored, b"", lambda row: 0, stored) is None
 
 
 @pytest.mark.parametrize(
-    ("notes", "wanted"),
+    ("values", "wanted"),
     [
-        ([(4, 100, -5, 5), (9, 90, -5, 5)], (9, 90, -5, 5)),
-        ([(4, None, -5, 5), (9, 90, -5, 5)], (9, None, -5, 5)),
-        ([(4, 100, -5, 5), (9, 90, None, None)], (9, 90, None, None)),
-        ([(4, 100, -5, 5), (9, 90, -5, 7)], (9, 90, None, None)),
+        ([(100, (-5, 5)), (90, (-5, 5))], {SWEPT: 90, BETWEEN: (-5, 5)}),
+        ([(100, (-5, 5)), (-(1 << 62), (-5, 5))], {SWEPT: -(1 << 62), BETWEEN: (-5, 5)}),
+        ([(100, (-5, 5)), (90, None)], {SWEPT: 90, BETWEEN: None}),
+        ([(100, (-5, 5)), (90, (-5, 7))], {SWEPT: 90, BETWEEN: None}),
     ],
 )
-def test_where_tasks_differ_what_is_over_is_looked_for_from_the_earliest(notes, wanted):
+def test_where_tasks_differ_what_is_over_is_looked_for_from_the_earliest(values, wanted):
     own = join()
-    for task, each in enumerate(notes):
-        kept(own, NOTES, each, Source(task, 2, lambda row: 0))
-    assert common(own) == {NOTES: wanted}
+    for swept, between in values:
+        assert kept(own, SWEPT, swept) == kept(own, BETWEEN, between) == ()
+    assert common(own) == wanted
 
 
 def test_forms_that_are_not_the_beginning_of_each_other_are_refused():
     own = join()
-    for task, forms in enumerate(([["a"], ["b"]], [["a"]])):
-        kept(own, FORMS, forms, Source(task, 2, lambda row: 0))
+    for forms in ([["a"], ["b"]], [["a"]]):
+        kept(own, FORMS, forms)
     assert common(own) == {FORMS: [["a"], ["b"]]}
-    kept(own, FORMS, [["b"]], Source(1, 2, lambda row: 0))
+    kept(own, FORMS, [["b"]])
     with pytest.raises(StateCorruptedError, match="do not number the forms of their rows alike"):
         own.common()

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.operators.acker import ROWS, Acker
-from statefx.operators.tree_blocks import key_of, place_of
+from statefx.operators.acker import ROWS, Acker, key_of, place_of
 from statefx.protocol.trees import TreeReport
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateStore
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
+from statefx.state.view.time_index import time_of
 from statefx.storage import FolderStorage
 
 TIMEOUT_MS = 30_000
@@ -52,7 +52,7 @@ class Life:
     def attempt(self, batches: Iterable[pa.RecordBatch], now_ms: int) -> TreeReport:
         """Run an attempt of the next transaction, up to its report."""
         self.context.txid = self.version.txid + 1
-        self.acker.now_ms = now_ms
+        self.context.processingTime = time_of(now_ms * 1000)
         self.acker.initState(self.state)
         for batch in batches:
             self.acker.executeBatch(batch, None)

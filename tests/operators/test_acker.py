@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from statefx.operators import acker as acker_module
-from statefx.operators.acker import Kind
-from statefx.operators.tree_blocks import WIDTH
+from statefx.operators.acker import WIDTH, Kind
 from statefx.protocol.trees import TIMED_OUT, root_of, task_of, txid_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of

@@ -22,7 +22,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
-from statefx.state.view.timers import EPOCH
+from statefx.state.view.time_index import EPOCH
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails

@@ -7,7 +7,7 @@ import pytest
 
 from statefx import BasicBolt, IntervalJoin, TopologyBuilder
 from statefx.errors import BoltError, ConfigError, TopologyError
-from statefx.operators import interval_join
+from statefx.operators import joins
 from statefx.testing import Crash, TopologyTester, rows
 from tests.runtime.joining import ORDERS, PAYMENTS, STREAMS, Life, at, check, join
 
@@ -55,7 +55,7 @@ def test_it_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):
         "CHUNK": (1, 100),
         "TOGETHER_MAX": (0, 1, 8),
     }.items():
-        monkeypatch.setattr(f"statefx.operators.interval_join.{limit}", random.choice(values))
+        monkeypatch.setattr(f"statefx.operators.joins.{limit}", random.choice(values))
     life = Life(seed)
     topology = life.topology(random.randint(1, 3), 0.02)
     config = {
@@ -241,7 +241,7 @@ def test_other_bounds_count_for_what_is_kept_as_well(tmp_path):
 @pytest.mark.parametrize("idle", [True, False])
 def test_narrower_bounds_leave_nothing_behind(most, idle, tmp_path, monkeypatch):
     """Also where the first transaction with them gets nowhere, or has more to drop than one transaction does."""
-    monkeypatch.setattr(interval_join, "EXPIRED_MAX", most)
+    monkeypatch.setattr(joins, "EXPIRED_MAX", most)
     orders = [(f"o{number}", at(number), number) for number in range(20)]
     with started(framed(join(("0 seconds", "3600 seconds"))), tmp_path) as tester:
         tester.send({"orders": [*orders, ("z", at(1000), 0)], "payments": [("zz", at(1000), 0)]})

@@ -253,7 +253,7 @@ def test_an_interval_join_that_gets_other_tasks_joins_as_a_plain_recount_does(se
         "CHUNK": (2, 100),
         "TOGETHER_MAX": (0, 1, 8),
     }.items():
-        monkeypatch.setattr(f"statefx.operators.interval_join.{limit}", random.choice(values))
+        monkeypatch.setattr(f"statefx.operators.joins.{limit}", random.choice(values))
     life = Life(seed)
     config = {
         "topology.state.provider": PROVIDERS[seed % 2],

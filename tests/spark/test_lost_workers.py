@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 
 from statefx.spark import daemon
 from statefx.spark.daemon import unzipped
-from statefx.spark.internals import got_closed_worker
 from statefx.spark.executors import with_open_workers
+from statefx.spark.internals import got_closed_worker
 from tests.spark.bolts import word_count
 from tests.spark.idle_workers import drop_closed, factories, idle
 from tests.spark.running import feed, lines_of, run, state, wait_for

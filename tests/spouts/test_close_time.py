@@ -10,9 +10,9 @@ import statefx
 from statefx import IntervalJoin, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, ConfigError, FailedException, InputError
-from statefx.operators import interval_join
+from statefx.operators import joins
 from statefx.runtime import bolt_task
-from statefx.state.view.timers import LAST
+from statefx.state.view.time_index import LAST
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import every_crash
 from tests.bolts import WithState
@@ -189,7 +189,7 @@ def test_ticks_and_the_clock_go_on_after_the_close(tmp_path):
 @pytest.mark.slow
 def test_what_takes_several_transactions_is_ended_in_them(tmp_path, monkeypatch):
     monkeypatch.setattr(bolt_task, "FIRED_MAX", 3)
-    monkeypatch.setattr(interval_join, "EXPIRED_MAX", 1)
+    monkeypatch.setattr(joins, "EXPIRED_MAX", 1)
     for crash in every_crash():
         with suppress(Crash), begun(topology(Planned(SCRIPT)), tmp_path / str(crash), crash_at=crash * 67) as driver:
             assert driver.closeTime() > 4

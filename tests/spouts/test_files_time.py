@@ -9,7 +9,7 @@ import pytest
 from statefx import TopologyBuilder
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.connectors.files import spout as spouts
-from statefx.state.view.timers import micros
+from statefx.state.view.time_index import micros
 from statefx.testing import TopologyTester
 from tests.spouts.timed import START, Watch
 

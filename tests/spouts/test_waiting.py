@@ -18,7 +18,7 @@ from statefx.protocol.identity import TaskId
 from statefx.protocol.trees import TreeReport
 from statefx.runtime import tracked_spout_task, user_objects
 from statefx.runtime.tracked_spout_task import HANGS_SECS, SpoutHost
-from statefx.state.view.timers import EPOCH
+from statefx.state.view.time_index import EPOCH
 from statefx.testing import TopologyTester, rows
 from tests.spouts import timed
 from tests.spouts.numbers import ALL, topology

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from statefx.errors import CodecError
 from statefx.state.view.task_state import broadcasting
-from statefx.state.view.timers import EPOCH, Clock, Timers, fire
+from statefx.state.view.time_index import EPOCH, Clock, Timers, fire
 
 Point = namedtuple("Point", "x y")
 

@@ -53,7 +53,9 @@ def test_every_form_of_values_keeps_its_time(checkpoint):
         del recent["mark"]
     with pytest.raises(TypeError, match="keep a count"):
         len(recent)
-    state = reopened(checkpoint, state, 1000)
+    state = reopened(checkpoint, state, 1200)
+    state.map("recent", ttl=1)
+    state = reopened(checkpoint, state, 1200)
     assert len(stored(state)) == 1, "what is over was removed"
     state.close()
 
@@ -195,7 +197,7 @@ def test_a_read_moves_the_time_only_when_a_tenth_of_the_ttl_is_gone(checkpoint, 
     assert recent.getAll(["a", "b"]) == {"a": value}
     recent.get("a")
     state.prepareCommit(3)
-    assert state.prepared_keys == 1
+    assert state.prepared_keys == 2, "the entry, and its place in the index"
     state.commit(3)
     state._set_clock(110_000)
     assert state.map("recent", ttl=100, touch="read").get("a") == value
@@ -224,7 +226,7 @@ def test_who_only_reads_sees_what_is_alive_and_moves_nothing(checkpoint):
 
 
 def test_what_lives_on_over_transactions_is_over_at_its_time(checkpoint_at, tmp_path):
-    """The state of a task that lives remembers entries; it also finds without searching which of them are over."""
+    """The state of a task that lives remembers entries, and forgets them when the first of them is over."""
     checkpoint = checkpoint_at(tmp_path)
     state = TaskState(checkpoint.store(), clock_ms=0)
     for txid in range(1, 40):
@@ -293,46 +295,67 @@ def test_a_scan_goes_on_while_entries_are_put(checkpoint_at, tmp_path):
     state.close()
 
 
-def test_the_sweep_looks_at_a_bounded_number_of_entries(checkpoint_at, tmp_path):
+def counted_reads(state):
+    """Return a list that gets each row that a scan of the store reads."""
+    read, scan = [], state._store.scan
+    state._store.scan = lambda *range: (read.append(row) or row for row in scan(*range))
+    return read
+
+
+def test_a_transaction_removes_a_bounded_number_of_entries(checkpoint_at, tmp_path):
     checkpoint = checkpoint_at(tmp_path)
     state = checkpoint.open(clock_ms=0)
-    state.map("recent", ttl=10).putAll({number: number for number in range(5000)})
+    state.map("recent", ttl=10).putAll({number: number for number in range(2000)})
     state = reopened(checkpoint, state, 5000)
-    read = []
-    scan = state._store.scan
-    state._store.scan = lambda *range: (read.append(row) or row for row in scan(*range))
+    read = counted_reads(state)
     state.map("recent", ttl=10).put("new", 1)
     commit(state)
-    assert 0 < len(read) <= 64 + 3
-    state._store.scan = scan
+    assert len(read) == 1, "nothing is due before the first entry of the index"
     state._set_clock(20_000)
-    state.prepareCommit(3)
-    assert 0 < state.prepared_keys <= 8 * 64 + 2, "of 5,000 that are over; one it has put itself, and how far it is"
+    state.map("recent", ttl=10)
+    for removed in (512, 512, 512, 2001 - 3 * 512):
+        del read[:]
+        state.prepareCommit(state.version.txid + 1)
+        assert state.prepared_keys == 2 * removed, "entries, and their places in the index"
+        assert len(read) <= 513
+        state.commit(state.version.txid + 1)
+    assert not stored(state)
     state.close()
 
 
-def test_what_a_task_has_put_itself_is_not_searched(checkpoint_at, tmp_path):
+def test_the_index_is_read_only_when_something_in_it_is_due(checkpoint_at, tmp_path):
     checkpoint = checkpoint_at(tmp_path)
     state = checkpoint.open(clock_ms=0)
-
-    def refused(*range):
-        raise AssertionError("nothing is to be searched")
-
-    scan, state._store.scan = state._store.scan, refused
-    for txid in range(1, 40):
+    read = counted_reads(state)
+    for txid in range(1, 41):
         state._set_clock(txid * 100)
         state.map("recent", ttl=1).putAll({(txid, number): number for number in range(10)})
         state.map("recent", ttl=1).put("hot", txid)
         state.map("recent", ttl=1).put(("list", txid), [txid])
         state.prepareCommit(txid)
         state.commit(txid)
-    state._store.scan = scan
+        if txid < 11:
+            assert not read
+    assert len(read) <= 40 * 12, "each place once, and the one behind what is due"
     assert 110 < len(stored(state)) <= 1.5 * 111
     state.close()
 
 
-def test_more_than_a_task_tracks_is_searched(checkpoint_at, tmp_path, monkeypatch):
-    monkeypatch.setattr("statefx.state.view.expiring.TRACKED_MAX", 30)
+def test_a_key_that_is_put_all_the_time_is_in_the_index_once_a_sixth(checkpoint_at, tmp_path):
+    checkpoint = checkpoint_at(tmp_path)
+    state, written = checkpoint.open(clock_ms=0), []
+    for txid in range(1, 61):
+        state._set_clock(txid * 10)
+        state.map("recent", ttl=0.6).put("hot", txid)
+        state.prepareCommit(txid)
+        written.append(state.prepared_keys)
+        state.commit(txid)
+    assert sorted(written) == [1] * 54 + [2] * 6
+    state.close()
+
+
+def test_more_than_a_task_remembers_is_put_into_the_index_again(checkpoint_at, tmp_path, monkeypatch):
+    monkeypatch.setattr("statefx.state.view.time_index.INDEXED_MAX", 30)
     checkpoint = checkpoint_at(tmp_path)
     state = checkpoint.open(clock_ms=0)
     for txid in range(1, 60):
@@ -343,7 +366,7 @@ def test_more_than_a_task_tracks_is_searched(checkpoint_at, tmp_path, monkeypatc
         recent.putAll({(txid, number): number for number in range(10)})
         state.prepareCommit(txid)
         state.commit(txid)
-        assert len(state._named[HEAD]._tracked) <= 30
+        assert len(state._named[HEAD]._indexed) <= 30
     assert len(stored(state)) <= 1.5 * 100
     state.close()
 
@@ -374,7 +397,7 @@ def succeeded(checkpoint, state, clock_ms):
 def test_what_was_removed_stays_gone_when_the_clock_is_set_back(checkpoint):
     state = TaskState(checkpoint.store(), clock_ms=0)
     state.map("recent", ttl=1, touch="read").put("a", [1])
-    state = succeeded(checkpoint, state, 1000)
+    state = succeeded(checkpoint, state, 1200)
     assert state.map("recent", ttl=1, touch="read").get("a") is None
     state = succeeded(checkpoint, state, 500)
     assert not stored(state)
@@ -384,10 +407,10 @@ def test_what_was_removed_stays_gone_when_the_clock_is_set_back(checkpoint):
     task_state.close(state)
 
 
-def test_a_clock_that_ran_ahead_ends_no_search(checkpoint):
+def test_a_clock_that_ran_ahead_hides_nothing_from_removal(checkpoint):
     state = TaskState(checkpoint.store(), clock_ms=10**12)
     state.map("recent", ttl=100).put("ahead", 1, ttl=1)
-    for clock_ms in (10**12 + 2000, 10**12 + 4000, 0):  # it is searched to its end while the clock is ahead
+    for clock_ms in (10**12 + 2000, 10**12 + 4000, 0):
         state.map("recent", ttl=100)
         state = succeeded(checkpoint, state, clock_ms)
     for second in range(1, 60):

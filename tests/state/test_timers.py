@@ -7,8 +7,8 @@ import pytest
 
 from statefx.errors import CodecError
 from statefx.state import EMPTY, Codec, KeyValueState
-from statefx.state.view import timers as timers_module
-from statefx.state.view.timers import EPOCH, Clock, Timers, due_micros, fire, micros
+from statefx.state.view import time_index as timers_module
+from statefx.state.view.time_index import EPOCH, Clock, Timers, due_micros, fire, micros
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider
 

@@ -14,8 +14,8 @@ class Space(Enum):
     before UTF-8.
 
     `USER` is what the state shows that ``initState`` is given; in `NAMED`, what is kept under each name has a range of
-    its own (`head_of`). `SYSTEM` has how far the search for entries that are over has come, and `QUARANTINE` the keys
-    of the grouping whose rows are held back. The others are reserved now, for a key's first byte can't be put in later
+    its own (`head_of`). `SYSTEM` has by time the keys of entries that are over then, and `QUARANTINE` the keys of the
+    grouping whose rows are held back. The others are reserved now, for a key's first byte can't be put in later
     without rewriting all state.
     """
 

@@ -13,7 +13,7 @@ from statefx.protocol.identity import Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.values import AS_IT_IS
 from statefx.state.view.changes import ABSENT, UNKNOWN, KeyKind, Overlay, Packed
-from statefx.state.view.expiring import ExpiringOverlay, milliseconds_of
+from statefx.state.view.time_index import ExpiringOverlay, milliseconds_of
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -16,7 +16,6 @@ from statefx.state.contract.store import EMPTY, SnapshotRef, StateStore, Version
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
 from statefx.state.encoding.envelope import expiry_of
 from statefx.state.view.changes import Journal, Overlay, StoreReads, Upgrade, overlay_for, take_back
-from statefx.state.view.expiring import FOREVER, ExpiringOverlay, Lifetime, expiring_overlay, lifetime_of
 from statefx.state.view.state import (
     BroadcastMap,
     Entries,
@@ -30,6 +29,7 @@ from statefx.state.view.state import (
     ViewPhase,
     _TouchedMap,
 )
+from statefx.state.view.time_index import FOREVER, ExpiringOverlay, Lifetime, expiring_overlay, lifetime_of
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""
@@ -175,10 +175,7 @@ class KeyValueState(Entries[K, V]):
         assert self._clock_ms is not None
         codec, cache_bytes, state_version, upgrade = self._form
         upgrade = upgrade and _named_upgrade(upgrade, name_of(head)[1])
-        fresh = self._version == EMPTY
-        return expiring_overlay(
-            self._reads, codec, cache_bytes, head, state_version, upgrade, self._clock_ms, fresh=fresh
-        )
+        return expiring_overlay(self._reads, codec, cache_bytes, head, state_version, upgrade, self._clock_ms)
 
     def _set_clock(self, clock_ms: int) -> None:
         """Go on at another time, in milliseconds since the epoch."""

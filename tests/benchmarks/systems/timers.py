@@ -15,7 +15,7 @@ from itertools import count
 from measuring import arguments, take_turns
 
 from statefx.state import EMPTY, KeyValueState, load_provider
-from statefx.state.view.timers import EPOCH, Clock, Timers, fire, micros
+from statefx.state.view.time_index import EPOCH, Clock, Timers, fire, micros
 from statefx.testing.site import Site
 
 EACH = 10_000

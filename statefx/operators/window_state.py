@@ -19,25 +19,111 @@ entries go where their key does, and all tasks get the marks (`statefx.admin.lay
 from __future__ import annotations
 
 import copy
+import pickle
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from operator import itemgetter
+from contextlib import AbstractContextManager
+from functools import partial, reduce
+from operator import add, itemgetter
 from typing import Any
 
 from statefx.errors import CodecError
 from statefx.operators.windows import WINDOWS, Layout, Window, WindowedBolt, Windowing, keeps_values
-from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
-from statefx.state.encoding.values import zone_in
+from statefx.state.encoding.values import is_settled, zone_in
 from statefx.state.view.changes import Journal
 from statefx.state.view.state import MapState
 from statefx.state.view.task_state import TaskState, given_back, windows_of
-from statefx.state.view.timers import time_of
+from statefx.state.view.time_index import time_of
 
 BEFORE_ALL = -(1 << 80)
 CHUNK_ROWS = 1000
 """Tuples in one entry of state."""
+
+
+Item = tuple[int, int, Sequence[Any]]
+"""A tuple that is kept: its time, the number of its fields' names, and its values."""
+
+
+class ValuesForm:
+    """Of the tuples of a window, the user's own value is kept."""
+
+    computes = True
+    """Whether the user's hooks make a value of the value before."""
+    expires = False
+    """Whether what has left a window is asked for one slide later."""
+
+    def __init__(
+        self,
+        bolt: WindowedBolt,
+        give: Callable[[Window, Any], None],
+        hook: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self.init, self.add, self.merge = bolt.initWindow, bolt.addToWindow, bolt.mergeWindows
+        self._give, self._hook = give, hook
+
+    def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
+        """Give a window to the bolt: the values of its parts, the last `new` of them new, and of what has left it."""
+        value = now[0]
+        if len(now) > 1:
+            with self._hook("mergeWindows"):
+                value = reduce(self.merge, now[1:], value)
+                if value is None:
+                    raise forgotten("mergeWindows")
+        self._give(window, value)
+
+    def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
+        """Return what is added for each tuple."""
+        return tuples
+
+    def own(self, values: list[Any]) -> list[Any]:
+        """Return values that other windows share, for one window alone: hooks may change what they are given."""
+        return [_copy(one) for one in values]
+
+
+class RowsForm:
+    """The tuples themselves are kept."""
+
+    computes = False
+    expires = True
+
+    def __init__(self, give: Callable[[Window, Sequence[list[Item]]], None]) -> None:
+        self.give_rows = give
+        self.init: Callable[[], Any] = list
+        self.merge: Callable[[Any, Any], Any] = add
+
+    @staticmethod
+    def add(value: list[Item], item: Item) -> list[Item]:
+        value.append(item)
+        return value
+
+    def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
+        parts = now, now[len(now) - new :], expired
+        rows = [[item for part in each for item in part] for each in parts]
+        if window.start is not None:
+            rows = [sorted(each, key=itemgetter(0)) for each in rows]
+        self.give_rows(window, rows)
+
+    def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
+        return zip(times, [shape] * len(tuples), map(tuple, tuples), strict=True)
+
+    def own(self, values: list[Any]) -> list[Any]:
+        """Return the items, with copies of those values of their fields that can be changed."""
+        return [[(time, shape, _copy(row)) for time, shape, row in items] for items in values]
+
+
+Form = ValuesForm | RowsForm
+
+
+def _copy(value: Any) -> Any:
+    return value if is_settled(value) else pickle.loads(pickle.dumps(value, -1))
+
+
+def forgotten(hook: str = "addToWindow") -> TypeError:
+    """Return the error of a hook that forgot to return the value."""
+    return TypeError(
+        f"{hook} returned None: it returns the new value of the window, also if it has changed the old one"
+    )
 
 
 class Kept(ABC):
