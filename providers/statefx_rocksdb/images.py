@@ -28,6 +28,7 @@ from itertools import repeat
 from typing import Any
 from urllib.parse import quote
 
+from statefx.errors import StateCorruptedError
 from statefx.state.changelog.chain import Changelog, Route
 from statefx.state.changelog.files import Chunk
 from statefx.state.changelog.merging import COVERED_MAX
@@ -232,6 +233,12 @@ class OpenImage:
     def txid(self) -> int:
         """The transaction at which the database is; 0 without one."""
         return 0 if self.handle is None or self.handle.head is None else self.handle.head.version.txid
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the files that have the changes need not be read any more."""
+        route = self.route
+        return route is None or (route.snapshot is None and all(step.whole for step in route.steps))
 
     def lacking(self) -> Iterator[Chunk]:
         """Yield the changes that the database lacks."""
@@ -441,7 +448,8 @@ class RocksDbImage(Image):
         try:
             self._leased = hot.lease(changelog, context)
             self._covered = self._is_covered()
-            if not self._covered:
+            # Not when a scan needs them: this may stay open for 50 transactions, and their sweeps delete files.
+            if not (self._covered and self._opened.is_in_memory):
                 self._lacking()
         except BaseException:
             self._opened.close()
@@ -505,11 +513,20 @@ class RocksDbImage(Image):
         return merge(changes.between(start, stop, reverse), rows, reverse) if changes else rows
 
     def _move(self) -> None:
-        """Give the damaged copy up for a private one."""
+        """Give the damaged copy up for a private one.
+
+        Raises UnusableError: there is none to be had, so that the store has to be opened anew.
+        """
         if self._opened.folder is not None:
             raise UnusableError(f"{self._opened.folder.path}: a new copy is damaged too; check this machine's disk")
         self._local.report_damage()
-        private = self._local.private()
+        try:
+            private = self._local.private()
+        except StateCorruptedError as error:
+            if not (error.missing and self._applied):
+                raise
+            # Of the version that was opened, sweeps have left nothing since; the committed one is whole.
+            raise UnusableError(f"{error.message}; it was of a version that is over: open the state again") from error
         self._opened.close()
         self._opened, self._changes = private, None
         self._covered = self._is_covered()

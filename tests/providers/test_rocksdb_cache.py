@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import ConfigError, ProviderError
-from statefx.state.contract.store import EMPTY, Namespace, Version
+from statefx.state.contract.store import EMPTY, Namespace, Retention, Version
 from statefx.testing.site import Site, image
 from statefx_rocksdb import RocksDbStateProvider, images
 from statefx_rocksdb.database import Database, Head, UnusableError
@@ -583,6 +583,28 @@ def write(path: str, settings: Settings, txid: int, keys: list[bytes]) -> None:
     value = [b"%d" % txid] * len(keys)
     database.apply([(keys, value)], sum(map(len, keys)), Head(Namespace("lineage", "count", 0), Version(txid, "t"), 1))
     database.close()
+
+
+def test_a_store_that_is_open_for_long_needs_no_file_that_is_swept_meanwhile(tmp_path: Path) -> None:
+    """What the directory lacks was read when somebody scanned, by when a driver might have deleted it."""
+    site = Site(RocksDbStateProvider({}), tmp_path)
+    site.files_max = 3
+    version, expected = EMPTY, dict[bytes, bytes]()
+
+    def commit() -> Version:
+        value = os.urandom(200_000)  # more than comes with the head of a file
+        expected[b"%d" % version.txid] = value
+        return site.commit(version, {b"%d" % version.txid: value})
+
+    for _ in range(4):
+        version = commit()
+    store, shown = site.open(version), dict(expected)
+    for _ in range(20):
+        version = commit()
+    assert site.sweep(Retention(1, version, (), 0, since=version.txid)) >= 4
+    assert dict(store.scan(None, None)) == shown
+    assert store.get(list(shown)) == list(shown.values())
+    site.close()
 
 
 class TestOptions:

@@ -222,6 +222,7 @@ class KeyValueState(Entries[K, V]):
 
     @property
     def prepared_keys(self) -> int:
+        """How many keys what is prepared changes."""
         return sum(len(writes) for _, writes in self._prepared)
 
     @property
