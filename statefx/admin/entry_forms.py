@@ -15,7 +15,7 @@ from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap, wrap
 from statefx.state.view.changes import OWN_KEYS, codec_for
-from statefx.state.view.time_index import index_place, timer_key, timer_value, with_timer_key, with_timer_value
+from statefx.state.view.time_index import index_entry, timer_key, timer_value, with_timer_key, with_timer_value
 
 KeyForm = Callable[[Any], Any]
 """Returns the new form of a key: of a map (name, key)."""
@@ -84,7 +84,8 @@ class EntryForms:
         entry = self._entry(stored, data)
         if stored[:1] != Space.NAMED.value or (expiry := expiry_of(data)) == NEVER:
             return [entry]
-        return [entry, entry._replace(stored=index_place(entry.stored, expiry), data=b"")]
+        place, keys = index_entry(entry.stored, expiry)
+        return [entry, entry._replace(stored=place, data=keys)]
 
     def _entry(self, stored: bytes, data: bytes) -> Entry:
         space = stored[:1]

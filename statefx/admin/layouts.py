@@ -441,12 +441,9 @@ class OwnEntries:
         self._gathered: list[Entry] = []
         """Entries that belong to a task, of all tasks that were read. They are few, and small."""
 
-    def pieces(self, stored: bytes, value: bytes, target: Target, entry: bytes) -> Pieces | None:
-        """Return what is stored becomes, in the order of keys; nothing if it was gathered; None: it is the user's.
-
-        `entry` is the key that it goes with: its own, but for a place in an index.
-        """
-        space, key, head = self._placed(entry)
+    def pieces(self, stored: bytes, value: bytes, target: Target) -> Pieces | None:
+        """Return what an entry becomes, in the order of keys; nothing if it was gathered; None: it is the user's."""
+        space, key, head = self._placed(stored)
         ways = self._layout.keys.get(space)
         if ways is None:
             if self._rule(space, key) is None:

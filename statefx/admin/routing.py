@@ -28,7 +28,7 @@ from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.changes import OWN_KEYS
-from statefx.state.view.time_index import indexed_key, timer_key
+from statefx.state.view.time_index import index_part, indexed_keys, timer_key
 
 GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""
@@ -49,6 +49,17 @@ class Taker(Protocol):
 
     def add(self, key: bytes, value: bytes) -> None:
         """Take an entry."""
+
+
+@dataclass
+class _Keys:
+    """Takes the keys of entries."""
+
+    keys: list[bytes] = field(default_factory=list)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Take a key."""
+        self.keys.append(key)
 
 
 class BlockTaker(Taker, Protocol):
@@ -194,19 +205,20 @@ class Router:
         now, user = len(runs), Space.USER.value
         target = partial(self._target, task, was, now)
         for stored, value in entries:
-            # A place in the index goes with the entry that it is of.
-            entry = indexed_key(stored) if stored[:1] == Space.SYSTEM.value else stored
-            space, (kind, name) = entry[:1], (None, None)
+            space, (kind, name) = stored[:1], (None, None)
             if space == Space.NAMED.value:
-                kind, name = name_of(entry)
+                kind, name = name_of(stored)
+            elif space == Space.SYSTEM.value:
+                self._route_times(stored, value, task, was, runs)
+                continue
             if self._without_proof(stored, value, kind, task, runs):
                 continue
-            pieces = None if self.own is None else self.own.pieces(stored, value, target, entry)
+            pieces = None if self.own is None else self.own.pieces(stored, value, target)
             if pieces is not None:
                 for new, *piece in pieces:
                     runs[new].add(*piece)
                 continue
-            key = self._key_of(entry, kind, name)
+            key = self._key_of(stored, kind, name)
             hashed = self._hash_of(key, name)
             if hashed % was != task:
                 raise self._unproved(key, name, task, hashed % was)
@@ -216,6 +228,15 @@ class Router:
             if space == user and hashed in self.proof.shown.get(_OF_TIMERS, ()):  # the state itself comes last
                 self.proof.own.add(hashed)
             runs[hashed % now].add(stored, value)
+
+    def _route_times(self, stored: bytes, value: bytes, task: int, was: int, runs: Sequence[Taker]) -> None:
+        """Part an entry of the index by time: its keys go with their entries."""
+        parts = [_Keys() for _ in runs]
+        self.route(((key, b"") for key in indexed_keys(stored, value)), task, was, parts)
+        whole = sum(1 for part in parts if part.keys) == 1
+        for new, part in enumerate(parts):
+            if part.keys:
+                runs[new].add(*(stored, value) if whole else index_part(stored, part.keys, new))
 
     def _without_proof(self, stored: bytes, value: bytes, kind: Kind | None, task: int, runs: Sequence[Taker]) -> bool:
         """Give away an entry whose key is not the bolt's; tell whether it is one."""

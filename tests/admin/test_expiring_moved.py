@@ -9,7 +9,7 @@ from statefx.admin.reading import open_task, read_checkpoint
 from statefx.coordinator.location import Folders
 from statefx.state import load_provider
 from statefx.state.contract.spaces import Space, end_of
-from statefx.state.view.time_index import indexed_key
+from statefx.state.view.time_index import indexed_keys
 from statefx.testing import TopologyTester, rows
 from tests.testing.places import place
 
@@ -56,7 +56,8 @@ def stored(place, tasks):
     for task in range(tasks):
         with closing(open_task(provider, folders, read_checkpoint(folders), "seen", task)[0]) as store:
             entries = {key for key, _ in store.scan(Space.NAMED.value, end_of(Space.NAMED.value))}
-            named = {indexed_key(key) for key, _ in store.scan(Space.SYSTEM.value, end_of(Space.SYSTEM.value))}
+            index = store.scan(Space.SYSTEM.value, end_of(Space.SYSTEM.value))
+            named = {key for entry in index for key in indexed_keys(*entry)}
             assert entries <= named
             found.append((entries, named))
     return found

@@ -7,7 +7,6 @@ from statefx.errors import StateCorruptedError
 from statefx.operators import IntervalJoin
 from statefx.state.contract.spaces import Kind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
-from statefx.state.view.time_index import index_place
 
 CODEC = StandardCodec()
 FORMS, SWEPT, BETWEEN = (head_of(Kind.VALUE, name) + CODEC.encode_key(None) for name in ("forms", "swept", "between"))
@@ -21,7 +20,7 @@ def join(grouped=(0,)):
 
 
 def kept(own, stored, value, target=lambda row: 0):
-    return own.pieces(stored, CODEC.encode_value(value), target, stored)
+    return own.pieces(stored, CODEC.encode_value(value), target)
 
 
 def common(own):
@@ -57,17 +56,10 @@ def test_a_key_of_a_join_is_taken_apart_as_its_grouping_says():
     assert targets == [[2]] * 3
 
 
-def test_a_place_in_the_index_goes_with_the_entry_that_it_is_of():
-    own = join()
-    entry = head_of(Kind.MAP, "left") + CODEC.encode_key((4, 99))
-    place = index_place(entry, 1000)
-    assert own.pieces(place, b"", lambda row: row[0], entry) == ((4, place, b""),)
-
-
 def test_what_no_layout_names_is_the_users():
     own = join()
     for stored in (Space.TIMERS.value + b"e", head_of(Kind.MAP, "mine") + CODEC.encode_key(1)):
-        assert own.pieces(stored, b"", lambda row: 0, stored) is None
+        assert own.pieces(stored, b"", lambda row: 0) is None
 
 
 @pytest.mark.parametrize(

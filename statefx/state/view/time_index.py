@@ -3,7 +3,9 @@
 Both have an index in the task's store, in which the time stands before the key, so that what is due is a range::
 
     timers   Space.TIMERS, clock, time, key, name  -> the value      and by key and name the time, to be found again
-    ttl      Space.SYSTEM, head of the map, time, key  -> nothing    the entry itself has its time before its value
+    ttl      Space.SYSTEM, head of the map, time, id   -> keys       each entry has its own time before its value
+
+An entry of the index for each key with a ttl would cost as much as the key's own: those of a transaction are together.
 
 The clock of entries that are over is that of the attempt (rule 14.9).
 """
@@ -11,11 +13,15 @@ The clock of entries that are over is that of the attempt (rule 14.9).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from statefx.config import SPELLINGS, seconds_of
 from statefx.errors import CodecError
@@ -483,16 +489,29 @@ _REMOVED_MIN, _REMOVED_PER_WRITE = 512, 4
 """How many entries of the index one transaction looks at: after a pause, millions may be due."""
 
 
-def index_place(key: bytes, at_ms: int) -> bytes:
-    """Return under what the index has an entry of a map, by its key as it is stored, when it is over."""
+_TOGETHER = 500
+"""Keys in one entry of the index."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+def index_entry(key: bytes, at_ms: int) -> tuple[bytes, bytes]:
+    """Return an entry of the index for a key as it is stored, of a map, which is over at a time."""
     head = head_of(*name_of(key))
-    return Space.SYSTEM.value + head + time_bytes(at_ms * 1000) + key[len(head) :]
+    return Space.SYSTEM.value + head + time_bytes(at_ms * 1000) + os.urandom(8), _pack([key[len(head) :]])
 
 
-def indexed_key(place: bytes) -> bytes:
-    """Return the key of the entry that a place in the index, of `Space.SYSTEM`, is of."""
-    head = head_of(*name_of(place[1:]))
-    return head + place[1 + len(head) + _TIME_BYTES :]
+def indexed_keys(stored: bytes, data: bytes) -> list[bytes]:
+    """Return the keys that an entry of the index, of `Space.SYSTEM`, has, as they are stored."""
+    head = head_of(*name_of(stored[1:]))
+    return [head + key for key in _unpack(data)]
+
+
+def index_part(stored: bytes, keys: Sequence[bytes], task: int) -> tuple[bytes, bytes]:
+    """Return the part of an entry of the index that a new task gets; parts never meet under one key again."""
+    behind = len(head_of(*name_of(stored[1:])))
+    return stored + task.to_bytes(4), _pack([key[behind:] for key in keys])
 
 
 class ExpiringOverlay(Overlay):
@@ -624,35 +643,38 @@ class ExpiringOverlay(Overlay):
         if next_due <= self._now_ms:
             next_due, removals = self._removals({key for key, _ in writes})
         # Nearly all are what was put into `changed`, which comes first and is over at one time.
-        lasting, indexed = sum(map(len, self.changed.values())), self._indexed
+        lasting, indexed, behind = sum(map(len, self.changed.values())), self._indexed, len(self._first)
         added = [key for key, _ in writes[:lasting] if key not in indexed]
-        places: list[Write] = []
+        by_time: defaultdict[int, list[bytes]] = defaultdict(list)
         for key, data in writes[lasting:]:
             if data is None or data.startswith(self._prefix):
                 added += [key] if data is not None and key not in indexed else ()
             elif (expiry := expiry_of(data)) != NEVER:
-                places.append((self._index + time_bytes(expiry * 1000) + key[len(self._first) :], b""))
-                next_due = min(next_due, expiry)
+                by_time[expiry].append(key[behind:])
         if added:
-            place, behind = self._index + time_bytes(self._indexed_ms * 1000), len(self._first)
-            places += [(place + key[behind:], b"") for key in added]
-            next_due = min(next_due, self._indexed_ms)
-        self._planned = added, next_due
+            by_time[self._indexed_ms] += [key[behind:] for key in added]
+        self._planned = added, min([next_due, *by_time])
+        places: list[Write] = []
+        for at_ms, keys in by_time.items():
+            place = self._index + time_bytes(at_ms * 1000)
+            parts = (keys[first : first + _TOGETHER] for first in range(0, len(keys), _TOGETHER))
+            places += [(place + os.urandom(8), _pack(part)) for part in parts]
         return writes + removals + places
 
     def _removals(self, written: set[bytes]) -> tuple[int, list[Write]]:
         """Return when the next is due, and removals of what is over and not `written`, and of what is due."""
         begin, stop = (self._index + time_bytes(at_ms * 1000) for at_ms in (self._next_due, self._now_ms + 1))
         rows = self._store.scan(begin, end_of(self._index), False)
-        behind = len(self._index) + _TIME_BYTES
         places: list[bytes] = []
+        due: dict[bytes, None] = {}
         next_due = NEVER
-        for place, _ in rows:
-            if place >= stop or len(places) == _REMOVED_MIN + _REMOVED_PER_WRITE * len(written):
+        for place, data in rows:
+            if place >= stop or len(due) >= _REMOVED_MIN + _REMOVED_PER_WRITE * len(written):
                 next_due = _number(place[len(self._index) :]) // 1000
                 break
             places.append(place)
-        keys = {self._first + place[behind:]: None for place in places}.keys() - written
+            due.update(dict.fromkeys(self._first + key for key in _unpack(data)))
+        keys = due.keys() - written
         found = zip(keys, self._store.get([*keys]) if keys else (), strict=True)
         # One that was put again lives on, and stands in the index at a later time too.
         over = [key for key, data in found if data is not None and expiry_of(data) <= self._now_ms]
