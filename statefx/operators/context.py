@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from statefx.protocol.identity import TransactionAttempt
 
-# ---- where and when
+# ---- collectors
 
 DEFAULT_STREAM = "default"
 
@@ -183,7 +183,7 @@ class SpoutCollector(ABC):
         """Emit one tuple to one task of those that read the stream by directGrouping: ``emit(..., task=task)``."""
 
 
-# ---- collectors
+# ---- where and when
 
 DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""
