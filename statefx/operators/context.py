@@ -14,8 +14,6 @@ from statefx.state.view.timers import EPOCH, time_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from statefx.protocol.identity import TransactionAttempt
-
 # ---- collectors
 
 DEFAULT_STREAM = "default"
