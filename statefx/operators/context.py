@@ -13,6 +13,9 @@ from statefx.state.view.timers import EPOCH, time_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from _typeshed import DataclassInstance
+
+    Row = Iterable[Any] | DataclassInstance
 
 # ---- collectors
 
@@ -40,7 +43,7 @@ class Collector(ABC):
     @abstractmethod
     def emit(
         self,
-        values: Iterable[Any] = (),
+        values: Row = (),
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
@@ -53,7 +56,7 @@ class Collector(ABC):
 
         Parameters
         ----------
-        values : tuple, or another iterable with an order
+        values : tuple, another iterable with an order, or a dataclass
             One value per field of the stream, in the order of its schema.
         stream : str
             A stream that ``outputFields`` declares.
@@ -147,7 +150,7 @@ class SpoutCollector(ABC):
     @abstractmethod
     def emit(
         self,
-        values: Iterable[Any] = (),
+        values: Row = (),
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
@@ -176,7 +179,7 @@ class SpoutCollector(ABC):
 
     @abstractmethod
     def emitDirect(
-        self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
+        self, task: int, values: Row = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
     ) -> None:
         """Emit one tuple to one task of those that read the stream by directGrouping: ``emit(..., task=task)``."""
 
