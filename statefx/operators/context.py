@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Row = Iterable[Any] | DataclassInstance
 
-# ---- where and when
+# ---- collectors
 
 DEFAULT_STREAM = "default"
 
@@ -184,7 +184,7 @@ class SpoutCollector(ABC):
         """Emit one tuple to one task of those that read the stream by directGrouping: ``emit(..., task=task)``."""
 
 
-# ---- collectors
+# ---- where and when
 
 DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""
