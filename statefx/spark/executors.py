@@ -180,8 +180,9 @@ def rescale(
     ConfigError
         The arguments are wrong; nothing was changed.
     CheckpointError
-        There is no checkpoint, no such bolt, a transaction is under way, the bolt does not get its rows by
-        ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
+        There is no checkpoint, no such bolt, a transaction is in flight, the topology has gone on meanwhile, the bolt
+        does not get its rows by ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was
+        changed.
     StateCorruptedError
         What is read is damaged, or what was read back is not what was written; the bolt is as it was.
     StateError
