@@ -1,6 +1,7 @@
 """What the tasks of a process share, and what a task keeps from one attempt to the next."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, Topology, TopologyBuilder
+from statefx import BasicBolt, StatefulBolt, Topology, TopologyBuilder
 from statefx.coordinator.runs import text_for
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
@@ -16,11 +17,13 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
+from statefx.runtime import slot as slots
 from statefx.runtime.slot import AbandonedError, Slot, task_of
 from statefx.runtime.task import Task
 from statefx.runtime.user_objects import ProcessGone
 from statefx.runtime.worker import RUNS_KEPT, Worker
 from statefx.testing import rows
+from statefx_memory import MemoryStateProvider
 from tests.runtime.one_slot import FIRST, deployment, order_of, slot
 
 journal: list[tuple[str, int]] = []
@@ -110,6 +113,7 @@ class Driver:
 
     def __init__(self, *frames: tuple[Kind, bytes] | BaseException) -> None:
         self.frames = list(frames)
+        self.sent: list[tuple[Kind, bytes]] = []
 
     def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes]:
         frame = self.frames.pop(0)
@@ -118,9 +122,51 @@ class Driver:
         return frame
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
-        pass
+        self.sent.append((kind, body))
 
     check = abandoned = alive = lambda *_: None
+
+
+class SlowProvider(MemoryStateProvider):
+    """Opens state when it is let."""
+
+    opens, goes_on = threading.Event(), threading.Event()
+
+    def newState(self, namespace, context):
+        self.opens.set()
+        assert self.goes_on.wait(10)
+        return super().newState(namespace, context)
+
+
+class Counted(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.value, 1)
+
+
+def test_a_slot_reports_tasks_that_restore_state_until_they_have(place, monkeypatch):
+    monkeypatch.setattr(slots, "RESTORES_SECS", 0.0)
+    builder = TopologyBuilder("slow")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("counted", Counted()).shuffleGrouping("lines")
+    found = replace(deployment(place, builder.createTopology()), provider=f"{__name__}:SlowProvider")
+    text = text_for(found.plan, order_of(found), found.plan.levels[0][0]).encode()
+    driver = Driver((Kind.RUN, text), (Kind.END, b""))
+    resident = Slot(Worker(), found, SlotId(0, 0), driver, (1, 0))
+    driver.alive()
+    assert driver.sent == []
+    running = threading.Thread(target=lambda: list(resident.run(iter(()))))
+    running.start()
+    assert SlowProvider.opens.wait(10)
+    driver.alive()
+    assert driver.sent == [(Kind.RESTORES, b"counted/0")]
+    SlowProvider.goes_on.set()
+    running.join(10)
+    assert [kind for kind, _ in driver.sent] == [Kind.RESTORES, Kind.ACK, Kind.ACK]
+    driver.alive()
+    assert len(driver.sent) == 3
 
 
 @pytest.mark.parametrize(
