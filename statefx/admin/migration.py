@@ -90,7 +90,8 @@ def migrate(
     ConfigError
         A provider or an option is wrong, or the state is kept by this provider already; nothing was changed.
     CheckpointError
-        There is no checkpoint, or a transaction is under way in it.
+        There is no checkpoint, a transaction is in flight in it, or its topology has gone on meanwhile: it is not
+        fenced then.
     StateError
         A provider can't be reached, or refuses. The state is where it was: migrate again. `StateCorruptedError` if the
         source is damaged, or what was read back is not what was copied.
@@ -99,7 +100,7 @@ def migrate(
 
     Contract
     --------
-    * A driver that runs on the checkpoint is fenced.
+    * A driver that runs on the checkpoint is fenced, or it has gone on meanwhile and this is refused.
     * Until the switch, which is one record of the log, the source is only read, and everything goes on from it.
     * What the switch names has been read back from the target, and is equal in every byte.
     * A migration that ended early begins again from nothing, and never goes on with what was copied before.

@@ -18,7 +18,7 @@ from typing import Any
 
 from statefx.admin.reading import Progress, counted, found_checkpoint, provider_of
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
-from statefx.admin.routing import MOVED, GroupingKey, Proof, check_grouping, router_of
+from statefx.admin.routing import MOVED, NOWHERE, GroupingKey, Proof, check_grouping, router_of
 from statefx.admin.sorted_files import MergedRuns, SortedRun
 from statefx.admin.work import Here, Report, Workers
 from statefx.errors import CheckpointError, ConfigError
@@ -103,19 +103,6 @@ def rescalings(found: LogState, tasks: Mapping[str, int], given: Mapping[str, Gr
     return {bolt: Rescale(bolt, now, given.get(bolt)) for bolt, now in changed.items()}
 
 
-class _Elsewhere:
-    """Takes entries of tasks that another piece writes."""
-
-    def add(self, key: bytes, value: bytes) -> None:
-        pass
-
-    def extend(self, keys: list[bytes], values: list[bytes]) -> None:
-        pass
-
-
-_ELSEWHERE = _Elsewhere()
-
-
 @dataclass
 class Rescale(Step):
     """Another number of tasks for one bolt; `given` returns what its grouping hashes, or None if keys show that."""
@@ -152,7 +139,7 @@ class Rescale(Step):
         for task in piece.was:
             with ExitStack() as stack:
                 own = {new: SortedRun(os.path.join(folder, f"{task}-{new}"), stack) for new in piece.now}
-                takers = [own.get(new, _ELSEWHERE) for new in range(self.now)]
+                takers = [own.get(new, NOWHERE) for new in range(self.now)]
                 router.route_blocks(source.blocks(self.bolt, task, report), task, was, takers)
             for new, run in own.items():
                 if run.keys:

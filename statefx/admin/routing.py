@@ -69,6 +69,19 @@ class BlockTaker(Taker, Protocol):
         """Take entries, which come in order behind those that it has."""
 
 
+class _Nowhere:
+    """Takes entries that are not needed, or that another piece of work writes."""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        pass
+
+    def extend(self, keys: list[bytes], values: list[bytes]) -> None:
+        pass
+
+
+NOWHERE = _Nowhere()
+
+
 @dataclass
 class Proof:
     """What shows that keys lie in the task that their grouping's fields name, and not by chance.

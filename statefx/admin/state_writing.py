@@ -27,7 +27,7 @@ from statefx.admin.columns import Decoder
 from statefx.admin.narrowing import as_key
 from statefx.admin.reading import Progress, codec_of, component_of, counted, found_checkpoint, provider_of
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
-from statefx.admin.routing import GroupingKey, Proof, Router, check_grouping, router_of
+from statefx.admin.routing import NOWHERE, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.sorted_files import SortedRun
 from statefx.admin.work import Report
 from statefx.coordinator.location import Folders
@@ -251,7 +251,7 @@ class StateWriter(Step):
                 source, self.bolt, task, runs.get(task, ()), self.mode == "overwrite", self._comparison
             )
             if tasks > 1:
-                router.route(rows.compared(report), task, tasks, [_NOWHERE] * tasks)
+                router.route(rows.compared(report), task, tasks, [NOWHERE] * tasks)
             else:  # whatever the key, there is no other
                 deque(rows.compared(report), 0)
             self._deleted -= rows.kept
@@ -282,14 +282,6 @@ class StateWriter(Step):
                     run.add(key, _DELETED if value is None else _KEPT + value)
                     self._rows, self._deleted = self._rows + (value is not None), self._deleted + (value is None)
         return runs
-
-
-class _Nowhere:
-    def add(self, key: bytes, value: bytes) -> None:
-        pass
-
-
-_NOWHERE = _Nowhere()
 
 
 @dataclass

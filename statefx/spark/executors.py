@@ -180,8 +180,8 @@ def rescale(
     ConfigError
         The arguments are wrong; nothing was changed.
     CheckpointError
-        There is no checkpoint, no such bolt, a transaction is under way, the bolt does not get its rows by
-        ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
+        There is no checkpoint, no such bolt, a transaction is in flight or has ended meanwhile, the bolt does not get
+        its rows by ``fieldsGrouping``, or it keeps what belongs to a task; nothing was changed.
     StateCorruptedError
         What is read is damaged, or what was read back is not what was written; the bolt is as it was.
     StateError
@@ -192,7 +192,7 @@ def rescale(
     * For every key, the fields of its grouping are shown to name the task that it lies in. One task holds all keys, so
       that nothing can be shown, and a few keys may lie so by chance: then `groupingKey` has to be given.
     * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
-    * A driver that runs on the checkpoint is fenced.
+    * A driver that runs on the checkpoint is fenced, or it has gone on meanwhile and this is refused.
     * State in a server is written under new names there. The former tasks' is deleted by the next start's first sweep.
     * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
     * Memory does not grow with state: it is read, sorted into temporary files, and written.

@@ -511,7 +511,7 @@ def test_rewrites_in_any_order_keep_what_each_of_them_keeps(place: Path, calls: 
     assert site.entries(folder) == expected(added(counts, FIRST), added(own, FIRST)), "each is in its task"
 
 
-def test_a_bolt_that_is_new_may_have_a_groupingkey_where_another_is_rescaled(place: Path) -> None:
+def test_a_new_bolt_may_have_a_groupingkey_in_a_rescaling_start(place: Path) -> None:
     site = Site(place, "memory", None)
     site.run(site.folder, FIRST, topology(2, Told()))
     builder = TopologyBuilder("words")

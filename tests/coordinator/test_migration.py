@@ -49,8 +49,6 @@ from tests.providers.redis_server import RedisServer
 from tests.testing.topologies import words
 
 ODD = "tests.coordinator.migrating"
-SAMPLE = [("memory", "rocksdb"), ("rocksdb", "redis"), ("redis", "memory")]
-"""Each provider once as the source and once as the target; memory and RocksDB share their files."""
 SMALL = Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), fold_after=6, sweep_every=1, min_age_secs=0.0)
 
 
