@@ -23,10 +23,9 @@ from tests.spark.bolts import word_count
 from tests.spark.running import BOUND_SECS, feed, kinds, records, run, state, wait_for
 
 
-def told(place, mistake, code):
-    """Run a script; return what it wrote to stderr after each query that it submitted, and before the next one."""
+def stderr_of(program, *arguments, code=0):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.scripts", mistake, str(place)],
+        [sys.executable, "-m", f"tests.spark.{program}", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
@@ -35,7 +34,13 @@ def told(place, mistake, code):
         check=False,
     )
     assert done.returncode == code, done.stderr[-3000:]
-    _, *parts = re.split(r"\w+ submitted\n", done.stderr)
+    return done.stderr
+
+
+def told(place, mistake, code):
+    """Run a script; return what it wrote to stderr after each query that it submitted, and before the next one."""
+    stderr = stderr_of("scripts", mistake, place, code=code)
+    _, *parts = re.split(r"\w+ submitted\n", stderr)
     return [part.replace("\r", "\n").splitlines() for part in parts]
 
 
@@ -152,18 +157,9 @@ def test_what_sigterm_interrupts_the_next_start_completes(place, started, progra
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_bolts_log_at_info_is_on_the_workers_stderr(place):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.logging_bolts", str(place)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: counted a$", done.stderr, re.MULTILINE)
-    assert "is not to be heard" not in done.stderr
+    stderr = stderr_of("logging_bolts", place)
+    assert re.search(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: counted a$", stderr, re.MULTILINE)
+    assert "is not to be heard" not in stderr
 
 
 @pytest.fixture
