@@ -1,4 +1,4 @@
-"""test_alignment"""
+"""What a task and the driver accept: inputs that are aligned, and acks that fit together."""
 
 import random
 from dataclasses import replace

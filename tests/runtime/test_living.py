@@ -1,4 +1,4 @@
-"""Slots that live, in this process: random orders of arrival, refusals, lost and frozen slots; against a recount."""
+"""Slots that live over transactions: random orders, lost and frozen slots, long-open state, attempts given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers as processes: killed in each phase, asked to end, two at once; the outcome is that of an undisturbed run."""
+"""Drivers that are killed, stopped or replaced, and workers that die: the outcome is that of an undisturbed run."""
 
 import os
 import shutil

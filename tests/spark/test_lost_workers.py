@@ -1,4 +1,4 @@
-"""Python workers of which Spark has lost the program that starts them, and does not notice."""
+"""Python workers that have lost the program that starts them, and what that program has loaded."""
 
 import os
 import signal

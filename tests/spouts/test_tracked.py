@@ -1,4 +1,4 @@
-"""Spouts that live in their tasks, in this process: what is acked, failed, emitted again; by Storm's rules."""
+"""Spouts that live in their tasks: what is acked, failed and emitted again by Storm's rules, and why it failed."""
 
 import logging
 import random

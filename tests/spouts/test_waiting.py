@@ -1,4 +1,4 @@
-"""How often transactions of spouts begin: the interval is of each that may be in flight, by a clock that tests move."""
+"""Spouts that nothing comes from: when transactions begin, what stands still, what is away, what does not return."""
 
 import itertools
 import logging
