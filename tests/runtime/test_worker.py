@@ -39,7 +39,7 @@ from statefx_memory import MemoryStateProvider
 from tests.bolts import Tally
 from tests.runtime.one_slot import FIRST, deployment, order_of, slot
 from tests.spouts.test_loose import Messages
-from tests.testing.topologies import Driver as ObjectsDriver
+from tests.testing.topologies import Driver as CheckpointDriver
 
 journal: list[tuple[str, int]] = []
 """(what, number of the object): bolts are copied, and so would be anything that they hold."""
@@ -267,7 +267,7 @@ def one(bolt: Any) -> Topology:
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("bolt", [StormsCount, FromInit])
 def test_a_batch_bolt_without_state_begins_every_batch_as_open_left_it(place, bolt, fresh):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(bolt()), freshObjects=fresh)
         tester.send({"lines": [("a",), ("b",)]})
         tester.send({"lines": [("c",), ("d",), ("e",)]})
@@ -275,7 +275,7 @@ def test_a_batch_bolt_without_state_begins_every_batch_as_open_left_it(place, bo
 
 
 def test_a_batch_bolt_without_state_begins_anew_in_an_attempt_that_is_tried_again(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(StormsCount()), freshObjects=False)
         tester.send({"lines": [("a",)]})
         assert tester.send({"lines": [("b",), ("bad",), ("c",)]}).emitted("one") == [(3,)]
@@ -284,7 +284,7 @@ def test_a_batch_bolt_without_state_begins_anew_in_an_attempt_that_is_tried_agai
 
 
 def test_a_batch_bolt_with_state_is_kept(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(Totals()), freshObjects=False)
         tester.send({"lines": [("a",)]})
         tester.send({"lines": [("b",)]})
@@ -292,7 +292,7 @@ def test_a_batch_bolt_with_state_is_kept(place):
 
 
 def test_the_tester_shows_what_an_attribute_loses(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(Remembers()))
         tester.send({"lines": [("a",), ("b",)]})
         assert tester.send({"lines": [("c",)]}).emitted("one") == [(1,)]
@@ -300,7 +300,7 @@ def test_the_tester_shows_what_an_attribute_loses(place):
 
 
 def test_the_tester_keeps_objects_if_it_is_told_to(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(Remembers()), freshObjects=False)
         tester.send({"lines": [("a",), ("b",)]})
         assert tester.send({"lines": [("c",)]}).emitted("one") == [(3,)]

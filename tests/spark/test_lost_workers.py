@@ -85,7 +85,7 @@ def test_a_topology_is_given_others(spark, place, lost, caplog):
     assert "NullPointerException" in fails(spark), "the user's own functions have the others still"
 
 
-# ----
+# ---- Spark's idle workers that have lost their connection
 
 
 def pids(session):

@@ -3,7 +3,6 @@
 The test says which job ends next, and how; what the driver makes of it is compared line by line.
 """
 
-
 import pytest
 
 from statefx import FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
