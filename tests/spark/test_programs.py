@@ -84,7 +84,6 @@ def test_an_error_that_nobody_waits_for_is_logged_and_the_end_of_the_script_whil
     assert [line for line in ended if line.startswith("query 'sound' was running when the script ended")]
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_refusal_has_the_user_s_line_above_it_and_no_frames_of_ours_but_one(spark, place, caplog):
     topology = word_count(spark.createDataFrame([("a",)], "value string"))
@@ -207,7 +206,6 @@ class Faulty(WithState):
             raise ValueError("no good")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "says"), [("raise", "ValueError: no good"), ("exit", "SystemExit: 3")])
 def test_a_hook_that_fails_ends_the_query_and_the_next_start_goes_on(spark, place, how, says):
     switch = place / "switch"
