@@ -151,35 +151,6 @@ def test_the_second_to_commit_a_key_has_a_conflict_and_leaves_nothing(place, con
     assert words(sink) == [str(id(second))]
 
 
-@pytest.mark.parametrize("change", ["put", "delete"])
-def test_a_deletion_is_a_change_like_any_other(place, change):
-    found, _ = seen(place)
-    with found:
-        with found.transaction() as t:
-            t.put("s", "k", 0)
-        first, second = found.begin(), found.begin()
-        first.delete("s", "k")
-        second.put("s", "k", 1) if change == "put" else second.delete("s", "k")
-        first.commit()
-        with pytest.raises(TransactionConflictError):
-            second.commit()
-    assert committed(place) == {}
-
-
-def test_what_was_only_read_and_what_was_aborted_is_no_conflict(place):
-    found, _ = seen(place)
-    with found:
-        reader, dropped, writer = found.begin(), found.begin(), found.begin()
-        reader.get("s", "k")
-        reader.put("s", "other", 1)
-        dropped.put("s", "k", 5)
-        writer.put("s", "k", 1)
-        dropped.abort()
-        writer.commit()
-        reader.commit()
-    assert committed(place) == {"k": 1, "other": 1}
-
-
 @pytest.mark.slow
 def test_a_transaction_sees_state_as_it_was_when_it_began(place, config):
     found, _ = seen(place, config)

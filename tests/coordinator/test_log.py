@@ -1,4 +1,4 @@
-"""test_log"""
+"""The transaction log: what is appended, folded and read back, and the writer that wins a number."""
 
 import errno
 import gc

@@ -1,4 +1,4 @@
-"""fieldsGrouping's hash: pinned numbers, what Arrow would make of a value, and the choice of partialKeyGrouping."""
+"""Where rows go: the hash of fieldsGrouping, pinned and as the JVM has it, and the choice of each grouping."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""test_alignment"""
+"""What a task and the driver accept: inputs that are aligned, and acks that fit together."""
 
 import random
 from dataclasses import replace
@@ -123,7 +123,7 @@ def test_a_failed_barrier_wins_over_what_follows_from_it():
     assert (failure.kind, failure.component, failure.reason) == ("upstream", "count", "split[0]: stale feed")
 
 
-# ----
+# ---- acks
 
 
 LEDGER_ATTEMPT = TransactionAttempt(3, 0)

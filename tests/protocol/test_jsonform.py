@@ -174,7 +174,7 @@ def test_what_json_does_not_have_is_refused(value):
         to_json({1.5: 1})
 
 
-# ----
+# ---- tasks and snapshots
 
 
 @pytest.mark.parametrize("task", [TaskId("count", 0), TaskId("a/b", 12)])
@@ -221,7 +221,7 @@ def test_another_provider_keeps_all_of_its_state():
     assert count.routing == IDENTITY.stateful["count"].routing
 
 
-# ----
+# ---- barriers and acks
 
 
 BARRIER = Barrier(TransactionAttempt(2**40, 3), "splitß", 7, "token", {0: 5, 3: 2**33}, "the feed is stale")

@@ -301,7 +301,7 @@ def test_a_bolt_that_refuses_is_the_reason(place):
 # ---- What befalls runs and their slots: nothing is lost, nothing doubled, and nothing of a dead attempt shows.
 
 
-FAULTS_WORK = [
+FAULTY_WORK = [
     lines("to be or not to be", "that is the question"),
     lines("to sleep", "to dream"),
     lines(),
@@ -311,7 +311,7 @@ FAULTS_WORK = [
 TASKS = [("count", 0), ("count", 1), ("total", 0)]
 
 
-def faults_check(tester: TopologyTester, works: list[Lines]) -> None:
+def check_counts(tester: TopologyTester, works: list[Lines]) -> None:
     assert tester.state("count") == words(works)
     assert tester.state("total")["total"] == sum(words(works).values())
 
@@ -320,25 +320,25 @@ def faults_check(tester: TopologyTester, works: list[Lines]) -> None:
 def test_a_run_that_is_lost_in_an_attempt_costs_it_and_later_costs_nothing(driver, fault):
     attempt = int(isinstance(fault, JobFails))
     tester = driver.start(totals())
-    for n, work in enumerate(FAULTS_WORK):
+    for n, work in enumerate(FAULTY_WORK):
         sent = tester.send(work, *([fault] if n in (0, 1) else []))
-        faults_check(tester, FAULTS_WORK[: n + 1])
+        check_counts(tester, FAULTY_WORK[: n + 1])
         emitted = sent.emitted("count")
         assert len(emitted) == len(set(emitted)) == sum(words([work]).values())
     assert sorted({entry[1:3] for entry in driver.journal if entry[0] == "commit"}) == [
         (1, attempt), (2, attempt), (3, 0), (4, 0)
     ]  # fmt: skip
     tester.wake()
-    assert driver.start(totals()).state("count") == words(FAULTS_WORK)
+    assert driver.start(totals()).state("count") == words(FAULTY_WORK)
 
 
 def moments(place: Path) -> list[str]:
     """Return the moments of the second transaction."""
     with Driver(place, name="rehearsal") as driver:
         tester = driver.start(totals())
-        tester.send(FAULTS_WORK[0])
+        tester.send(FAULTY_WORK[0])
         passed = len(tester.steps)
-        tester.send(FAULTS_WORK[1])
+        tester.send(FAULTY_WORK[1])
         return tester.steps[passed:]
 
 
@@ -349,13 +349,13 @@ def test_a_run_that_is_lost_at_any_moment(place, provider):
     for number, moment in enumerate(found):
         with Driver(place, provider, f"run-{number}") as driver:
             tester = driver.start(totals())
-            tester.send(FAULTS_WORK[0])
+            tester.send(FAULTY_WORK[0])
             lose_run(tester, moment)
-            sent = tester.send(FAULTS_WORK[1])
+            sent = tester.send(FAULTY_WORK[1])
             assert sent.progress.attempt == (" prepare " in moment), moment
-            tester.send(FAULTS_WORK[3])
+            tester.send(FAULTY_WORK[3])
             tester.wake()
-            faults_check(driver.start(totals()), [*FAULTS_WORK[:2], FAULTS_WORK[3]])
+            check_counts(driver.start(totals()), [*FAULTY_WORK[:2], FAULTY_WORK[3]])
 
 
 def zombies() -> Iterator[tuple[str, str, int]]:
@@ -378,40 +378,40 @@ def test_a_zombie_that_goes_on_later_changes_nothing(place, provider, later):
             continue
         with Driver(place, provider, f"run-{number}") as driver:
             tester = driver.start(totals(), limits=SMALL)
-            tester.send(FAULTS_WORK[0])
+            tester.send(FAULTY_WORK[0])
             zombie = Zombie(tester, moment, component, task)
             # Not in the attempt that it is of: its own slots go on for a while as well.
             since = "before COMMITTED(2)" if decided else "after PREPARING(2, 1)"
             tester.when(since, lambda tester=tester, zombie=zombie: tester.when(later, zombie.go_on))
             for n in (1, 2, 3):
-                sent = tester.send(FAULTS_WORK[n])
+                sent = tester.send(FAULTY_WORK[n])
                 assert sent.progress.attempt == (n == 1 and not decided)
-                faults_check(tester, FAULTS_WORK[: n + 1])
+                check_counts(tester, FAULTY_WORK[: n + 1])
             assert zombie.slot.ended
             prepares = [n for n, step in enumerate(tester.steps) if step == f"after prepare {component}/{task} for 2"]
             assert len(prepares) == (1 if decided else 2)
             restarted = driver.start(totals(), limits=SMALL)
-            restarted.send(FAULTS_WORK[0])
-            faults_check(restarted, [*FAULTS_WORK, FAULTS_WORK[0]])
+            restarted.send(FAULTY_WORK[0])
+            check_counts(restarted, [*FAULTY_WORK, FAULTY_WORK[0]])
 
 
 def test_a_zombie_of_an_older_generation_changes_nothing(driver, provider):
     driver.config["topology.transaction.attempts.max"] = 1
     old = driver.start(totals())
-    old.send(FAULTS_WORK[0])
+    old.send(FAULTY_WORK[0])
     first = Zombie(old, "before prepare count/1 for 2", "count", 1)
     with pytest.raises(AttemptsExhaustedError, match="silence"):
-        old.send(FAULTS_WORK[1])
+        old.send(FAULTY_WORK[1])
     new = driver.start(totals())
-    new.send(FAULTS_WORK[1])
+    new.send(FAULTY_WORK[1])
     first.go_on()
     assert old.steps[-1] == "after prepare count/1 for 2"
-    new.send(FAULTS_WORK[3])
-    assert new.state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
+    new.send(FAULTY_WORK[3])
+    assert new.state("count") == words([FAULTY_WORK[0], FAULTY_WORK[1], FAULTY_WORK[3]])
     assert new.sweep() == 0, "too young"
     new.advance(3600)
     assert new.sweep() > 0
-    assert driver.start(totals()).state("count") == words([FAULTS_WORK[0], FAULTS_WORK[1], FAULTS_WORK[3]])
+    assert driver.start(totals()).state("count") == words([FAULTY_WORK[0], FAULTY_WORK[1], FAULTY_WORK[3]])
 
 
 @pytest.mark.slow
@@ -430,7 +430,7 @@ def test_any_faults_in_any_order(driver, provider, seed):
                 work = lines(*(" ".join(chance.choices("abcdefgh", k=5)) for _ in range(chance.randrange(4))))
                 tester.send(work, *chance.sample([JobFails(), HooksFail()], chance.randrange(3)))
                 done.append(work)
-                faults_check(tester, done)
+                check_counts(tester, done)
             tester.wake()
-            faults_check(tester, done)
+            check_counts(tester, done)
     assert tester.txid == 12

@@ -1,4 +1,4 @@
-"""Sweeps beside transactions: when they look, what they read, what they may delete."""
+"""Sweeps beside transactions: when they look, what they may delete, what stays bounded, and clocks that jump."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Slots that live, in this process: random orders of arrival, refusals, lost and frozen slots; against a recount."""
+"""Slots that live over transactions: random orders, lost and frozen slots, long-open state, attempts given up."""
 
 from __future__ import annotations
 
@@ -542,7 +542,7 @@ def frame(kind: Kind, body: str | bytes) -> tuple[object, ...]:
     return "frame", (kind, body.encode() if isinstance(body, str) else body)
 
 
-def guard_run(attempt: TransactionAttempt) -> tuple[object, ...]:
+def run_of(attempt: TransactionAttempt) -> tuple[object, ...]:
     return frame(Kind.RUN, text_for(PLAN, Order(attempt, 1), []))
 
 
@@ -570,11 +570,11 @@ ABANDONED = {
 @pytest.mark.parametrize("abandoned", ABANDONED)
 def test_late_rows_of_an_abandoned_attempt_are_dropped(abandoned):
     """While transaction 1 runs, nothing else would delete them: they would fill memory, and then files."""
-    script = (guard_run(ONE), ABANDONED[abandoned], row(TWO, 1), row(TWO, 0))
+    script = (run_of(ONE), ABANDONED[abandoned], row(TWO, 1), row(TWO, 0))
     assert Player(PLAN, READER, script).early == set()
     assert Player(PLAN, READER, (*script, row(AGAIN, 0))).early == {AGAIN}
 
 
 def test_earlier_rows_of_an_abandoned_attempt_are_dropped():
-    assert Player(PLAN, READER, (guard_run(ONE), row(TWO, 1))).early == {TWO}
-    assert Player(PLAN, READER, (guard_run(ONE), row(TWO, 1), ABANDONED["by a sender"])).early == set()
+    assert Player(PLAN, READER, (run_of(ONE), row(TWO, 1))).early == {TWO}
+    assert Player(PLAN, READER, (run_of(ONE), row(TWO, 1), ABANDONED["by a sender"])).early == set()

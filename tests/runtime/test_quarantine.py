@@ -121,17 +121,6 @@ def test_what_is_replayed_out_of_order_or_twice_is_not_executed(tmp_path, caplog
     assert any("of key 'a' does not wait: it was dealt with already" in text for text in told)
 
 
-def test_a_row_that_is_bad_again_goes_on_being_the_first(tmp_path):
-    with started(tmp_path / "ck") as tester:
-        letters = send(tester, [("a", -1), ("a", 2)])
-        again = send(tester, [], letters)
-        assert [each["number"] for each in again] == [each["number"] for each in letters]
-        assert [each["error"] for each in again] == ["ValueError", None]
-        MENDED.add(-1)
-        assert send(tester, [], again) == []
-        assert tester.state("orders") == {"a": [-1, 2]}
-
-
 def test_rows_can_be_forgotten_and_mended(tmp_path):
     with started(tmp_path / "ck", topology(forget=True)) as tester:
         letters = send(tester, [("a", -1), ("a", -2), ("a", 3)])
@@ -215,13 +204,6 @@ def check_left(place, tester):
     assert set(letters.values()) == {1}
     assert sorted(json.loads(row)["n"] for _, row in letters) == [-4, -1, 2, 3, 5]
     assert [number for number, _ in sorted(letters)][:3] == [FIRST, FIRST + 1, FIRST + 2]
-
-
-@pytest.mark.slow
-def test_a_task_that_lives_keeps_what_is_in_quarantine(tmp_path):
-    with started(tmp_path / "ck", spouted()) as tester:
-        tester.drain()
-        check_left(tmp_path / "ck", tester)
 
 
 @pytest.mark.slow

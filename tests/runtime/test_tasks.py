@@ -1,4 +1,4 @@
-"""A task need be no bolt: an emitter without inputs and a sink without outputs, through barriers and acks."""
+"""Tasks that are no bolts, the orders that reach them, the rows that come before an order, and tokens."""
 
 import hashlib
 import json

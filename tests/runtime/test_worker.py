@@ -38,7 +38,7 @@ from statefx_memory import MemoryStateProvider
 from tests.bolts import Tally
 from tests.runtime.one_slot import FIRST, deployment, order_of, slot
 from tests.spouts.test_loose import Messages
-from tests.testing.topologies import Driver as ObjectsDriver
+from tests.testing.topologies import Driver as CheckpointDriver
 
 journal: list[tuple[str, int]] = []
 """(what, number of the object): bolts are copied, and so would be anything that they hold."""
@@ -309,7 +309,7 @@ def one(bolt: Any) -> Topology:
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("bolt", [StormsCount, FromInit])
 def test_a_batch_bolt_without_state_begins_every_batch_as_open_left_it(place, bolt, fresh):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(bolt()), freshObjects=fresh)
         tester.send({"lines": [("a",), ("b",)]})
         tester.send({"lines": [("c",), ("d",), ("e",)]})
@@ -317,7 +317,7 @@ def test_a_batch_bolt_without_state_begins_every_batch_as_open_left_it(place, bo
 
 
 def test_a_batch_bolt_without_state_begins_anew_in_an_attempt_that_is_tried_again(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(StormsCount()), freshObjects=False)
         tester.send({"lines": [("a",)]})
         assert tester.send({"lines": [("b",), ("bad",), ("c",)]}).emitted("one") == [(3,)]
@@ -326,7 +326,7 @@ def test_a_batch_bolt_without_state_begins_anew_in_an_attempt_that_is_tried_agai
 
 
 def test_a_batch_bolt_with_state_is_kept(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(Totals()), freshObjects=False)
         tester.send({"lines": [("a",)]})
         tester.send({"lines": [("b",)]})
@@ -334,7 +334,7 @@ def test_a_batch_bolt_with_state_is_kept(place):
 
 
 def test_the_tester_shows_what_an_attribute_loses(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(Remembers()))
         tester.send({"lines": [("a",), ("b",)]})
         assert tester.send({"lines": [("c",)]}).emitted("one") == [(1,)]
@@ -342,7 +342,7 @@ def test_the_tester_shows_what_an_attribute_loses(place):
 
 
 def test_the_tester_keeps_objects_if_it_is_told_to(place):
-    with ObjectsDriver(place) as driver:
+    with CheckpointDriver(place) as driver:
         tester = driver.start(one(Remembers()), freshObjects=False)
         tester.send({"lines": [("a",), ("b",)]})
         assert tester.send({"lines": [("c",)]}).emitted("one") == [(3,)]

@@ -132,7 +132,6 @@ def test_where_there_is_a_line(monkeypatch, terminal, wanted, there):
     assert (bar("one", wanted) is not None) == there
 
 
-@pytest.mark.slow
 def test_an_option_that_is_no_option_is_refused(spark, place):
     from statefx import submit
 

@@ -1,4 +1,4 @@
-"""Drivers as processes: killed in each phase, asked to end, two at once; the outcome is that of an undisturbed run."""
+"""Drivers that are killed, stopped or replaced, and workers that die: the outcome is that of an undisturbed run."""
 
 import os
 import shutil
@@ -29,7 +29,6 @@ from tests.spark.drivers import EXPECTED, FILES, ON, ONCE, hold, log_of, publish
 from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, listing, local_folders, reasons, run, state, wait_for
 
 
-@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("provider", ["rocksdb", "memory"])
 def test_killed_in_every_phase(spark, drivers, place, provider):
@@ -73,7 +72,6 @@ def lose_spark_s(work):
 TO_ANOTHER = pytest.param([signal.SIGTERM], id="to another", marks=pytest.mark.soak)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("masked", [pytest.param([], id="to the main thread"), TO_ANOTHER])
 def test_sigterm_drains(drivers, place, masked):
     """Where the main thread masks the signal, transactions are committed until it wakes up and sees it."""
@@ -92,7 +90,6 @@ def test_sigterm_drains(drivers, place, masked):
     assert state(place / "ck", "count") == recount(line for lines in read for line in lines)
 
 
-@pytest.mark.slow
 @pytest.mark.soak  # two that are replaced, and wake up, come below
 def test_two_drivers_on_one_checkpoint(spark, drivers, place):
     feed(place / "in", **FILES)
@@ -131,7 +128,6 @@ def test_no_java(place):
 # ---- Drivers that are stopped, replaced, and then go on: nothing of what they do lands, whatever keeps the state.
 
 
-@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("provider", ["redis", "memory", "rocksdb"])
 def test_stopped_drivers_go_on_when_others_have_taken_over(spark, drivers, place, provider):
@@ -170,7 +166,6 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(spark, drivers, place
         assert state(place / "ck", "count", config=config) == found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["planning", "beginning", "ending"])
 def test_a_driver_that_was_replaced_is_fenced_whatever_spark_says(spark, place, monkeypatch, when):
     """It goes on in its own folder."""
@@ -254,7 +249,6 @@ class Killer(BasicBolt):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, place):
     topology = word_count(spark.createDataFrame([("a",)], "value string"), split=Killer())
     with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times.*(?i:crashed|exited)"):
@@ -276,7 +270,6 @@ def at_work(spark, place, trigger, count=Count):
     return topology, hold, query
 
 
-@pytest.mark.slow
 def test_the_user_cancels_all_jobs(spark, place):
     _, hold, query = at_work(spark, place, AVAILABLE)
     spark.sparkContext.cancelAllJobs()
@@ -294,7 +287,6 @@ class Noting(Count):
             file.write(f"{self.context.txid}.{self.context.attempt}\n")
 
 
-@pytest.mark.slow
 def test_stop_drains_or_rolls_back(spark, place):
     topology, hold, query = at_work(spark, place, ALWAYS, Noting)
     began = time.monotonic()
@@ -319,7 +311,6 @@ def test_stop_drains_or_rolls_back(spark, place):
     assert state(place / "ck", "count") == recount(ALL)
 
 
-@pytest.mark.slow
 def test_stop_waits_for_what_is_at_work_with_available_now(spark, place):
     """Spark ends its own query at once, and the run of all tasks does not belong to it."""
     _, hold, query = at_work(spark, place, AVAILABLE)
@@ -331,7 +322,6 @@ def test_stop_waits_for_what_is_at_work_with_available_now(spark, place):
     assert kinds(place / "ck")[-2:] == [("PREPARING", 2, 0), ("COMMITTING", 2, 0)]
 
 
-@pytest.mark.slow
 def test_somebody_stops_spark_s_own_query(spark, place):
     topology, hold, query = at_work(spark, place, ALWAYS)
     (inner,) = spark.streams.active
@@ -344,7 +334,6 @@ def test_somebody_stops_spark_s_own_query(spark, place):
     assert state(place / "ck", "count") == recount(ALL)
 
 
-@pytest.mark.slow
 def test_a_second_driver_in_the_same_session(spark, place):
     topology, hold, first = at_work(spark, place, ALWAYS)
     second = submit(topology, spark, place / "ck", trigger={"availableNow": True})
@@ -432,7 +421,6 @@ def test_input_that_is_cut_off_is_no_mistake_of_the_user(last, is_lost):
     assert last[:60] in found.message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["batch", "stream"])
 def test_a_read_that_is_interrupted_in_a_task_is_a_failure(spark, place, kind):
     """The driver says so: whoever runs a batch would think it applied."""

@@ -1,4 +1,4 @@
-"""Other sources than files: what they write down for themselves comes back with every start."""
+"""Inputs of Spark: other sources than files, batch DataFrames, first batches, ticks, and the close of event time."""
 
 import json
 import os

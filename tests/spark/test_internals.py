@@ -59,7 +59,6 @@ def is_same(session, other):
     return bool(session._jsparkSession.equals(other._jsparkSession))
 
 
-@pytest.mark.slow
 def test_a_clone_has_settings_of_its_own_and_is_another_session(spark):
     clone = internals.clone(spark)
     clone.conf.set("spark.sql.shuffle.partitions", "77")
@@ -71,7 +70,6 @@ def test_a_clone_has_settings_of_its_own_and_is_another_session(spark):
     assert frame.count() == 3
 
 
-@pytest.mark.slow
 def test_the_session_that_a_thread_goes_by(spark):
     """As the JVM has it: PySpark's own notion is another one."""
     active = SparkSession._get_j_spark_session_class(spark._jvm).getActiveSession
@@ -84,7 +82,6 @@ def test_the_session_that_a_thread_goes_by(spark):
     assert active().get().equals(spark._jsparkSession)
 
 
-@pytest.mark.slow
 def test_queries_of_all_sessions_are_known_by_their_id(spark, place):
     (place / "in").mkdir()
     writer = lines_of(internals.clone(spark), place / "in").writeStream.foreachBatch(lambda frame, batch: None)
@@ -97,7 +94,6 @@ def test_queries_of_all_sessions_are_known_by_their_id(spark, place):
     assert not internals.runs_query(spark, query.id)
 
 
-@pytest.mark.slow
 def test_lines_are_kept_out_of_sparks_log_by_one_filter_for_each_pattern(spark, context):
     """Log4j's own filters, as its appenders have them."""
     for pattern in ("secret", "hidden", "secret"):
@@ -121,7 +117,6 @@ def test_local_properties_of_a_block_are_gone_behind_it(context):
     context.setLocalProperty("mine", None)
 
 
-@pytest.mark.slow
 def test_workers_of_another_number_have_an_environment_of_their_own(spark, schema, context):
     def seen(batches):
         for batch in batches:
@@ -179,7 +174,6 @@ def test_a_program_that_starts_no_workers_any_more_is_told_by_its_trace():
 # ---- logical plans
 
 
-@pytest.mark.slow
 def test_what_spark_refuses_in_a_stream(spark, place):
     (place / "in").mkdir()
     lines = lines_of(spark, place / "in")
@@ -188,7 +182,6 @@ def test_what_spark_refuses_in_a_stream(spark, place):
         internals.check_streaming(lines.orderBy("value"))
 
 
-@pytest.mark.slow
 def test_operators_and_folders_of_a_stream(spark, place):
     (place / "in").mkdir()
     lines = lines_of(spark, place / "in")
@@ -202,7 +195,6 @@ def test_operators_and_folders_of_a_stream(spark, place):
     assert list(internals.streamed_paths(spark.range(3))) == []
 
 
-@pytest.mark.slow
 def test_a_stream_that_is_read_twice_has_one_source(spark, place):
     for name in ("one", "two"):
         (place / name).mkdir()
@@ -214,7 +206,6 @@ def test_a_stream_that_is_read_twice_has_one_source(spark, place):
     assert internals.sources_of(one.union(lines_of(spark, place / "one"))) == [0, 1], "of the same folder"
 
 
-@pytest.mark.slow
 def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spark, schema):
     def mapped(rows):
         return spark.range(0, rows, 1, rows).mapInArrow(named, schema)
@@ -235,7 +226,6 @@ def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spar
         assert internals.condition_upon_map(without) is None
 
 
-@pytest.mark.slow
 def test_sources_that_let_go_of_what_was_read_are_known(spark, place):
     reading = spark.readStream.schema("value string")
     rate = spark.readStream.format("rate")
@@ -248,7 +238,6 @@ def test_sources_that_let_go_of_what_was_read_are_known(spark, place):
     assert internals.lets_go(socket)
 
 
-@pytest.mark.slow
 def test_shuffles_of_a_frame_are_seen(spark, place):
     """Of its own plan, and of what Spark has computed before it."""
     plain = spark.range(0, 6, 1, 2)
@@ -285,7 +274,6 @@ def test_stages_that_a_frame_keeps_are_whole_or_not(spark, context):
 # ---- jobs
 
 
-@pytest.mark.slow
 def test_jobs_and_stages_are_known_by_their_tag(spark, context):
     tag = f"known-{uuid4().hex}"
     assert internals.ended_jobs(context, tag) is None
@@ -315,7 +303,6 @@ def last_rdd(context, stage):
     return max(ids.apply(at) for at in range(ids.size()))
 
 
-@pytest.mark.slow
 def test_jobs_whose_tasks_run_or_wait_are_known_by_their_tag(spark, context):
     """Twice as many tasks as there are slots: half of them run, and none of those of a job that comes later."""
     slots = internals.task_slots(context)
@@ -343,7 +330,6 @@ def test_jobs_whose_tasks_run_or_wait_are_known_by_their_tag(spark, context):
             thread.join()
 
 
-@pytest.mark.slow
 def test_a_query_that_has_read_all_is_told_from_one_that_was_stopped(spark, place):
     feed(place / "in", a="x", b="y")
 
@@ -384,7 +370,6 @@ def jobs_of(spark, topology, jobs):
     ]
 
 
-@pytest.mark.slow
 def test_jobs_and_stages_of_a_stream_say_what_they_are(spark, place):
     feed(place / "in", a=["x y"], b=["x"])
     run(word_count(lines_of(spark, place / "in"), "seen-stream"), spark, place / "ck", trigger={"availableNow": True})
@@ -398,7 +383,6 @@ def test_jobs_and_stages_of_a_stream_say_what_they_are(spark, place):
         assert "lines[2] → split[2] → count[2]" in page.read().decode(), "as it is, and not as &amp;gt;"
 
 
-@pytest.mark.slow
 def test_jobs_of_a_batch_say_what_they_are(spark, place):
     frame = spark.createDataFrame([("x y",)], "value string").coalesce(1)
     builder = TopologyBuilder("seen-batch")
@@ -414,7 +398,6 @@ def test_jobs_of_a_batch_say_what_they_are(spark, place):
     assert staging[0] == "seen-batch tx 1: read lines, more"
 
 
-@pytest.mark.slow
 def test_stages_of_the_user_s_own_plan_keep_their_names(spark, place):
     """Spark makes them before our callback; the call site that we set must not outlive it."""
     feed(place / "in", a=["x y"], b=["x"])
@@ -426,7 +409,6 @@ def test_stages_of_the_user_s_own_plan_keep_their_names(spark, place):
     assert len(staging) == 2
 
 
-@pytest.mark.slow
 def test_the_name_of_a_query_stays_over_restarts(spark, place):
     names = []
     for _ in range(2):
@@ -464,7 +446,6 @@ class Stalled:
         implements = ["org.apache.spark.scheduler.SparkListenerInterface"]
 
 
-@pytest.mark.slow
 def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, place, monkeypatch, caplog):
     """Of a job with a shuffle: a stage of it may have run twice."""
     monkeypatch.setattr("statefx.spark.staging._STATUS_POLLS", 20)
@@ -488,7 +469,6 @@ def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, 
     assert state(place / "ck", "count") == {"a": 2, "b": 1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", ["SKIPPED", "COMPLETE"])
 def test_a_full_store_forgets_first_what_a_job_passed_over(spark, place, monkeypatch, forgotten):
     """Of these stages nothing need be known; of those that ran, it must be."""

@@ -1,4 +1,4 @@
-"""Python workers of which Spark has lost the program that starts them, and does not notice."""
+"""Python workers that have lost the program that starts them, and what that program has loaded."""
 
 import os
 import signal
@@ -76,7 +76,6 @@ def lost(spark, monkeypatch):
     raise AssertionError("Spark always noticed")
 
 
-@pytest.mark.slow
 def test_a_topology_is_given_others(spark, place, lost, caplog):
     feed(place / "in", a=["x", "y"], b=["x"])
     run(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger={"availableNow": True})
@@ -85,7 +84,7 @@ def test_a_topology_is_given_others(spark, place, lost, caplog):
     assert "NullPointerException" in fails(spark), "the user's own functions have the others still"
 
 
-# ----
+# ---- Spark's idle workers that have lost their connection
 
 
 def pids(session):

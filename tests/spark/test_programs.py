@@ -23,10 +23,9 @@ from tests.spark.bolts import word_count
 from tests.spark.running import BOUND_SECS, feed, kinds, records, run, state, wait_for
 
 
-def told(place, mistake, code):
-    """Run a script; return what it wrote to stderr after each query that it submitted, and before the next one."""
+def stderr_of(program, *arguments, code=0):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.scripts", mistake, str(place)],
+        [sys.executable, "-m", f"tests.spark.{program}", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
@@ -35,7 +34,13 @@ def told(place, mistake, code):
         check=False,
     )
     assert done.returncode == code, done.stderr[-3000:]
-    _, *parts = re.split(r"\w+ submitted\n", done.stderr)
+    return done.stderr
+
+
+def told(place, mistake, code):
+    """Run a script; return what it wrote to stderr after each query that it submitted, and before the next one."""
+    stderr = stderr_of("scripts", mistake, place, code=code)
+    _, *parts = re.split(r"\w+ submitted\n", stderr)
     return [part.replace("\r", "\n").splitlines() for part in parts]
 
 
@@ -79,7 +84,6 @@ def test_an_error_that_nobody_waits_for_is_logged_and_the_end_of_the_script_whil
     assert [line for line in ended if line.startswith("query 'sound' was running when the script ended")]
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_refusal_has_the_user_s_line_above_it_and_no_frames_of_ours_but_one(spark, place, caplog):
     topology = word_count(spark.createDataFrame([("a",)], "value string"))
@@ -152,18 +156,9 @@ def test_what_sigterm_interrupts_the_next_start_completes(place, started, progra
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_bolts_log_at_info_is_on_the_workers_stderr(place):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.logging_bolts", str(place)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: counted a$", done.stderr, re.MULTILINE)
-    assert "is not to be heard" not in done.stderr
+    stderr = stderr_of("logging_bolts", place)
+    assert re.search(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: counted a$", stderr, re.MULTILINE)
+    assert "is not to be heard" not in stderr
 
 
 @pytest.fixture
@@ -211,7 +206,6 @@ class Faulty(WithState):
             raise ValueError("no good")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "says"), [("raise", "ValueError: no good"), ("exit", "SystemExit: 3")])
 def test_a_hook_that_fails_ends_the_query_and_the_next_start_goes_on(spark, place, how, says):
     switch = place / "switch"

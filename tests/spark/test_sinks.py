@@ -1,4 +1,4 @@
-"""Sinks on Spark: a file stream's results in files and in a table, killed nowhere, read by Spark itself."""
+"""Sinks and sources beside Spark: files and tables that Spark reads, pages that run, checkpoints on S3."""
 
 import json
 import threading

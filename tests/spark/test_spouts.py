@@ -28,7 +28,6 @@ class Hangs(Planned):
         return super().planPartitionBatch(partition, lastMetadata)
 
 
-@pytest.mark.slow
 def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, monkeypatch):
     monkeypatch.setattr("statefx.spark.spout_feed.SLOW_SECS", 0.1)
     spout = Hangs(place)
@@ -47,7 +46,6 @@ def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, 
     assert state(place / "ck", "count") == ALL
 
 
-@pytest.mark.slow
 def test_stop_returns_although_the_commit_of_a_sink_hangs(spark, place, caplog, monkeypatch):
     monkeypatch.setattr("statefx.spark.query._CALL_SECS", 0.5)
     calling, returning, called = threading.Event(), threading.Event(), []
@@ -78,7 +76,6 @@ def test_stop_returns_although_the_commit_of_a_sink_hangs(spark, place, caplog, 
     assert len(called) > 1
 
 
-@pytest.mark.slow
 def test_it_waits_for_what_comes_later_and_stops(spark, place):
     """`processAllAvailable` waits for all that the spout has now; `once` is one transaction."""
     more = place / "more"
@@ -154,7 +151,6 @@ class Phases:
         assert outcome(self.place) == (expected(self.each), expected(self.each))
 
 
-@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("timeout", [BOUND_SECS, 0])
 def test_stop_in_every_phase(spark, place, timeout):
@@ -214,7 +210,6 @@ class Chain:
         return said["recoveries"]
 
 
-@pytest.mark.slow
 def test_the_driver_is_killed_while_tasks_commit(drivers, player, place):
     chain = Chain(drivers, player, place)
     chain.kill("commit")
@@ -223,7 +218,6 @@ def test_the_driver_is_killed_while_tasks_commit(drivers, player, place):
     assert [each["rolled"] for each in recoveries] == ["forward", *["back"] * (PENDING - 1)]
 
 
-@pytest.mark.slow
 @pytest.mark.soak
 def test_the_driver_is_killed_in_every_phase(drivers, player, place):
     """Also in its recovery from what the one before has left."""
@@ -254,7 +248,6 @@ def failed(place):
     return sorted(map(int, (place / "failed").read_text().split()))
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_each_message_is_counted_once_and_acked_and_those_that_fail_come_again(player, place):
     tracking.prepared(place, TRACKED_EACH)
@@ -267,7 +260,6 @@ def test_each_message_is_counted_once_and_acked_and_those_that_fail_come_again(p
     assert said["runs"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_trigger_that_ends_is_refused_before_anything_runs(spark, place):
     tracking.prepared(place, 1)

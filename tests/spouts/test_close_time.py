@@ -17,7 +17,7 @@ from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import every_crash
 from tests.bolts import WithState
 from tests.spouts import test_time_model as model
-from tests.spouts.test_event_time_model import Source
+from tests.spouts.test_event_time import Source
 from tests.spouts.timed import Emitted, Living, Opaque, Planned, Whole, at, begun, seen
 
 KINDS = [Planned, Emitted, Opaque]

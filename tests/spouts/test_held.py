@@ -119,79 +119,11 @@ def fed(tester, *words):
     return HEARD[before:]
 
 
-@pytest.fixture(params=[Gathers, GathersInState])
-def gathers(request):
-    return request.param
-
-
 def begun(place, *bolts, **config):
     settings = {key.replace("__", "."): value for key, value in config.items()}
     tester = TopologyTester(chain(*bolts), place, settings, freshObjects=False)
     tester.emit()  # the first transaction tells the spout what is pending, and opens it
     return tester
-
-
-@pytest.mark.slow
-def test_a_tuple_that_is_held_is_acked_with_the_transaction_that_acks_it(place, gathers):
-    with begun(place, gathers(3)) as tester:
-        assert fed(tester, "a") == []
-        assert fed(tester, "b") == []
-        assert fed(tester) == []
-        assert sorted(fed(tester, "c", "d")) == ["ack a", "ack b", "ack c"]
-        assert tester.state("count") == {"abc": 1}
-        assert sorted(fed(tester, "e", "f")) == ["ack d", "ack e", "ack f"]
-        assert tester.state(ACKER) == {}
-
-
-@pytest.mark.slow
-def test_what_fails_behind_it_fails_all_that_it_is_anchored_to_once(place, gathers):
-    with begun(place, gathers(2), Refuses()) as tester:
-        assert fed(tester, "a") == []
-        assert sorted(fed(tester, "x")) == ["fail a", "fail x"]
-        assert fed(tester) == []
-        assert tester.state(ACKER) == {}
-
-
-@pytest.mark.slow
-def test_exact_acks_with_branches_and_an_aggregation_of_three(place):
-    """Storm's own test: branches of 2, 4 and 1 tuples, and a bolt that acks each three of them."""
-
-    class Branches(Bolt):
-        outputFields = "word string"
-
-        def execute(self, tup, collector):
-            for _ in range(int(tup.word[0])):
-                collector.emit((tup.word,), anchors=tup)
-            collector.ack(tup)
-
-    class AcksThree(Gathers):
-        def execute(self, tup, collector):
-            self.kept.append(tup)
-            if len(self.kept) == 3:
-                for each in self.kept:
-                    collector.ack(each)
-                self.kept = []
-
-    with begun(place, Branches(), AcksThree(3)) as tester:
-        assert fed(tester, "2a") == []
-        assert sorted(fed(tester, "1b")) == ["ack 1b", "ack 2a"]
-        assert tester.state(ACKER) == {}
-        assert fed(tester, "4c") == []
-        assert fed(tester, "1d") == []
-        assert sorted(fed(tester, "1e")) == ["ack 1d", "ack 1e", "ack 4c"]
-        assert tester.state(ACKER) == {}
-
-
-@pytest.mark.slow
-def test_what_is_never_acked_times_out_and_a_late_ack_changes_nothing(place, gathers):
-    with begun(place, gathers(2), topology__message__timeout__secs=10) as tester:
-        assert fed(tester, "a") == []
-        tester.advance(9)
-        assert fed(tester) == []
-        tester.advance(2)
-        assert fed(tester) == ["fail a"]
-        assert fed(tester, "b") == ["ack b"]
-        assert tester.state(ACKER) == {}
 
 
 @pytest.mark.slow
@@ -216,26 +148,6 @@ def test_a_tree_whose_time_is_over_needs_a_transaction_at_that_time(place):
         assert not source.ready(tester.txid + 1)
         tester.advance(11)
         assert source.ready(tester.txid + 1)
-
-
-@pytest.mark.slow
-def test_resetting_the_timeout_gives_the_whole_time_anew(place):
-    class Resets(Gathers):
-        def execute(self, tup, collector):
-            if tup.word == "reset":
-                collector.resetTimeout(self.kept[0])
-                collector.ack(tup)
-                return
-            super().execute(tup, collector)
-
-    with begun(place, Resets(2), topology__message__timeout__secs=10) as tester:
-        fed(tester, "a")
-        tester.advance(8)
-        assert fed(tester, "reset") == ["ack reset"]
-        tester.advance(8)
-        assert fed(tester) == []
-        tester.advance(3)
-        assert fed(tester) == ["fail a"]
 
 
 @pytest.mark.slow

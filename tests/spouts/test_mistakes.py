@@ -103,17 +103,18 @@ def test_partitions_may_not_go(tmp_path):
             assert other.state("count") == ALL
 
 
+def refused(place, spout, says):
+    with TopologyTester(topology(spout), place / "ck") as tester, pytest.raises(BoltError, match=says):
+        tester.emit()
+
+
 @pytest.mark.parametrize("metadata", [{1: 2}, (1, 2), {"at": object()}, {"at": float("nan")}])
 def test_metadata_that_json_would_change_is_refused(tmp_path, metadata):
     class Odd(Planned):
         def planPartitionBatch(self, partition, lastMetadata):
             return metadata
 
-    with (
-        TopologyTester(topology(Odd(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"spout 'numbers'.*planPartitionBatch.*metadata is JSON"),
-    ):
-        tester.emit()
+    refused(tmp_path, Odd(tmp_path), r"spout 'numbers'.*planPartitionBatch.*metadata is JSON")
 
 
 def test_what_a_spout_raises_names_it(tmp_path):
@@ -121,11 +122,7 @@ def test_what_a_spout_raises_names_it(tmp_path):
         def emitPartitionBatch(self, attempt, collector, partition, metadata):
             raise OSError("the disk is gone")
 
-    with (
-        TopologyTester(topology(Broken(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"spout 'numbers', task \d, hook emitPartitionBatch.*the disk is gone"),
-    ):
-        tester.emit()
+    refused(tmp_path, Broken(tmp_path), r"spout 'numbers', task \d, hook emitPartitionBatch.*the disk is gone")
 
 
 @pytest.mark.parametrize("raised", [SystemExit, CancelledError])
@@ -197,11 +194,7 @@ def test_rows_without_metadata_are_refused(tmp_path, kind):
         if kind is Emitted:
             emitPartitionBatchNew = emitPartitionBatch
 
-    with (
-        TopologyTester(topology(Forgets(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"spout 'numbers'.*emitted 1 rows of partition \d and returned no metadata"),
-    ):
-        tester.emit()
+    refused(tmp_path, Forgets(tmp_path), r"spout 'numbers'.*emitted 1 rows of partition \d and returned no metadata")
 
 
 @pytest.mark.parametrize(
@@ -334,11 +327,7 @@ def test_a_megabyte_of_planned_metadata_is_carried_and_stays_out_of_the_log(kind
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
 def test_a_megabyte_of_metadata_in_an_ack_is_refused_with_the_remedy(kind, tmp_path):
     spout = type("Large", (Fat, kind), {})(tmp_path)
-    with (
-        TopologyTester(topology(spout), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"'numbers', task \d: its metadata has \d+ bytes.*planPartitionBatch"),
-    ):
-        tester.emit()
+    refused(tmp_path, spout, r"'numbers', task \d: its metadata has \d+ bytes.*planPartitionBatch")
 
 
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
@@ -351,11 +340,7 @@ def test_metadata_that_json_would_change_is_refused_in_a_task_too(kind, metadata
         if kind is Emitted:
             emitPartitionBatchNew = emitPartitionBatch
 
-    with (
-        TopologyTester(topology(Odd(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"spout 'numbers'.*emitPartitionBatch.*metadata is JSON"),
-    ):
-        tester.emit()
+    refused(tmp_path, Odd(tmp_path), r"spout 'numbers'.*emitPartitionBatch.*metadata is JSON")
 
 
 # ---- never ready
@@ -409,11 +394,7 @@ def test_a_spout_that_does_not_say_whether_it_is_ready_is_told(tmp_path):
         def isReady(self):
             self.looked = True
 
-    with (
-        TopologyTester(topology(Silent(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"spout 'numbers'.*isReady returns True or False, not None"),
-    ):
-        tester.emit()
+    refused(tmp_path, Silent(tmp_path), r"spout 'numbers'.*isReady returns True or False, not None")
 
 
 # ---- an emitter that raises, or emits when it should not
@@ -459,11 +440,7 @@ def test_rows_that_are_yielded_and_not_emitted_are_told(kind, tmp_path):
             del emitPartitionBatch
 
     (tmp_path / "0").write_text("1\n")
-    with (
-        TopologyTester(topology(Yields(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"yielded \(1,\), which emits nothing: rows are emitted by collector.emit"),
-    ):
-        tester.emit()
+    refused(tmp_path, Yields(tmp_path), r"yielded \(1,\), which emits nothing: rows are emitted by collector.emit")
 
 
 def test_rows_that_are_returned_and_not_emitted_are_told(tmp_path):
@@ -471,11 +448,7 @@ def test_rows_that_are_returned_and_not_emitted_are_told(tmp_path):
         def emitPartitionBatch(self, attempt, collector, partition, metadata):
             return [(1,)]
 
-    with (
-        TopologyTester(topology(Returns(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"returned \[\(1,\)\], which emits nothing"),
-    ):
-        tester.emit()
+    refused(tmp_path, Returns(tmp_path), r"returned \[\(1,\)\], which emits nothing")
 
 
 class Keeps(Planned):

@@ -3,24 +3,14 @@
 The test says which job ends next, and how; what the driver makes of it is compared line by line.
 """
 
-from functools import partial
-
 import pytest
 
 from statefx import FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.engine import Answer
-from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.metadata import committed_metadata, read_metadata, written_files
 from statefx.coordinator.retrying import JobFailedError
-from statefx.errors import StatePhaseError
-from statefx.protocol.batches import durable_batch
 from statefx.protocol.commands import Segment
-from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata
-from statefx.protocol.records import Committing, Preparing, SpoutInput
-from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester
 from tests.bolts import FailsOnce, Pass
-from tests.coordinator.histories import BEGINNING
 from tests.spouts.numbers import ALL, PARTITIONS, TAKEN, Count, Emitted, Notes, Opaque, Planned, topology
 
 BATCHES = 5
@@ -182,7 +172,7 @@ def test_d1_the_schedule_of_storms_test_with_four_batches_at_once(tmp_path):
 
 # ---- What Storm's tests of transactional topologies ask for, by their numbers, where no other file does.
 #
-# D1 is in test_pipelining.py, D4 in test_committers.py, and D7 in tests/values.
+# D4 is in test_committers.py, D7 in tests/values; a crash at any moment, as in test_transactions.py, asks D5 and D8.
 
 
 def topology_of(spout, count=Count):
@@ -216,39 +206,6 @@ def test_d2_what_a_stale_attempt_reports_neither_counts_nor_drops_the_live_one(k
         ]
         assert {"COMMITTING(1, 1)", "COMMITTING(2, 1)"} <= set(events)
         assert tester.state("count") == ALL
-
-
-def test_d3_the_metadata_of_a_partition_is_created_in_order_read_again_and_kept_while_it_is_needed(tmp_path):
-    storage = FolderStorage(tmp_path / "ck")
-    log = TransactionLog(storage)
-    for record in BEGINNING:
-        log.append(record)
-
-    def create(txid, **partitions):
-        log.append(Preparing(txid, 0, 1, SpoutInput(), planned={"queue": Metadata(partitions)}))
-
-    def read(txid):
-        return durable_batch(read_state(storage), "queue", txid, partial(read_metadata, storage))
-
-    large = "x" * INLINE_MAX_BYTES
-    create(1, a=large, b=1)
-    with pytest.raises(StatePhaseError, match="transaction 3 after 1"):
-        create(3, a=3)
-    create(2, b=2)
-    with pytest.raises(StatePhaseError, match="transaction 1 after 2"):
-        create(1, a=1)
-    assert read(1) == read(1) == {"a": large, "b": 1}
-    assert read(2) == {"b": 2}
-    for txid in (1, 2):
-        log.append(Committing(txid, 0, 1, {}))
-    log.fold()
-    assert committed_metadata(storage, read_state(storage), "queue") == {"a": large, "b": 2}
-    assert len(written_files(storage)) == 1, "of what no transaction needs nothing is kept"
-    create(3, a=3)
-    log.append(Committing(3, 0, 1, {}))
-    log.fold()
-    assert committed_metadata(storage, read_state(storage), "queue") == {"a": 3, "b": 2}
-    assert not written_files(storage)
 
 
 class LateRows(Emitted):

@@ -16,7 +16,7 @@ from statefx.testing import Crash, Limits
 from tests.bolts import WithState
 from tests.runtime.recount import KINDS, Recount, windowed
 from tests.spouts import timed
-from tests.spouts.test_event_time_model import ROUNDS, Source
+from tests.spouts.test_event_time import ROUNDS, Source
 from tests.spouts.timed import START, Emitted, Opaque, Planned, Watch, Whole, secs, seen
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester

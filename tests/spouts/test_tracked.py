@@ -1,4 +1,4 @@
-"""Spouts that live in their tasks, in this process: what is acked, failed, emitted again; by Storm's rules."""
+"""Spouts that live in their tasks: what is acked, failed and emitted again by Storm's rules, and why it failed."""
 
 import logging
 import random
@@ -88,15 +88,6 @@ def test_what_is_processed_is_acked_once_it_is_committed(place):
     assert when == [{"a": 4, "b": 2}] * 3
 
 
-@pytest.mark.slow
-def test_a_tuple_that_fails_fails_its_message_alone(place):
-    with TopologyTester(chain(Words("a", "bad", "b"), Twice(), Refuses()), place) as tester:
-        tester.emit()
-        assert tester.state("count") == {"a": 2, "b": 2}
-        assert tester.txid == 1
-    assert HEARD == [("ack", 0), ("fail", 1), ("ack", 2)]
-
-
 def test_what_a_tree_has_changed_before_it_failed_stays(place):
     """As in Storm: a message that is delivered again counts again in what had counted it before."""
     builder = TopologyBuilder("tracked")
@@ -180,59 +171,6 @@ def test_no_more_than_pending_are_out(place):
         assert tester.txid >= 3
     assert max(out) == 2  # asked with two out, it emits the third
     assert sorted(HEARD) == [("ack", id) for id in range(7)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["fail", "raise"])
-def test_a_plain_bolt_anchors_and_acks_by_hand(place, by):
-    """A join of two messages: what fails behind it fails both; what is not anchored fails nobody's."""
-
-    class Pairs(Bolt):
-        outputFields = "word string"
-
-        def open(self, context):
-            self.kept = []
-
-        def execute(self, tup, collector):
-            self.kept.append(tup)
-            if len(self.kept) == 2:
-                collector.emit((tup.word,), anchors=self.kept)
-                for each in self.kept:
-                    collector.ack(each)
-                self.kept.clear()
-
-    class Fails(Bolt):
-        outputFields = "word string"
-
-        def execute(self, tup, collector):
-            if tup.word == "d":
-                if by == "raise":
-                    raise FailedException("no d")
-                collector.fail(tup, "no d")
-                return
-            collector.emit((tup.word,), anchors=(tup, tup))
-            collector.ack(tup)
-            collector.ack(tup)
-
-    with TopologyTester(chain(Words(*"abcdef"), Pairs(), Fails(), Twice(), parallelism=1), place) as tester:
-        tester.drain()
-        assert tester.state("count") == {"b": 2, "f": 2}
-    assert HEARD == [("ack", 0), ("ack", 1), ("fail", 2), ("fail", 3), ("ack", 4), ("ack", 5)]
-
-
-@pytest.mark.slow
-def test_what_is_not_anchored_fails_no_message(place):
-    class Loose(Bolt):
-        outputFields = "word string"
-
-        def execute(self, tup, collector):
-            collector.ack(tup)
-            if tup.word != "bad" or collector.attempt.attempt:
-                collector.emit((tup.word,))
-
-    with TopologyTester(chain(Words("a", "bad"), Loose(), parallelism=1), place) as tester:
-        tester.drain()
-    assert HEARD == [("ack", 0), ("ack", 1)]
 
 
 @pytest.mark.slow

@@ -292,8 +292,8 @@ def test_spouts_are_asked_in_the_order_of_set_spout_as_long_as_all_are_ready(tmp
 # ---- What fails is tried again: which transactions, how often, when, and as which attempts.
 
 
-RETRY_BATCHES = 5
-LONG = TAKEN * RETRY_BATCHES
+FAILING_BATCHES = 5
+LONG = TAKEN * FAILING_BATCHES
 
 
 def drain(tester):

@@ -1,4 +1,4 @@
-"""How often transactions of spouts begin: the interval is of each that may be in flight, by a clock that tests move."""
+"""Spouts that nothing comes from: when transactions begin, what stands still, what is away, what does not return."""
 
 import itertools
 import logging
@@ -22,8 +22,8 @@ from statefx.state.view.time_index import EPOCH
 from statefx.testing import TopologyTester, rows
 from tests.spouts import timed
 from tests.spouts.numbers import ALL, topology
-from tests.spouts.numbers import Count as AwayCount
-from tests.spouts.numbers import Planned as AwayPlanned
+from tests.spouts.numbers import Count as CountNumbers
+from tests.spouts.numbers import Planned as PlannedNumbers
 from tests.spouts.timed import START, Planned, PlannedEnds, Watch, Whole, at, begun
 from tests.testing.topologies import Count
 
@@ -207,7 +207,7 @@ def test_the_dataframe_without_rows_is_named(tmp_path, caplog):
 # ---- A source that is away, or slow, is seen: in the status, and in what ends the driver.
 
 
-class Away(AwayPlanned):
+class Away(PlannedNumbers):
     """`hook` of the driver's copy raises as often as ``config["failures"]`` says."""
 
     def __init__(self, folder, hook):
@@ -281,7 +281,7 @@ def test_a_hook_that_takes_long_is_shown_while_it_runs():
     assert "stuck" not in progress.status()
 
 
-class Breaks(AwayPlanned):
+class Breaks(PlannedNumbers):
     def planPartitionBatch(self, partition, lastMetadata):
         raise ValueError("no offsets")
 
@@ -293,7 +293,7 @@ def test_what_the_driver_s_copy_raises_is_said_to_be_of_the_driver(tmp_path):
 
 
 def test_rows_of_the_progress_are_those_that_bolts_received(tmp_path):
-    with TopologyTester(topology(AwayPlanned(tmp_path)), tmp_path / "ck") as tester:
+    with TopologyTester(topology(PlannedNumbers(tmp_path)), tmp_path / "ck") as tester:
         done = tester.emit().progress
     assert done.rows == {"count": done.input_rows}
     assert done.input_rows
@@ -301,8 +301,8 @@ def test_rows_of_the_progress_are_those_that_bolts_received(tmp_path):
 
 def test_a_stream_of_a_spout_is_not_said_to_be_a_bolt_s(tmp_path):
     builder = TopologyBuilder("direct")
-    builder.setSpout("numbers", AwayPlanned(tmp_path))
-    builder.setBolt("count", AwayCount()).directGrouping("numbers")
+    builder.setSpout("numbers", PlannedNumbers(tmp_path))
+    builder.setBolt("count", CountNumbers()).directGrouping("numbers")
     says = r"spout 'numbers', task 0, .*transaction 1: stream 'default' of 'numbers' is read by 'count' with direct"
     with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester, pytest.raises(BoltError, match=says):
         tester.emit()

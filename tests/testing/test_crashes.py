@@ -1,11 +1,18 @@
 """Copies of what a crash leaves, at every moment of a run."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from statefx.storage import FolderStorage
+from statefx.testing.codec_contract import CodecContract
 from statefx.testing.crashes import crashes
+from statefx.testing.provider_contract import StateProviderContract
+from statefx.testing.sink_contract import SinkContract
+from statefx.testing.spout_contract import SpoutContract
 from statefx.testing.steps import DurableSteps, SteppedStorage
 
 
@@ -95,3 +102,29 @@ def test_an_outcome_is_new_once(tmp_path, reached, new):
             (tmp_path / name).unlink(missing_ok=True)
         found.append(point.is_new(txid))
     assert found == new
+
+
+# ---- A contract holds as a whole.
+
+
+def override(*names: str) -> dict[str, Any]:
+    return {name: lambda self: None for name in names}
+
+
+@pytest.mark.parametrize(
+    ("contract", "names"),
+    [
+        (StateProviderContract, ["test_commit_again_changes_nothing", "_require", "site"]),
+        (CodecContract, ["test_bytes_order_as_the_keys_do"]),
+        (SinkContract, ["test_takeover_of_what_is_in_place_doubles_nothing"]),
+        (SpoutContract, ["test_rows_that_are_added_come_once", "_drained"]),
+    ],
+)
+def test_no_test_can_be_overridden(contract, names):
+    allowed = override("provider", "codec", "make", "more", "staged", "test_something_of_my_own", "_tool", "__doc__")
+    mine = type("Mine", (contract,), allowed)
+    assert type("Yours", (mine,), allowed)
+    for name in names:
+        for base in (contract, mine):
+            with pytest.raises(TypeError, match=f"overrides {name}:"):
+                type("Theirs", (base,), override(name, "provider"))

@@ -317,7 +317,7 @@ OLD, NEW, NEWER = Row("1.0 r o", "1", None), Row("2.0 r o", "2", "1"), Row("3.0 
 @pytest.fixture(
     params=["memory", "atomic", "sqlite", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server])]
 )
-def backend_backend(request, tmp_path):
+def database_backend(request, tmp_path):
     name = tmp_path.name
     if request.param in ("memory", "atomic"):
         made = MemoryBackend(name, atomic=request.param == "atomic")
@@ -329,37 +329,37 @@ def backend_backend(request, tmp_path):
         yield made
 
 
-def test_a_row_is_written_if_it_has_the_version_that_is_expected(backend_backend):
-    assert backend_backend.multiGet(["a", "b"]) == {}
-    assert not list(backend_backend.multiPut({"a": OLD, "é'\n": NEWER}, {"a": None, "é'\n": None}))
-    assert list(backend_backend.multiPut({"a": NEW}, {"a": None})) == ["a"]
-    assert list(backend_backend.multiPut({"a": NEW}, {"a": NEW.version})) == ["a"]
-    assert list(backend_backend.multiPut({"b": NEW}, {"b": OLD.version})) == ["b"]
-    assert backend_backend.multiGet(["b", "a", "é'\n"]) == {"a": OLD, "é'\n": NEWER}
-    assert not list(backend_backend.multiPut({"a": NEW}, {"a": OLD.version}))
-    assert backend_backend.multiGet(["a"]) == {"a": NEW}
+def test_a_row_is_written_if_it_has_the_version_that_is_expected(database_backend):
+    assert database_backend.multiGet(["a", "b"]) == {}
+    assert not list(database_backend.multiPut({"a": OLD, "é'\n": NEWER}, {"a": None, "é'\n": None}))
+    assert list(database_backend.multiPut({"a": NEW}, {"a": None})) == ["a"]
+    assert list(database_backend.multiPut({"a": NEW}, {"a": NEW.version})) == ["a"]
+    assert list(database_backend.multiPut({"b": NEW}, {"b": OLD.version})) == ["b"]
+    assert database_backend.multiGet(["b", "a", "é'\n"]) == {"a": OLD, "é'\n": NEWER}
+    assert not list(database_backend.multiPut({"a": NEW}, {"a": OLD.version}))
+    assert database_backend.multiGet(["a"]) == {"a": NEW}
 
 
-def test_what_is_told_to_be_unwritten_is_unwritten(backend_backend):
-    backend_backend.multiPut({"a": OLD, "b": OLD}, {"a": None, "b": None})
+def test_what_is_told_to_be_unwritten_is_unwritten(database_backend):
+    database_backend.multiPut({"a": OLD, "b": OLD}, {"a": None, "b": None})
     refused = set(
-        backend_backend.multiPut({"a": NEW, "b": NEW, "c": NEW}, {"a": OLD.version, "b": NEW.version, "c": None})
+        database_backend.multiPut({"a": NEW, "b": NEW, "c": NEW}, {"a": OLD.version, "b": NEW.version, "c": None})
     )
     assert "b" in refused
-    found = backend_backend.multiGet(["a", "b", "c"])
+    found = database_backend.multiGet(["a", "b", "c"])
     assert {key for key in ("a", "b", "c") if found.get(key) != NEW} == refused
 
 
-def test_many_keys_at_once(backend_backend):
+def test_many_keys_at_once(database_backend):
     rows = {f"key {number}": Row("1.0 r o", str(number), None) for number in range(2500)}
-    assert not list(backend_backend.multiPut(rows, dict.fromkeys(rows)))
-    assert backend_backend.multiGet(rows) == rows
+    assert not list(database_backend.multiPut(rows, dict.fromkeys(rows)))
+    assert database_backend.multiGet(rows) == rows
 
 
-def test_of_two_writers_one_writes(backend_backend):
+def test_of_two_writers_one_writes(database_backend):
     """They start at the same time, again and again; each round expects what the last one has left."""
     rounds, writers = 20, 2
-    backend_backend.multiPut({"a": Row("0", None, None)}, {"a": None})
+    database_backend.multiPut({"a": Row("0", None, None)}, {"a": None})
     gate, won = threading.Barrier(writers), []
 
     def write(number, own):
@@ -370,7 +370,7 @@ def test_of_two_writers_one_writes(backend_backend):
                 won.append(number)
             gate.wait()
 
-    copies = [pickle.loads(pickle.dumps(backend_backend)) for _ in range(writers)]
+    copies = [pickle.loads(pickle.dumps(database_backend)) for _ in range(writers)]
     threads = [threading.Thread(target=write, args=each) for each in enumerate(copies)]
     for thread in threads:
         thread.start()
@@ -379,38 +379,38 @@ def test_of_two_writers_one_writes(backend_backend):
     for copy in copies:
         getattr(copy, "close", lambda: None)()
     assert len(won) == rounds
-    assert backend_backend.multiGet(["a"])["a"].version == str(rounds)
+    assert database_backend.multiGet(["a"])["a"].version == str(rounds)
 
 
-def test_a_map_over_it_takes_back_what_was_not_committed(backend_backend):
-    first = Actor(backend_backend, {}, 1, 0, {"a": 4, "b": 1})
+def test_a_map_over_it_takes_back_what_was_not_committed(database_backend):
+    first = Actor(database_backend, {}, 1, 0, {"a": 4, "b": 1})
     assert first.finish()
-    late = Actor(backend_backend, first.state, 2, 0, {"a": 3, "c": 3})
-    for _ in range(1 if getattr(backend_backend, "atomic", False) else 3):
+    late = Actor(database_backend, first.state, 2, 0, {"a": 3, "c": 3})
+    for _ in range(1 if getattr(database_backend, "atomic", False) else 3):
         late.step()  # it has read its keys, and writes when others are through
-    assert Actor(backend_backend, first.state, 2, 1, {"a": 2, "c": 3}).finish()
-    again = Actor(backend_backend, first.state, 2, 2, {"b": 1})
+    assert Actor(database_backend, first.state, 2, 1, {"a": 2, "c": 3}).finish()
+    again = Actor(database_backend, first.state, 2, 2, {"b": 1})
     assert again.finish()
     assert not late.finish()
-    totals = OpaqueMap(backend_backend, Kept(again.state), context(TransactionAttempt(3, 0)))
+    totals = OpaqueMap(database_backend, Kept(again.state), context(TransactionAttempt(3, 0)))
     assert totals.multiGet(["a", "b", "c"]) == {"a": 4, "b": 2}
     assert totals.multiUpdate({"a": 1, "c": 1}, add, 0) == {"a": 5, "c": 1}
 
 
 def test_a_table_is_read_by_anyone(tmp_path):
-    with closing(SqlBackend(f"sqlite:///{tmp_path}/db", "totals")) as backend_backend:
-        OpaqueMap(backend_backend, Kept(), context(TransactionAttempt(1, 0))).multiPut({"a": 4, "b": None})
+    with closing(SqlBackend(f"sqlite:///{tmp_path}/db", "totals")) as database_backend:
+        OpaqueMap(database_backend, Kept(), context(TransactionAttempt(1, 0))).multiPut({"a": 4, "b": None})
     with closing(sqlite3.connect(tmp_path / "db")) as db:
         rows = db.execute("SELECT key, CAST(value AS INTEGER) FROM totals WHERE value IS NOT NULL").fetchall()
     assert rows == [("a", 4)]
 
 
 def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
-    with closing(SqlBackend(f"sqlite:///{tmp_path}/missing/db", "totals")) as backend_backend:
+    with closing(SqlBackend(f"sqlite:///{tmp_path}/missing/db", "totals")) as database_backend:
         with pytest.raises(FailedException, match="'totals' can't be used now: unable to open"):
-            backend_backend.multiGet(["a"])
+            database_backend.multiGet(["a"])
         (tmp_path / "missing").mkdir()
-        assert backend_backend.multiGet(["a"]) == {}
+        assert database_backend.multiGet(["a"]) == {}
 
 
 @pytest.mark.slow
@@ -420,8 +420,8 @@ def test_a_host_that_never_answers_fails_the_attempt(monkeypatch):
     monkeypatch.setitem(connection._LIBPQ, "connect_timeout", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         away = f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d"
-        with closing(SqlBackend(away, "totals")) as backend_backend, pytest.raises(FailedException, match="timeout"):
-            backend_backend.multiGet(["a"])
+        with closing(SqlBackend(away, "totals")) as database_backend, pytest.raises(FailedException, match="timeout"):
+            database_backend.multiGet(["a"])
 
 
 @pytest.mark.parametrize(
