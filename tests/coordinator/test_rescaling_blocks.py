@@ -1,29 +1,20 @@
-"""State goes to other tasks in blocks: as it does key by key, on disks that are full, and by two at once."""
+"""State goes to other tasks in blocks: as it does key by key, and on disks that are full."""
 
 import errno
 import random
-import shutil
 from contextlib import ExitStack
-from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from statefx import rescale
-from statefx.admin.rescaling import rescalings
-from statefx.admin.rewrite import Rewrite
 from statefx.admin.routing import Router
 from statefx.admin.sorted_files import SortedRun
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
-from statefx.errors import CheckpointError, FencedError, StateError
+from statefx.errors import CheckpointError, StateError
 from statefx.plan.hashing import row_hasher
-from statefx.state import load_provider
 from statefx.state.contract.spaces import Kind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
-from statefx.testing.steps import DurableSteps, SteppedStorage
 from tests.coordinator.changing import held, send
-from tests.coordinator.migrating import REFERENCES
 from tests.coordinator.test_rescaling import topology
 from tests.testing.disks import Disk
 from tests.testing.topologies import SMALL, Driver
@@ -137,42 +128,6 @@ def test_the_disk_of_temporary_files_is_full():
         with says as caught, ExitStack() as stack:
             SortedRun("/dev/full", stack).extend([b"key"], [bytes(size)])
         assert caught.value.data["errno"] == errno.ENOSPC
-
-
-# ---- two at once
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.slow
-def test_of_two_at_once_one_is_done_and_the_other_says_so(place, moment):
-    with Driver(place, "rocksdb") as driver, Driver(place, "rocksdb", "same") as same:
-        send(driver, range(6), topology(2), limits=SMALL)
-        send(same, range(6), topology(3), limits=SMALL)
-        shutil.copytree(driver.folder, place / "before")
-        steps = steps_of(place, driver)
-        writes = [step for step in steps if step.startswith(f"{moment} prepare count/")]
-        assert len(writes) == 4
-        for at in writes:
-            shutil.rmtree(driver.folder)
-            shutil.copytree(place / "before", driver.folder)
-            other = DurableSteps()
-            other.when(at, partial(rescale, driver.folder, {"count": 3}))
-            with pytest.raises(FencedError):
-                stepped(driver, other)
-            assert held(driver, 3) == held(same, 3)
-
-
-def steps_of(place, driver):
-    steps = DurableSteps()
-    stepped(driver, steps)
-    return steps.passed
-
-
-def stepped(driver, steps):
-    folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
-    kept = load_provider(REFERENCES["rocksdb"], {})
-    found = read_state(folders.storage)
-    Rewrite(folders, kept, rescalings(found, {"count": 4}, {}), "rescale it").run(found)
 
 
 # ---- how far it is
