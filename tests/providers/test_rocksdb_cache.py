@@ -16,7 +16,7 @@ import pytest
 
 from statefx.errors import ConfigError, ProviderError
 from statefx.state.contract.store import EMPTY, Namespace, Retention, Version
-from statefx.testing.site import Site, image
+from statefx.testing.site import Site, image, prepare
 from statefx_rocksdb import RocksDbStateProvider, images
 from statefx_rocksdb.database import Database, Head, UnusableError
 from statefx_rocksdb.images import Handles, PrivateFolder
@@ -306,6 +306,29 @@ class TestDamage:
             assert set(image(store).values()) == {b"1"}
             store.close()
             (place(site) / "damaged").unlink()
+
+    @pytest.mark.slow
+    def test_damage_found_when_the_version_that_was_opened_is_swept_asks_for_another_store(self, site: Site) -> None:
+        head = history(site, 1, keys=100_000)[0]
+        store = site.open(head)
+        token = prepare(store, 2, [(b"new", b"2")])
+        assert store.advance(2, token, [(b"new", b"2")])
+        head = Version(2, token)
+        other = Site(site.provider, site.root / "other", site.lineage)
+        other.storage, other.files_max = site.storage, 2
+        for number in range(20):
+            head = other.commit(head, {b"new": b"%d" % number})
+        snapshot = other.open(head).snapshot()
+        assert snapshot is not None
+        assert other.sweep(Retention(1, head, (snapshot,), 0, since=head.txid)) >= 20
+        other.close()
+        [path] = (place(site) / "db").glob("*.sst")
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(UnusableError, match="open the state again"):
+            list(store.scan(None, None))
+        assert len(image(site.open(head, snapshot=snapshot))) == 100_001
 
     def test_a_reader_keeps_its_files_when_the_copy_is_replaced(self, site: Site) -> None:
         versions = history(site, 2)
