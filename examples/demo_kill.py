@@ -20,8 +20,8 @@ from collections import Counter
 from pathlib import Path
 
 from statefx import openState
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 
 PROGRAM = Path(__file__).with_name("word_count.py")

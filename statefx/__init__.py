@@ -56,9 +56,9 @@ from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
-    from statefx.spark.builder import session
     from statefx.spark.executors import rescale
     from statefx.spark.query import Query
+    from statefx.spark.session import session
     from statefx.spark.state_table import readState
     from statefx.spark.state_writing import writeState
     from statefx.spark.submit import submit
@@ -135,7 +135,7 @@ _WITH_PYSPARK = {
     "Query": "statefx.spark.query",
     "readState": "statefx.spark.state_table",
     "rescale": "statefx.spark.executors",
-    "session": "statefx.spark.builder",
+    "session": "statefx.spark.session",
     "submit": "statefx.spark.submit",
     "writeState": "statefx.spark.state_writing",
 }

@@ -35,12 +35,12 @@ from functools import partial
 from typing import Any, Literal
 
 from statefx.admin.reading import check_started
-from statefx.coordinator.adoption import NOTHING_ADOPTED
-from statefx.coordinator.entries import read_entries
-from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError
+from statefx.log.adoption import NOTHING_ADOPTED
+from statefx.log.entries import read_entries
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.log import TransactionLog
+from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.operators import Spout
 from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
 from statefx.protocol.identity import TransactionAttempt

@@ -11,7 +11,7 @@ from typing import Any
 from statefx.admin.columns import Decoder
 from statefx.admin.layouts import GONE, Read, plain
 from statefx.admin.state_table import StateTable, state_table
-from statefx.coordinator.generation import read_checkpoint
+from statefx.log.takeover import read_checkpoint
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.state import Codec
 from statefx.state.changelog.chain import Changelog, committed

@@ -15,9 +15,9 @@ from typing import Any
 from statefx.admin.reading import Progress, check_started, kept_options, open_task
 from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies
 from statefx.config import Config
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StateCorruptedError
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.takeover import read_checkpoint
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from statefx.admin.reading import component_of, kept_provider, open_task
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import CheckpointError
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.takeover import read_checkpoint
+from statefx.operators.quarantine import GroupKeys, held
 from statefx.operators.schema import parse_type
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.runtime.quarantine import GroupKeys, held
 from statefx.state.contract.spaces import Space, end_of
 from statefx.state.contract.store import StateProvider
 

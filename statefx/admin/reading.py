@@ -17,8 +17,6 @@ import pyarrow as pa
 from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
 from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
 from statefx.config import Config
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import (
     AmbiguousKeyError,
     CheckpointError,
@@ -27,6 +25,8 @@ from statefx.errors import (
     StateClosedError,
     StateCorruptedError,
 )
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.takeover import read_checkpoint
 from statefx.operators.state_schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import Namespace, TaskId

@@ -25,8 +25,8 @@ from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
 from statefx.admin.routing import GroupingKey, Proof, Router, Taker, check_grouping, router_of
 from statefx.admin.sorted_files import SortedEntries
 from statefx.admin.work import Report
-from statefx.coordinator.adoption import same_tasks
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
+from statefx.log.adoption import same_tasks
 from statefx.operators import Stateful, overrides
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity

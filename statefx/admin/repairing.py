@@ -13,10 +13,10 @@ from typing import Any
 from statefx.admin.reading import Progress, check_idle, counted, found_checkpoint, provider_of
 from statefx.admin.savepoints import at_pin, check_sinks, files_beside, go_back, known_pins
 from statefx.admin.verifying import Damage, verify
-from statefx.coordinator import savepoints as kept
-from statefx.coordinator.entries import read_entries
-from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, StateCorruptedError, StateError
+from statefx.log import pins as kept
+from statefx.log.entries import read_entries
+from statefx.log.location import Folders
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.log_rules import apply, pin_of
 from statefx.protocol.log_state import LogState

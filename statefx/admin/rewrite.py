@@ -33,12 +33,11 @@ from xxhash import xxh3_128
 from statefx.admin.reading import Progress, blocks_at, check_idle, counted, task_blocks
 from statefx.admin.routing import Proof
 from statefx.admin.work import Here, ProgressMeter, Report, Workers, metered
-from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
-from statefx.coordinator.generation import check_newest, take_generation
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.errors import CheckpointError, StateCorruptedError, StateError
+from statefx.log.adoption import NOTHING_ADOPTED, check_adoption
+from statefx.log.location import Folders
+from statefx.log.log import TransactionLog
+from statefx.log.takeover import NOTHING_RENAMED, Renaming, check_newest, take_generation
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_rules import new_name, pin_of, with_names
 from statefx.protocol.log_state import LogState

@@ -21,10 +21,10 @@ from statefx.admin.columns import quick_keys
 from statefx.admin.layouts import OwnEntries, own_entries
 from statefx.admin.reading import codec_of
 from statefx.errors import CheckpointError, SchemaError
+from statefx.operators.quarantine import GroupKeys
 from statefx.operators.schema import parse_type
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.changes import OWN_KEYS

@@ -23,13 +23,6 @@ from typing import Any
 
 from statefx.admin.reading import Progress, check_idle, counted, found_checkpoint, open_task, provider_of
 from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies, fence, taken
-from statefx.coordinator import savepoints as kept
-from statefx.coordinator.entries import read_entries
-from statefx.coordinator.format import write_format
-from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.renaming import Renaming
-from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import (
     CheckpointError,
     ConfigError,
@@ -39,6 +32,12 @@ from statefx.errors import (
     StatefxError,
     TopologyError,
 )
+from statefx.log import pins as kept
+from statefx.log.entries import read_entries
+from statefx.log.location import Folders, checkpoint_location, write_format
+from statefx.log.log import TransactionLog
+from statefx.log.pins import Savepoint
+from statefx.log.takeover import Renaming
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of

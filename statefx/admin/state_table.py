@@ -21,10 +21,10 @@ from statefx.admin.columns import Decoder, Entries, Shown, scanned, shown_of, wi
 from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_space
 from statefx.admin.reading import check_map, codec_of, component_of, kept_provider, tasks_of
 from statefx.admin.savepoints import at_pin
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.coordinator.savepoints import pinned
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.pins import pinned
+from statefx.log.takeover import read_checkpoint
 from statefx.operators.state_schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version

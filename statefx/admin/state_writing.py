@@ -30,9 +30,9 @@ from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
 from statefx.admin.routing import NOWHERE, GroupingKey, Proof, Router, check_grouping, router_of
 from statefx.admin.sorted_files import SortedRun
 from statefx.admin.work import Report
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, CodecError, ConfigError
+from statefx.log.location import Folders
+from statefx.log.log import TransactionLog
 from statefx.operators.state_schema import Form
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.ranges import Block, in_blocks

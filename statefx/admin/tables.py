@@ -21,11 +21,11 @@ from statefx.admin.state_table import At, state_table
 from statefx.admin.transactions import time_text
 from statefx.admin.transactions import transactions as listed
 from statefx.admin.verifying import Verified
-from statefx.coordinator.entries import read_entries
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import ConfigError
+from statefx.log.entries import read_entries
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.pins import Savepoint
+from statefx.log.takeover import read_checkpoint
 from statefx.operators import Spout
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.log_state import LogState

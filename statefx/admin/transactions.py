@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from statefx.admin.reading import check_started
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.takeover import read_checkpoint
 from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Committing

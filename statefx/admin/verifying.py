@@ -10,9 +10,9 @@ from typing import Any
 
 from statefx.admin.columns import Shown, scanned
 from statefx.admin.reading import Progress, check_started, codec_of, kept_provider, open_task
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import StateCorruptedError, StateError, StatefxError
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.takeover import read_checkpoint
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Pin

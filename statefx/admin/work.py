@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from statefx.admin.reading import Progress
-from statefx.coordinator.savepoints import stored_bytes
+from statefx.log.pins import stored_bytes
 from statefx.protocol.identity import TaskId
 from statefx.protocol.records import Pin
 from statefx.state.contract.ranges import Block

@@ -14,9 +14,9 @@ import pyarrow as pa
 from statefx.client.receiving import ACKS, Receiver
 from statefx.client.session import Session
 from statefx.client.transaction import OpenTransaction
-from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch
 from statefx.errors import ConfigError, TopologyError
+from statefx.log.adoption import Adopt
 from statefx.operators import Sink, Spout, StatefulBolt, parse_schema, to_ddl
 from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN_ROWS
 from statefx.state import KeyValueState

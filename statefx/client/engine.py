@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.attempt import Attempt, Part
-from statefx.coordinator.engine import Answer, came_of
+from statefx.coordinator.attempt import Answer, Attempt, Part, came_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment

@@ -15,14 +15,12 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from statefx.admin.starting import start
 from statefx.client.buffer import TransactionBuffer
 from statefx.client.engine import Changes, ClientEngine, reason_of
 from statefx.client.receiving import ACKS, Received, Receiver
 from statefx.client.rows import to_batches
 from statefx.coordinator.attempt import Batch
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.retrying import RenewInputError, StoppedError
 from statefx.errors import (
     BoltError,
@@ -33,6 +31,7 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
+from statefx.log.log import TransactionLog
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId
 from statefx.protocol.records import BatchInput
@@ -123,7 +122,7 @@ class Session:
             raise
 
     def _take_generation(self, launch: Launch) -> TransactionLog:
-        return start(launch)
+        return launch.start()
 
     def _engine_of(self, deployment: Deployment) -> ClientEngine:
         return ClientEngine(deployment, Worker())

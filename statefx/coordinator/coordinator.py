@@ -21,12 +21,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Never
 
-from statefx.coordinator.attempt import Attempt, Batch
-from statefx.coordinator.engine import Answer, Engine
+from statefx.coordinator.attempt import Answer, Attempt, Batch, Engine
 from statefx.coordinator.judging import Judge
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.participants import Participants
-from statefx.coordinator.progress import Progress, Summary
+from statefx.coordinator.participants import Participants, SnapshotPolicy
+from statefx.coordinator.progress import Progress, Summary, TransactionProgress
 from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import (
     BACKOFF_FIRST_SECS,
@@ -38,12 +36,11 @@ from statefx.coordinator.retrying import (
     may_be_tried_again,
 )
 from statefx.coordinator.running_attempts import RunningAttempts
-from statefx.coordinator.source import OneBatch, Source
-from statefx.coordinator.state import SnapshotPolicy
-from statefx.coordinator.ticks import Ticks
+from statefx.coordinator.spouts import OneBatch, Source
+from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces
-from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
+from statefx.log.log import TransactionLog
 from statefx.protocol.commands import (
     Acked,
     Append,

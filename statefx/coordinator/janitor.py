@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.coordinator.generation import check_newest
-from statefx.coordinator.location import Folders
-from statefx.coordinator.participant import Participant
+from statefx.coordinator.participants import Participant
 from statefx.errors import FencedError, StateError
+from statefx.log.location import Folders
+from statefx.log.takeover import check_newest
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.store import Namespace, Retention, StateProvider

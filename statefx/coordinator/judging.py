@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from statefx.coordinator.progress import received_rows
 from statefx.coordinator.retrying import AttemptFailedError
-from statefx.coordinator.transaction import received_rows
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
 from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan

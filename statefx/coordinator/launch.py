@@ -14,34 +14,42 @@ was well, and would leave the checkpoint without one.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks, same_keys
+from statefx.admin.quarantined import check_free
+from statefx.admin.rekeying import NewForm, Rekey
+from statefx.admin.rescaling import rescalings
+from statefx.admin.rewrite import Rewrite, Step
+from statefx.admin.work import Here, Workers
+from statefx.coordinator.attempt import Engine
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.driver_spout import DriverSpout, check_spouts
-from statefx.coordinator.engine import Engine
-from statefx.coordinator.generation import forked, read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.judging import Judge
-from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.participant import Participant
-from statefx.coordinator.participants import Participants, check_participants
-from statefx.coordinator.progress import Progress
-from statefx.coordinator.renaming import Renaming
+from statefx.coordinator.participants import (
+    Participant,
+    Participants,
+    SnapshotPolicy,
+    StateParticipant,
+    check_taking_back,
+    sinks_of,
+)
+from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.runs import RunEngine
-from statefx.coordinator.sinks import check_taking_back, sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
-from statefx.coordinator.state import SnapshotPolicy, StateParticipant
-from statefx.coordinator.ticks import Ticks
+from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces
-from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
-from statefx.operators import Stateful
+from statefx.log.adoption import Adopt, adoptions, check_adoption, forks, same_keys
+from statefx.log.location import Folders, checkpoint_location, write_format
+from statefx.log.log import TransactionLog
+from statefx.log.takeover import Renaming, check_participants, forked, read_checkpoint, take_generation
+from statefx.operators import Stateful, overrides
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
@@ -59,6 +67,8 @@ from statefx.topology.graph import INTERNAL, Topology
 from statefx.topology.identity import identify
 from statefx.topology.submission import check_misplaced, check_sendable, check_settings
 from statefx.topology.ticks import with_ticks
+
+logger = logging.getLogger("statefx")
 
 _CHECK_TRIES = 10
 
@@ -145,6 +155,50 @@ class Launch:
     def references(self) -> list[str]:
         """What workers load besides statefx, as ``module:Class``."""
         return [self._provider_reference, *(each for one in self._encodings.values() for each in one.classes.values())]
+
+    def start(
+        self,
+        opened: Callable[[Storage], TransactionLog] = TransactionLog,
+        *,
+        preflight: Callable[[LogState], None] = lambda found: None,
+        workers: Workers | None = None,
+    ) -> TransactionLog:
+        """Take the next generation of a checkpoint, once all that can refuse the start has been checked (rule 1.5).
+
+        `preflight` checks what is the caller's own, given what was found. `workers` give state other tasks; by default,
+        this process does.
+
+        Raises
+        ------
+        ConfigError, CheckpointError, SinkError, BoltError
+            The checkpoint, or the caller's own check, refuses the start; nothing was changed.
+        FencedError
+            Another driver started at the same time.
+        """
+        found = self.check_checkpoint()
+        write_format(self.folders.storage)  # makes the folder, in which executors then look for a file
+        preflight(found)
+        if steps := self.steps(found):
+            then = "start the version that gives state other keys or tasks"
+            Rewrite(
+                self.folders, self.provider, steps, then, opened, self.adopt,
+                workers=workers or Here(), build=self.build_provider,
+            ).run(found)  # fmt: skip
+        return self.take_generation(opened)
+
+    def steps(self, found: LogState) -> dict[str, Step]:
+        """Return by bolt what has to be done with its state before the topology can go on with it."""
+        for id in self.regrouped(found):
+            check_free(self.provider, self.folders, found, id)
+        bolts, stateful = self.bolts(found), found.topology.stateful
+        keys = {id: bolt.groupingKey for id, bolt in bolts.items() if overrides(type(bolt), "groupingKey")}
+        steps: dict[str, Step] = {}
+        for id, becomes in self.rekeyed(found).items():
+            key = partial(bolts[id].migrateKey, stateful[id].state_version)
+            steps[id] = Rekey(id, NewForm(becomes, key, "migrateKey", keys.get(id)), "given other keys")
+        if tasks := self.rescalings(found):
+            steps |= rescalings(found, tasks, {id: keys[id] for id in keys.keys() & tasks.keys()})
+        return steps
 
     def check_checkpoint(self) -> LogState:
         """Refuse a checkpoint that the topology can't go on with; changes nothing; return what its log amounts to.

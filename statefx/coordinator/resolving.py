@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from statefx.coordinator.attempt import Attempt, Work
-from statefx.coordinator.engine import Engine
+from statefx.coordinator.attempt import Attempt, Engine, Work
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import JobFailedError, StoppedError, backoff_secs
 from statefx.errors import AttemptsExhaustedError, BoltError, FencedError

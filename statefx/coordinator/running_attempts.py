@@ -7,15 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from statefx.coordinator.attempt import Attempt, Batch
-from statefx.coordinator.event_time import EventTimes, Numbers
 from statefx.coordinator.judging import Judge
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.participants import Participants
+from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.standstill import Standstill
-from statefx.coordinator.state import SnapshotPolicy
-from statefx.coordinator.ticks import Ticks
+from statefx.coordinator.times import EventTimes, Numbers, Standstill, Ticks
 from statefx.errors import InputError, StatefxError
+from statefx.log.log import TransactionLog
 from statefx.protocol.commands import Append, Segment
 from statefx.protocol.history import sink_volumes
 from statefx.protocol.ledger import Complete

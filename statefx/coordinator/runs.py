@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from statefx.coordinator.attempt import Attempt, Part
-from statefx.coordinator.engine import Answer, came_of
+from statefx.coordinator.attempt import Answer, Attempt, Part, came_of
 from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan
@@ -106,7 +105,7 @@ class Run(Protocol):
 
 
 class RunEngine(ABC):
-    """Runs one deployment of tasks that live (see `statefx.coordinator.engine.Engine`).
+    """Runs one deployment of tasks that live (see `statefx.coordinator.attempt.Engine`).
 
     A subclass starts runs, and calls `ready`, `heard` and `over` of what becomes of them, from any thread.
 

@@ -1,8 +1,4 @@
-"""The transactions of spouts: what the driver's copies plan, and what each task is told to emit.
-
-What a transaction reads is decided once. What the driver has planned stands in PREPARING, and is kept over rollbacks
-until COMMITTED (rule 9.4): an attempt that finds it in the log emits that, and asks no spout.
-"""
+"""Where transactions come from: spouts, and one batch of the tester's."""
 
 from __future__ import annotations
 
@@ -11,22 +7,21 @@ import logging
 import math
 import threading
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from statefx.coordinator.attempt import Attempt, Batch, Emissions
 from statefx.coordinator.driver_spout import RAISED, DriverSpout
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.metadata import Newest, lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
-from statefx.coordinator.source import LOOK_SECS
-from statefx.coordinator.ticks import Ticks
+from statefx.coordinator.times import Ticks
 from statefx.errors import FailedException
+from statefx.log.beside import Newest, lost_metadata, read_metadata
+from statefx.log.log import TransactionLog
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.acker import is_of_acks
 from statefx.operators.context import DRIVER
@@ -43,6 +38,56 @@ from statefx.storage import Storage
 from statefx.topology.graph import ComponentKind
 
 logger = logging.getLogger("statefx")
+
+
+LOOK_SECS = 0.1
+"""How long it takes at most until a source is asked again; nothing wakes the loop when there is something to read."""
+
+
+class Source(Protocol):
+    """Gives transactions their input; called by the coordinator's thread alone.
+
+    A transaction that was rolled back is asked for again, also after later ones were given: a source whose input must
+    be the same again remembers it until the transaction is committed (rule 9.4).
+    """
+
+    def ready(self, txid: int) -> bool:
+        """Tell whether there is input for `txid` now."""
+
+    def next(self, txid: int) -> Batch:
+        """Return the input of `txid`, for which it is ready."""
+
+    def look_secs(self) -> float:
+        """Return when to ask again, if it was not ready."""
+
+    def ended(self, txid: int) -> bool:
+        """Tell whether there will never be any for `txid`."""
+
+
+@dataclass
+class OneBatch:
+    """The source of one transaction, whose input is there; `committed` returns the last committed txid."""
+
+    batch: Batch
+    txid: int
+    committed: Callable[[], int]
+
+    def ready(self, txid: int) -> bool:
+        """Tell whether it is not committed yet."""
+        return txid == self.txid and not self.ended(txid)
+
+    def next(self, txid: int) -> Batch:
+        """Return the batch; the same one to every attempt."""
+        return self.batch
+
+    def look_secs(self) -> float:
+        """Return any time: it is ready for its transaction until that is committed."""
+        return LOOK_SECS
+
+    def ended(self, txid: int) -> bool:
+        """Tell whether it is committed."""
+        return self.committed() >= self.txid
+
 
 _LOOK_SECS = 0.15  # by so much a transaction may begin late without a cause: the loop looks every 0.1 s
 _EMPTY_SECS = 0.05  # from an empty transaction to the next, at first, when spouts that can't plan have nothing

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from statefx.coordinator.attempt import Attempt, Batch, Emissions
-from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.source import LOOK_SECS
-from statefx.coordinator.ticks import Ticks
+from statefx.coordinator.spouts import LOOK_SECS
+from statefx.coordinator.times import Ticks
 from statefx.errors import StatefxError
+from statefx.log.log import TransactionLog
 from statefx.plan.levels import Plan
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from statefx.coordinator.transaction import TransactionProgress
+from statefx.coordinator.progress import TransactionProgress
 
 logger = logging.getLogger("statefx")
 

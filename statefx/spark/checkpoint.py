@@ -7,10 +7,10 @@ import os
 import threading
 from collections.abc import Sequence
 
-from statefx.coordinator.generation import check_newest
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError
+from statefx.log.location import Folders
+from statefx.log.log import TransactionLog
+from statefx.log.takeover import check_newest
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Noted, StreamInput
@@ -65,7 +65,7 @@ class SparkCheckpoint:
     def rebuild(self, compact_interval: int) -> None:
         """Build the folder; called once, when nothing is under way any more.
 
-        `compact_interval` is a setting of the session (`statefx.spark.compaction.SETTING`).
+        `compact_interval` is a setting of the session (`statefx.spark.source_notes.SETTING`).
 
         Raises
         ------

@@ -15,7 +15,7 @@ import sys
 import zipimport
 from importlib.machinery import PathFinder
 
-LOADED = ("pandas", "pyspark.worker", "statefx.spark.pipelined.level")
+LOADED = ("pandas", "pyspark.worker", "statefx.spark.worker")
 """Not obstore, which has threads of its own once it is used: it is imported where a worker first needs it."""
 
 

@@ -21,7 +21,7 @@ from statefx.admin.work import Here, P, R, Report
 from statefx.errors import StatefxError
 from statefx.spark import internals
 from statefx.spark.failures import job_error, unburied
-from statefx.spark.labels import DESCRIPTION
+from statefx.spark.job import DESCRIPTION
 from statefx.spark.session import check_session, is_local
 
 _CLOSED_MAX = 10

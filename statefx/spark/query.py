@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-from statefx.coordinator import savepoints
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.retrying import StoppedError
-from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
+from statefx.log import pins as savepoints
+from statefx.log.pins import Savepoint
 from statefx.spark.bar import Bar
 from statefx.spark.failures import unburied
 

@@ -31,7 +31,7 @@ from statefx.runtime.staging import FOLDER, PartWriter
 from statefx.spark import internals
 from statefx.spark.executors import with_open_workers
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
-from statefx.spark.labels import Labels
+from statefx.spark.job import Labels
 from statefx.spark.session import is_local
 from statefx.storage import Storage
 

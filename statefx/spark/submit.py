@@ -11,33 +11,29 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statefx.admin.starting import start
 from statefx.config import SPELLINGS, Config, seconds_of
-from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
-from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError, StatefxError
+from statefx.log.adoption import Adopt
+from statefx.log.log import TransactionLog
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.spark.bar import Bar, bar
 from statefx.spark.checkpoint import SparkCheckpoint, query_id
 from statefx.spark.executors import Executors
 from statefx.spark.failures import unburied
-from statefx.spark.feeds import BatchFeed, StreamFeed
+from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import sources_of, task_slots
+from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
 from statefx.spark.local import RunFolder
-from statefx.spark.pickling import dumps
-from statefx.spark.pipelined.engine import PipelinedEngine, held_slots, warm_up
-from statefx.spark.pipelined.plan import planning_session
-from statefx.spark.pipelined.slots import check_slots
-from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
+from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
 from statefx.spark.query import Feed, Query, watch
 from statefx.spark.session import check_session, hint, is_local
-from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
 from statefx.spark.staging import Stager, unite
+from statefx.spark.worker import dumps
 from statefx.storage import FolderStorage, Storage, is_remote
 from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing, check_trees
@@ -155,7 +151,7 @@ def _submit(
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own)
-    log = start(launch, preflight=preflight, workers=Executors(own, f"{topology.name}: rescale"))
+    log = launch.start(preflight=preflight, workers=Executors(own, f"{topology.name}: rescale"))
     shown = bar(topology.name, progress)
     stopping = threading.Event()
     staging = _staging_folder(launch, log, session)

@@ -1,14 +1,55 @@
-"""What Spark's Python workers are sent, and what outlives their tasks."""
+"""What Spark's Python workers are sent, what outlives their tasks, and the slot that each of a run's tasks is."""
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Mapping
-from typing import TextIO
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
 
 from statefx.plan.deployment import Deployment
+from statefx.protocol.messages import SlotId
+from statefx.runtime.slot import ReadAhead, Slot
 from statefx.runtime.worker import Worker
-from statefx.spark.pickling import dumps, loads
+from statefx.spark.control import ControlLostError, SlotControl
+
+logger = logging.getLogger("statefx")
+
+
+def dumps(thing: Any) -> bytes:
+    """Pickle `thing`; what is defined in the user's main module goes by value."""
+    pickled: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]  # pyspark leaves it so
+    return pickled
+
+
+class _ImportedModules(pickle.Unpickler):
+    """Notes what an unpickler imports."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self.modules: set[str] = set()
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        self.modules.add(module_name)
+        return super().find_class(module_name, global_name)
+
+
+def modules_of(thing: Any) -> set[str]:
+    """Return the names of the modules that a worker imports to unpickle `thing`: of classes and functions in it."""
+    unpickler = _ImportedModules(dumps(thing))
+    unpickler.load()
+    return unpickler.modules
+
+
+def loads(data: bytes) -> Any:
+    """Return what `dumps` pickled."""
+    return cloudpickle.loads(data)
+
 
 _worker = Worker()
 """What is sent to a process lives for a task only: this is the one place that outlives it."""
@@ -72,3 +113,50 @@ def log_as(levels: Mapping[str, int]) -> None:
 def process_worker() -> Worker:
     """Return this process's worker."""
     return _worker
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """How a slot finds the driver.
+
+    Attributes
+    ----------
+    address : (host, port)
+    run, secret : bytes
+    fillers : (int, int)
+        As of `Slot`.
+    """
+
+    address: tuple[str, int]
+    run: bytes
+    secret: bytes
+    fillers: tuple[int, int]
+
+
+class LivingLevel:
+    """One level of the topology, as a function for mapInArrow that returns when the run ends."""
+
+    def __init__(self, parcel: Parcel, level: int, rendezvous: Rendezvous) -> None:
+        self._parcel = parcel
+        self._level = level
+        self._rendezvous = rendezvous
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the slot of this Spark task."""
+        context = TaskContext.get()
+        assert context is not None
+        slot, meeting = SlotId(self._level, context.partitionId()), self._rendezvous
+        deployment = self._parcel.unpack()
+        rows = iter(batches)  # of the first level a row for each task, which says nothing: it is read at the end
+        control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
+        ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= slot.level else None
+        try:
+            resident = Slot(process_worker(), deployment, slot, control, meeting.fillers)
+            yield from resident.run(ahead or rows)
+        except ControlLostError as lost:
+            # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.
+            logger.info("slot %d/%d ends: %s", slot.level, slot.partition, lost)
+        finally:
+            control.close()
+            if ahead is not None:
+                ahead.close()

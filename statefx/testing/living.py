@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import Answer
+from statefx.coordinator.attempt import Answer
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import Run, RunEngine
 from statefx.plan.deployment import Deployment

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from statefx.coordinator.entries import FOLDER as LOG
-from statefx.coordinator.log import TransactionLog
+from statefx.log.entries import FOLDER as LOG
+from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
 from statefx.runtime.user_objects import ProcessGone

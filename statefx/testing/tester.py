@@ -16,18 +16,13 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from statefx.admin.reading import committed_at
-from statefx.admin.starting import start
-from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
-from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
-from statefx.coordinator.participant import Participant
-from statefx.coordinator.progress import Progress
+from statefx.coordinator.participants import Participant, SnapshotPolicy
+from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.staging import staged
-from statefx.coordinator.state import SnapshotPolicy
-from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import (
     BoltError,
     CheckpointMismatchError,
@@ -35,6 +30,8 @@ from statefx.errors import (
     TopologyError,
     TransactionError,
 )
+from statefx.log.adoption import Adopt
+from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.protocol.history import SinkVolume
 from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput
@@ -266,7 +263,7 @@ class TopologyTester:
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
         opened = partial(SteppedLog, steps=steps, limit=limits.fold_after, clock=self._time)
-        log = start(launch, opened)
+        log = launch.start(opened)
         self._staged = FolderStorage(os.path.join(self._cache, "staged"), durable=False)
         deployment = launch.deployment(log, limits.files_max, self._staged)
         worker = partial(Process, deployment, steps, self._cache, fresh=fresh)
@@ -579,7 +576,7 @@ def _handed_on(topology: Topology, feeds: Mapping[str, Feed], rename: Mapping[st
 def _dumps() -> Callable[[Any], bytes] | None:
     """Return what pickles as Spark's workers are sent things: here nothing is sent, and yet it is refused."""
     try:
-        from statefx.spark.pickling import dumps  # noqa: PLC0415 - a fifth of a second, which not every import pays
+        from statefx.spark.worker import dumps  # noqa: PLC0415 - a fifth of a second, which not every import pays
     except ImportError:  # without pyspark there is nobody to ask
         return None
     return dumps

@@ -13,9 +13,9 @@ import pytest
 from statefx import deleteSavepoint, export, openState, rename, restore, savepoint, savepoints, writeState
 from statefx.admin import savepoints as tool
 from statefx.admin.command import main
-from statefx.coordinator.entries import FOLDER, digest
-from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError, FencedError
+from statefx.log.entries import FOLDER, digest
+from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 from statefx.testing.steps import DurableSteps, SteppedLog, every_crash

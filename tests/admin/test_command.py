@@ -13,7 +13,7 @@ import pytest
 
 from statefx import StatefulBolt, TopologyBuilder, transactions
 from statefx.admin.command import CELL_CHARS, SHOWN, main
-from statefx.coordinator.entries import FOLDER
+from statefx.log.entries import FOLDER
 from statefx.testing import rows
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver, lines, totals, words

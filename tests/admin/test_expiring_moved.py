@@ -6,7 +6,7 @@ import pytest
 
 from statefx import BasicBolt, Stateful, TopologyBuilder
 from statefx.admin.reading import open_task, read_checkpoint
-from statefx.coordinator.location import Folders
+from statefx.log.location import Folders
 from statefx.state import load_provider
 from statefx.state.contract.spaces import Space, end_of
 from statefx.state.view.time_index import indexed_keys

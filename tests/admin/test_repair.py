@@ -14,10 +14,10 @@ from statefx import openState, repair, rescale, restore, savepoint, verify, writ
 from statefx.admin import repairing
 from statefx.admin.command import main
 from statefx.admin.savepoints import go_back
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
-from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.log.location import Folders
+from statefx.log.log import read_state
 from statefx.state.changelog.files import Artefact, read_heads, read_range
 from statefx.storage import FolderStorage
 from statefx.testing import Limits

@@ -37,12 +37,11 @@ from statefx.admin.rekeying import Rekey, older_form
 from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite, copies
 from statefx.admin.savepoints import export_pin, go_back
-from statefx.admin.starting import steps_of
 from statefx.admin.state_writing import state_writer
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import FencedError
+from statefx.log.location import Folders
+from statefx.log.log import read_state
 from statefx.state import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
@@ -271,7 +270,7 @@ def rescaling(site: Site, steps: DurableSteps) -> None:
 def rekeying(site: Site, steps: DurableSteps) -> None:
     config = site.config()
     launch = Launch(topology(3, Two()), config, site.folder, None, caller="submit", dumps=None, rescale=True)
-    rewritten(site, steps, lambda found: steps_of(launch, found))
+    rewritten(site, steps, launch.steps)
 
 
 def start_again(site: Site) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from statefx import openState, savepoint, verify
 from statefx.admin.command import main
-from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, StatefxError
+from statefx.log.location import Folders
+from statefx.log.takeover import read_checkpoint
 from statefx.testing import Limits
 from tests.admin.checkpoints import Keeper, keeper, keeping, put, server
 from tests.testing.places import place

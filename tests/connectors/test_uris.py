@@ -7,8 +7,8 @@ import pytest
 from statefx import BasicBolt, FileSink, StatefulBolt, TopologyBuilder, committedFiles, openState
 from statefx.admin.command import main
 from statefx.connectors.files import FilePartitionedSpout
-from statefx.coordinator.location import local_path
 from statefx.errors import ConfigError
+from statefx.log.location import local_path
 from statefx.testing import TopologyTester
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from statefx import openState
 from statefx.admin.rescaling import rescale_checkpoint
-from statefx.coordinator.log import read_state
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from tests.testing.topologies import lines
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from statefx.admin.migration import Migration, Migrator
 from statefx.admin.rewrite import copies
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import StateError
+from statefx.log.location import Folders
+from statefx.log.log import read_state
 from statefx.protocol.identity import EMPTY
 from statefx.state import load_provider
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Write

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from statefx.coordinator.judging import Judge
-from statefx.coordinator.log import read_state
 from statefx.coordinator.runs import Run
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
+from statefx.log.log import read_state
 from statefx.plan.levels import compile_plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment

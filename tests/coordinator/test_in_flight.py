@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from statefx.coordinator.participants import SnapshotPolicy
 from statefx.coordinator.retrying import JobFailedError, RenewInputError, backoff_secs
-from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import AttemptsExhaustedError, FailedException, TransactionTimeoutError
 from statefx.protocol.identity import SnapshotRef, Version
 from statefx.testing import TopologyTester

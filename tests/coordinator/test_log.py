@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from statefx.admin.transactions import attempts_in
-from statefx.coordinator.entries import (
+from statefx.errors import (
+    CheckpointError,
+    CheckpointFormatError,
+    FencedError,
+    LogOutcomeUnknownError,
+    StateCorruptedError,
+    StatePhaseError,
+)
+from statefx.log.entries import (
     FOLDED,
     RECORD_BYTES_MAX,
     digest,
@@ -26,15 +34,7 @@ from statefx.coordinator.entries import (
     read_entry,
     text_of,
 )
-from statefx.coordinator.log import TransactionLog, read_state
-from statefx.errors import (
-    CheckpointError,
-    CheckpointFormatError,
-    FencedError,
-    LogOutcomeUnknownError,
-    StateCorruptedError,
-    StatePhaseError,
-)
+from statefx.log.log import TransactionLog, read_state
 from statefx.protocol.history import BATCH, KEPT, REASON_CHARS, History, Past
 from statefx.protocol.log_rules import apply, fold
 from statefx.protocol.records import Checkpoint, Committed, Committing, Generation, Lineage, RolledBack
@@ -787,7 +787,7 @@ def test_a_folded_log_that_lost_its_newest_records_does_not_begin_again(tmp_path
 
 WRITER = """
 import sys
-from statefx.coordinator.log import TransactionLog
+from statefx.log.log import TransactionLog
 from statefx.protocol.records import Committed, Committing, Generation, Lineage, Preparing, StreamInput
 from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.storage import FolderStorage

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.metadata import committed_metadata, read_metadata, written_files
 from statefx.errors import StateCorruptedError, StatePhaseError
+from statefx.log.beside import committed_metadata, read_metadata, written_files
+from statefx.log.log import TransactionLog, read_state
 from statefx.protocol.batches import durable_batch
 from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, read_now
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput

@@ -8,10 +8,9 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder, openState, restore, savepoint
 from statefx.admin import sorted_files
-from statefx.admin.starting import start
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError
+from statefx.log.log import TransactionLog
 from statefx.state import Codec
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
@@ -593,7 +592,7 @@ def test_a_driver_that_has_gone_on_meanwhile_is_not_fenced(place):
             return TransactionLog(storage)
 
         with pytest.raises(CheckpointError, match="has gone on meanwhile: stop its topology, and start the version"):
-            start(launch, opened)
+            launch.start(opened)
         running.send(WORK[3])
 
 
@@ -613,7 +612,7 @@ def test_a_checkpoint_that_was_restored_in_this_moment_is_not_gone_on_with(place
             return TransactionLog(storage)
 
         with pytest.raises(CheckpointMismatchError, match="another one has changed the checkpoint at the same time"):
-            start(launch, opened)
+            launch.start(opened)
         assert len(opens) == 2
 
 

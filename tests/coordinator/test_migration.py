@@ -19,8 +19,7 @@ import pytest
 from statefx import migrate, openState
 from statefx.admin.migration import Migration
 from statefx.admin.rewrite import Sum, Writes, sum_of
-from statefx.coordinator.log import read_state
-from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -30,6 +29,7 @@ from statefx.errors import (
     StateCorruptedError,
     StateError,
 )
+from statefx.log.log import read_state
 from statefx.state import EMPTY, Namespace, StateContext, load_provider
 from statefx.state.changelog import files
 from statefx.state.contract.ranges import in_blocks

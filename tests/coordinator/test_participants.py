@@ -10,7 +10,7 @@ import pytest
 
 from statefx.coordinator.attempt import Work
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.participant import Participant
+from statefx.coordinator.participants import Participant
 from statefx.errors import CheckpointMismatchError, FencedError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from statefx import FileSink, StatefulBolt, TopologyBuilder, export, openState, restore, savepoint
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, ConfigError
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash

@@ -7,8 +7,8 @@ import pytest
 
 from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale, restore, savepoint
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StatefxError
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from tests.coordinator.changing import held, send

@@ -3,7 +3,7 @@
 import pytest
 
 from statefx import TopologyBuilder, rescale
-from statefx.coordinator.log import read_state
+from statefx.log.log import read_state
 from statefx.protocol.identity import TaskId
 from statefx.state import load_provider
 from statefx.storage import FolderStorage

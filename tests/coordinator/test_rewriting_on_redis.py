@@ -15,8 +15,8 @@ import pytest
 from statefx import TopologyBuilder, downgrade, migrate, openState, writeState
 from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
-from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, ConfigError, FencedError, StateCorruptedError
+from statefx.log.location import Folders
 from statefx.protocol.identity import TaskId
 from statefx.state.contract.store import StateContext
 from statefx.storage import FolderStorage

@@ -8,13 +8,13 @@ import pytest
 from statefx import TopologyBuilder, deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
 from statefx.admin.command import main
 from statefx.admin.state_table import state_table
-from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
     CheckpointError,
     ConfigError,
     FencedError,
     StateCorruptedError,
 )
+from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 from tests.coordinator.migrating import REFERENCES

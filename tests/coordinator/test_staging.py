@@ -12,7 +12,7 @@ import pytest
 from statefx.coordinator.attempt import Batch
 from statefx.coordinator.retrying import RenewInputError, StoppedError
 from statefx.coordinator.staging import StagedBatch, StagedSource
-from statefx.coordinator.ticks import Ticks
+from statefx.coordinator.times import Ticks
 from statefx.protocol.records import StreamInput
 from statefx.protocol.staged import StagedPart
 from statefx.runtime import staging

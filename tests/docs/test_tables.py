@@ -17,12 +17,12 @@ import statefx
 import statefx.errors
 from statefx.config import SETTINGS
 from statefx.connectors.kafka import KafkaSink, KafkaSpout
-from statefx.coordinator import janitor, log
+from statefx.coordinator import janitor
 from statefx.coordinator.attempt import Attempt
-from statefx.coordinator.format import FORMAT
-from statefx.coordinator.progress import Progress
-from statefx.coordinator.state import SnapshotPolicy
-from statefx.coordinator.transaction import TransactionProgress
+from statefx.coordinator.participants import SnapshotPolicy
+from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.log import log
+from statefx.log.location import FORMAT
 from statefx.operators.hooks import BOLTS
 from statefx.protocol import pipeline as module
 from statefx.protocol.barrier import Ack

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from statefx.coordinator.entries import as_read
 from statefx.errors import StateCorruptedError
+from statefx.log.entries import as_read
 from statefx.protocol.identity import Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState

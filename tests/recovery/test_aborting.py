@@ -8,9 +8,9 @@ import pytest
 
 from statefx import abort, transactions
 from statefx.admin import ending
-from statefx.coordinator.format import write_format
-from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, FencedError
+from statefx.log.location import write_format
+from statefx.log.log import TransactionLog, read_state
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.records import Committing, Generation, Lineage, RolledBack
 from statefx.protocol.topology_identity import StatefulIdentity, TopologyIdentity

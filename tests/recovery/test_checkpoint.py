@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, Topology, TopologyBuilder, migrate, openState
-from statefx.coordinator.location import local_path
-from statefx.coordinator.log import read_state
 from statefx.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -17,6 +15,8 @@ from statefx.errors import (
     ConfigError,
     StateCorruptedError,
 )
+from statefx.log.location import local_path
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
 from tests.testing.topologies import SMALL, Count, Driver, Split, Total, Witness, lines, totals, word_count, words

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from statefx import FileSink, SqlSink, Topology, TopologyBuilder
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, ConfigError, FencedError, SinkOwnedError
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from tests.sinks.durable_steps import folder_and_database_steps

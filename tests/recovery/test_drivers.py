@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from statefx import BatchBolt, FileSink, SqlSink, Stateful, Topology, TopologyBuilder
-from statefx.coordinator.log import read_state
+from statefx.coordinator.progress import iso
 from statefx.coordinator.retrying import StoppedError
-from statefx.coordinator.transaction import iso
 from statefx.errors import (
     AttemptsExhaustedError,
     BoltError,
@@ -22,6 +21,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
+from statefx.log.log import read_state
 from statefx.state.view.time_index import EPOCH
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from statefx import Topology, TopologyBuilder, openState
-from statefx.coordinator.generation import take_generation
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
+from statefx.log.location import Folders
+from statefx.log.log import read_state
+from statefx.log.takeover import take_generation
 from statefx.protocol.jsonform import from_json, to_json
 from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.state import registry

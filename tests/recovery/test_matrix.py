@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from statefx import FailedException, TopologyBuilder, committedFiles, transactions
-from statefx.coordinator.entries import FOLDER
-from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import AttemptsExhaustedError, CheckpointError, CheckpointFormatError, ConfigError
+from statefx.log.entries import FOLDER
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import CrashPoint, crashes
 from statefx.testing.faults import Fault, HooksFail, JobFails

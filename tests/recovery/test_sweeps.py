@@ -16,9 +16,9 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import janitor
 from statefx.coordinator import janitor as janitor_module
 from statefx.coordinator.janitor import OwnThread
-from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
-from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import LogOutcomeUnknownError
+from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.state.changelog import chain, files, merging
 from statefx.state.changelog.files import Artefact
 from statefx.storage import FolderStorage, Storage

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from statefx import Topology, TopologyBuilder, openState
-from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
 from tests.bolts import WithState

@@ -17,8 +17,7 @@ from typing import Any
 
 from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.attempt import Attempt, Part
-from statefx.coordinator.engine import Answer
+from statefx.coordinator.attempt import Answer, Attempt, Part
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import RunEngine
 from statefx.plan.levels import Plan, compile_plan

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from statefx import ReplayDeadLetters, TopologyBuilder, quarantined
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.log.log import read_state
+from statefx.operators.quarantine import GroupKeys
 from statefx.plan.hashing import row_hasher
-from statefx.runtime.quarantine import GroupKeys
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from tests.bolts import Ignores, WithState

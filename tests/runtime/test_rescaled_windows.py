@@ -16,9 +16,9 @@ from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite
 from statefx.admin.routing import router_of
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.log.location import Folders
+from statefx.log.log import read_state
 from statefx.state import load_provider
 from statefx.state.contract.spaces import Space, name_of
 from statefx.storage import FolderStorage

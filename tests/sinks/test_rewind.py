@@ -22,8 +22,8 @@ from statefx.connectors.files import FileSink
 from statefx.connectors.simple import CollectSink, ConsoleSink
 from statefx.connectors.sql import SqlSink
 from statefx.connectors.staged import Target
-from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, SinkError, TopologyError
+from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.crashes import crashes

@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
-from statefx.coordinator.adoption import adoptions
-from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders
+from statefx.log.adoption import adoptions
+from statefx.log.location import Folders
+from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.protocol.records import Committed, Committing, Preparing, RolledBack, StreamInput
 from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.spark.checkpoint import SparkCheckpoint

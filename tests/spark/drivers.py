@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import committedFiles
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.log.log import read_state
 from statefx.protocol.log_state import LogState
 from statefx.storage import storage_at
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import runs
 from statefx.errors import StatefxError
 from statefx.operators import PartitionedTransactionalSpout
-from statefx.spark.pipelined.engine import PipelinedEngine
+from statefx.spark.job import PipelinedEngine
 from tests.bolts import WithState
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, tell

@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from statefx import openState, submit
-from statefx.coordinator.entries import read_entries
-from statefx.coordinator.log import read_state
+from statefx.log.entries import read_entries
+from statefx.log.log import read_state
 from statefx.plan.deployment import cache_folder
 from statefx.storage import FolderStorage
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from statefx import FailedException, FileSink, TopologyBuilder, committedFiles, submit
-from statefx.spark.pipelined import control
+from statefx.spark import control
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, ONCE, session, tell
 from tests.spark.running import executor, state

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from statefx.coordinator.transaction import TransactionProgress
+from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.spark import bar as bars
 from statefx.spark.bar import Bar, Line, bar

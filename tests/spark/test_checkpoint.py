@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from statefx import submit
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, CheckpointMismatchError, FencedError, InputError, StateCorruptedError
+from statefx.log.location import Folders
+from statefx.log.log import TransactionLog
 from statefx.protocol.records import Committed, Committing, Preparing, RolledBack
 from statefx.spark import source_notes
 from statefx.spark.checkpoint import query_id
-from statefx.spark.compaction import SETTING, missing_compacted, united
-from statefx.spark.source_notes import INLINE_BYTES_MAX, SourceFiles, lists_of
+from statefx.spark.source_notes import INLINE_BYTES_MAX, SETTING, SourceFiles, lists_of, missing_compacted, united
 from tests.spark.checkpoints import QUERY, Checkpoint, bare, offsets
 from tests.spark.running import BOUND_SECS, feed, kept, lines_of, local_folders
 from tests.spark.test_spark_state import NOW, keeping

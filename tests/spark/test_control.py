@@ -10,8 +10,8 @@ import pytest
 from statefx.errors import ConfigError
 from statefx.protocol import messages
 from statefx.protocol.messages import FrameError, Frames, Kind, SlotId, frame
-from statefx.spark.pipelined import control
-from statefx.spark.pipelined.control import ControlLostError, ControlServer, DriverUnreachableError, SlotControl
+from statefx.spark import control
+from statefx.spark.control import ControlLostError, ControlServer, DriverUnreachableError, SlotControl
 from tests.ports import free_port
 from tests.spark.running import wait_for
 

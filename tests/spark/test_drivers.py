@@ -14,11 +14,11 @@ import pytest
 from pyspark.errors import PythonException
 
 from statefx import BasicBolt, StatefulBolt, submit
-from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError, FencedError
+from statefx.log.location import Folders
+from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.failures import job_error, last_line
 from statefx.spark.feeds import StreamFeed

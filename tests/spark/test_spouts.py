@@ -29,7 +29,7 @@ class Hangs(Planned):
 
 
 def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, monkeypatch):
-    monkeypatch.setattr("statefx.spark.spout_feed.SLOW_SECS", 0.1)
+    monkeypatch.setattr("statefx.spark.feeds.SLOW_SECS", 0.1)
     spout = Hangs(place)
     spout.hold.touch()
     query = submit(topology(spout), spark, place / "ck", {"topology.max.spout.pending": 3})

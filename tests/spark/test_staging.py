@@ -13,11 +13,11 @@ from pyspark.sql.functions import udf
 from pyspark.util import InheritableThread
 
 from statefx import TopologyBuilder, isTick, submit
-from statefx.coordinator.log import read_state
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
+from statefx.log.log import read_state
 from statefx.plan.deployment import cache_folder
 from statefx.spark import internals, staging
-from statefx.spark.pipelined.engine import held_slots
+from statefx.spark.job import held_slots
 from statefx.storage import FolderStorage
 from tests.bolts import WithState
 from tests.spark.bolts import Once

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from statefx import BasicBolt, BatchBolt, TopologyBuilder
-from statefx.coordinator.log import read_state
 from statefx.errors import TopologyError
+from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
 from tests.spouts import timed

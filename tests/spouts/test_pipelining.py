@@ -6,7 +6,7 @@ The test says which job ends next, and how; what the driver makes of it is compa
 import pytest
 
 from statefx import FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
-from statefx.coordinator.engine import Answer
+from statefx.coordinator.attempt import Answer
 from statefx.coordinator.retrying import JobFailedError
 from statefx.protocol.commands import Segment
 from statefx.testing import Crash, TopologyTester

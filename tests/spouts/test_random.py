@@ -7,7 +7,7 @@ import pytest
 
 from statefx import BasicBolt, FailedException, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator import metadata
+from statefx.log import beside as metadata
 from tests.spouts.fuzzing import Life
 from tests.testing.lives import seeds
 from tests.testing.ruling import PAYMENTS, RULES, Judge, given, recounted

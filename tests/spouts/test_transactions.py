@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder
-from statefx.coordinator import metadata
-from statefx.coordinator.log import read_state
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError, StateCorruptedError
+from statefx.log import beside as metadata
+from statefx.log.log import read_state
 from statefx.operators.context import DRIVER
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester

@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 
 from statefx import Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
-from statefx.coordinator.log import read_state
+from statefx.log.log import read_state
 from statefx.operators.acker import ACKER
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester

@@ -8,11 +8,10 @@ import pytest
 
 from statefx import BasicBolt, Context, FailedException, Spout, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.progress import SLOW_SECS, Progress
+from statefx.coordinator.progress import SLOW_SECS, Progress, iso
 from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.coordinator.standstill import AGAIN_MS, STILL_MS
-from statefx.coordinator.transaction import iso
+from statefx.coordinator.times import AGAIN_MS, STILL_MS
 from statefx.errors import BoltError
 from statefx.protocol.identity import TaskId
 from statefx.protocol.trees import TreeReport

@@ -7,8 +7,8 @@ import pytest
 
 import statefx
 from statefx import FileSink, TopologyBuilder, openState
-from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, StatefxError
+from statefx.log.location import Folders, checkpoint_location
 from statefx.state import EMPTY, Retention
 from statefx.storage import storage_at
 from statefx.storage.objects import ObjectStorage

@@ -4,7 +4,7 @@ import pytest
 
 from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.log import TransactionLog, read_state
+from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage, storage_at
 from statefx.storage.contract import at_once
 from tests.coordinator.histories import BEGINNING, transaction

@@ -9,8 +9,8 @@ import pytest
 
 import statefx
 from statefx import committedFiles, openState
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointFormatError, CheckpointMismatchError, StateCorruptedError, StatefxError
+from statefx.log.log import read_state
 from statefx.storage import storage_at
 from statefx.testing.steps import Crash
 from tests.storage.s3_server import as_users_have_it

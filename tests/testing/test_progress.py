@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from statefx import Stateful, TopologyBuilder
-from statefx.coordinator.progress import SUMMARY_SECS, Summary
-from statefx.coordinator.transaction import TransactionProgress
+from statefx.coordinator.progress import SUMMARY_SECS, Summary, TransactionProgress
 from statefx.operators import BatchBolt
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt

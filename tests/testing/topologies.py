@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from statefx import BatchBolt, FileSink, Stateful, Topology, TopologyBuilder, TransactionalSpout, TransactionAttempt
-from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.participants import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
 from tests.bolts import Count, Split
 

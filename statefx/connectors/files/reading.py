@@ -15,9 +15,9 @@ import pyarrow as pa
 from statefx.connectors.files.manifest import INTERVAL, Layout, Manifest, txid_of_file
 from statefx.connectors.files.sink import FORMATS
 from statefx.connectors.staged import FOLDER, txid_of_staged
-from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.coordinator.log import read_state
 from statefx.errors import ConfigError, SinkError
+from statefx.log.location import Folders, checkpoint_location
+from statefx.log.log import read_state
 from statefx.operators.schema import to_ddl
 from statefx.storage import Storage, path_of
 

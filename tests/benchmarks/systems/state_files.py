@@ -14,10 +14,9 @@ from typing import Any
 
 from measuring import arguments, latency
 
-from statefx.coordinator.format import write_format
 from statefx.coordinator.janitor import Janitor
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import TransactionLog
+from statefx.log.location import Folders, write_format
+from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import BatchInput, Preparing, RolledBack
 from statefx.state import load_provider

@@ -80,6 +80,7 @@ class GroupKeys:
         return [_HEAD + key for key in found]
 
     def fields(self, stored: bytes) -> tuple[Any, ...]:
+        """Return the grouping's fields of a key as it is stored."""
         (row,) = self._rows.decode([stored[len(_HEAD) :]]).to_pylist()
         return tuple(row.values())
 
@@ -119,6 +120,7 @@ class Quarantine:
         self.empty = next(self._entries.scan_below(_HEAD, end_of(_HEAD)), None) is None
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Read ahead what is held of keys."""
         self._entries.prefetch(keys)
 
     def get(self, key: bytes) -> Held | None:

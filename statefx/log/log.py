@@ -10,7 +10,19 @@ from dataclasses import replace
 from typing import Never
 from uuid import uuid4
 
-from statefx.coordinator.entries import (
+from statefx.errors import (
+    AlreadyExistsError,
+    CheckpointError,
+    FencedError,
+    LogOutcomeUnknownError,
+    NotWrittenError,
+    OutcomeUnknownError,
+    StateCorruptedError,
+    StatefxError,
+    StatePhaseError,
+)
+from statefx.log.beside import Files, compacted, named_files, put_aside, written_files
+from statefx.log.entries import (
     FENCING,
     FIRST,
     FOLDED,
@@ -26,18 +38,6 @@ from statefx.coordinator.entries import (
     read_entries,
     read_entry,
     text_of,
-)
-from statefx.coordinator.metadata import Files, compacted, named_files, put_aside, written_files
-from statefx.errors import (
-    AlreadyExistsError,
-    CheckpointError,
-    FencedError,
-    LogOutcomeUnknownError,
-    NotWrittenError,
-    OutcomeUnknownError,
-    StateCorruptedError,
-    StatefxError,
-    StatePhaseError,
 )
 from statefx.protocol.log_rules import apply, checkpoint
 from statefx.protocol.log_state import LogState

@@ -1,4 +1,8 @@
-"""Runs segments, commits and rollbacks as orders to the tasks of one Spark job."""
+"""One Spark job that holds all tasks of a topology, over Spark's pipelined shuffle, and the orders to them.
+
+Spark's planner makes an ordinary plan of `mapInArrow` and `repartitionById`. Its nodes are copied, the exchanges as
+pipelined ones (`internals.pipelined_onto`).
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,152 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 from pyspark.util import InheritableThread
 
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import RunEngine, UnreachableError
 from statefx.errors import TransactionError
+from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
 from statefx.protocol.messages import Kind, SlotId
 from statefx.spark import internals
+from statefx.spark.control import ControlServer
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
-from statefx.spark.labels import Labels
-from statefx.spark.pipelined.control import ControlServer
-from statefx.spark.pipelined.level import LivingLevel, Rendezvous
-from statefx.spark.pipelined.plan import RunPlan
+from statefx.spark.internals import STAGE_DETAILS, STAGE_NAME
 from statefx.spark.session import PIPELINED_PYTHON, is_local
-from statefx.spark.worker import Parcel
+from statefx.spark.worker import LivingLevel, Parcel, Rendezvous
 
 logger = logging.getLogger("statefx")
+
+
+DESCRIPTION = "spark.job.description"
+
+_SHOWN = 120
+"""Characters of bolts in one name: a topology may have hundreds of bolts, and the UI's tables don't fold."""
+
+_THEN = " → "
+"""Between bolts: the UI shows ``>`` as ``&gt;``."""
+
+
+class Labels:
+    """What the jobs of one topology are called; the UI shows `details` where a stage is unfolded."""
+
+    def __init__(self, name: str, plan: Plan, details: str) -> None:
+        self._name = name
+        self._details = details
+        self._levels = [_bolts(plan, level) for level in range(len(plan.levels))]
+        self._read = f"read {_short(', '.join(plan.streams))}"
+
+    def name_staging(self, own: Any, txid: int) -> None:
+        """Name the job that stages the rows of a transaction, and its stages."""
+        own.setProperty(DESCRIPTION, f"{self._name} tx {txid}: {self._read}")
+        own.setProperty(STAGE_DETAILS, self._details)
+        own.setProperty(STAGE_NAME, f"{self._read} tx {txid}")
+
+    def name_run(self, own: Any, run: str) -> list[str]:
+        """Name the job of a run, which holds all tasks; return the names of its stages, lowest first."""
+        own.setProperty(DESCRIPTION, f"{self._name} run {run}: {_short(_THEN.join(self._levels))}")
+        own.setProperty(STAGE_DETAILS, self._details)
+        return list(self._levels)
+
+
+def _bolts(plan: Plan, level: int) -> str:
+    """Name the bolts whose tasks run at a level, with how many there are of each."""
+    chains = {tuple(component for component, _ in chain): None for chain in plan.levels[level]}
+    return _short(", ".join(_THEN.join(_bolt(plan, component) for component in chain) for chain in chains))
+
+
+def _bolt(plan: Plan, component: str) -> str:
+    return f"{component}[{plan.components[component].parallelism}]"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+WIRE = (
+    StructType()
+    .add("target", IntegerType())
+    .add("kind", IntegerType())
+    .add("rows", LongType())
+    .add("head", BinaryType())
+    .add("payload", BinaryType())
+)
+
+SETTINGS = {
+    # Rows are handed to Python one by one, as they come: by default Spark waits for 10,000 of them, or 64 KB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
+    "spark.sql.adaptive.enabled": "false",
+    # Spark's compiler takes half a second to load and to run. It would make projections of rows faster, which are few.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Of the session that a run is planned in."""
+
+
+def planning_session(session: SparkSession) -> SparkSession:
+    """Return a session like that of the user, with the settings of runs.
+
+    Its Python workers are those of runs: Spark starts another program to fork workers from for each size of buffers.
+    """
+    own = internals.clone(session)
+    for name, value in SETTINGS.items():
+        own.conf.set(name, value)
+    return own
+
+
+class RunPlan:
+    """The levels of a topology as a chain of stages; `level` makes the function of a level, for ``mapInArrow``."""
+
+    def __init__(self, session: SparkSession, plan: Plan, level: Callable[[int], Any], workers: int) -> None:
+        frame: DataFrame = session.range(0, plan.widths[0], 1, plan.widths[0])  # a partition for each slot
+        for number, width in enumerate(plan.widths):
+            if number:
+                frame = frame.repartitionById(width, F.col("target"))
+            columns = wire.SCHEMA.names if number else frame.columns
+            frame = internals.mapping(level(number), WIRE, columns, workers)(frame)
+        self._frame = frame
+
+    def prepare(self) -> None:
+        """Have Spark make the physical plan, which `run` does too."""
+        internals.chain_of(self._frame)
+
+    def run(self, own: Any, names: Sequence[str]) -> None:
+        """Run the job; returns when all its tasks have ended.
+
+        Parameters
+        ----------
+        own : java.util.Properties
+            The thread's local properties.
+        names : sequence of str
+            Of the stages, lowest first.
+        """
+        session = self._frame.sparkSession
+        internals.activate(session)  # the nodes that are copied go by the settings of the thread
+        own.putAll(internals.sql_settings(session))  # from the session alone, tasks do not see them
+        nodes, node = internals.chain_of(self._frame)
+        shuffles = 0
+        for kind, each in nodes:
+            if kind == "S":
+                node = internals.pipelined_onto(each, node)
+                own.setProperty(internals.STAGE_NAME, names[shuffles])
+                internals.shuffle_of(node)
+                shuffles += 1
+            else:
+                node = internals.copied_onto(each, node)
+        own.setProperty(internals.STAGE_NAME, names[shuffles])
+        internals.collected_node(self._frame, node, wire.SCHEMA, "payload")
+
 
 FILLERS = 1, 32_000
 """Behind the barriers, so that Spark's shuffle sends what it has gathered: it does when 0.9 of 32 KB are full, or after

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError, StatePhaseError
+from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Pin, Pinned, Unpinned
 from statefx.state.contract.store import StateLocation, StateProvider

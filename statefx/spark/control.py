@@ -23,6 +23,7 @@ from statefx.protocol.messages import CHALLENGE_BYTES, HELLO_BYTES_MAX, MAGIC, F
 
 logger = logging.getLogger("statefx")
 
+
 ALIVE_SECS = 1.0
 """Between two signs of life: so seldom that an idle topology of 8 tasks costs a thousandth of a core."""
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from statefx.coordinator.entries import FOLDER as LOG
-from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, ConfigError, StatefxError
+from statefx.log.entries import FOLDER as LOG
+from statefx.log.location import Folders
+from statefx.log.log import read_state
 from statefx.plan.levels import name_shown
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
@@ -17,6 +17,7 @@ from statefx.state.registry import name_of
 from statefx.storage import is_remote
 
 logger = logging.getLogger("statefx")
+
 
 Adopt = str | Iterable[str] | None
 """What callers give: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""

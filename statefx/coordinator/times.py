@@ -1,0 +1,302 @@
+"""Time on the driver: ticks, event time, and a watermark that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from statefx.log.log import TransactionLog
+from statefx.operators.spouts import has_partitions
+from statefx.plan.levels import Plan
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TaskId
+from statefx.protocol.log_state import LogState
+from statefx.protocol.watermark import BEGINNING, FINISHED, Heard, TimeOrder, Timing, reached, then, unit_of
+from statefx.state.view.time_index import time_of
+from statefx.topology.graph import ComponentKind
+
+
+@dataclass
+class Ticks:
+    """The ticks of one driver.
+
+    Rule 9.9: the clock of an attempt is the time of its PREPARING. So it is the same for all tasks and segments, and a
+    successor finds it in the log.
+    """
+
+    secs: Mapping[str, float]
+    """How long the period of a bolt is, by component; periods end at multiples of it, since the epoch."""
+    log: TransactionLog
+    started_ms: int
+    """When this driver started: what counts where the log knows of no transaction before."""
+
+    def due(self, txid: int, clock_ms: int) -> tuple[str, ...]:
+        """Return the bolts that get a tick in `txid`, if it begins at `clock_ms`; one each, however late it is."""
+        if not self.secs:
+            return ()
+        before_ms = self._clock_before(txid)
+        # Unequal, and not more: a clock that was set back by an hour would give no tick for an hour.
+        return tuple(id for id, secs in self.secs.items() if _period(clock_ms, secs) != _period(before_ms, secs))
+
+    def time_has_come(self, txid: int, now_ms: int) -> bool:
+        """Tell whether `txid` is to begin for a tick, or for a timer of a bolt, also if there is nothing to read."""
+        state = self.log.state
+        # What is in flight may fire the timer, and say when the next one is due.
+        timer = not state.in_flight and 0 < state.due_ms <= now_ms
+        return timer or bool(self.due(txid, now_ms))
+
+    def _clock_before(self, txid: int) -> int:
+        # Also of one that is in flight: if that is rolled back, so is `txid`, and both are tried again.
+        state = self.log.state
+        in_flight_ms = state.clock_ms(txid - 1)
+        if in_flight_ms is not None:
+            return in_flight_ms
+        for past in reversed(state.history.past):
+            if past.txid == txid - 1 and past.state == "COMMITTED":
+                return past.prepared_ms
+        return self.started_ms
+
+
+def _period(clock_ms: int, secs: float) -> int:
+    return int(clock_ms // (secs * 1000))
+
+
+@dataclass
+class EventTimes:
+    """Event time in the transactions of a plan.
+
+    The log has all that is known of it, but for which partitions are finished: what a spout has said of its batches
+    (its metadata) tells that.
+    """
+
+    plan: Plan
+    finished: dict[str, Numbers] = field(default_factory=dict)
+    """The partitions that are finished (rule 14.11), of each spout of which some may be."""
+
+    def orders(
+        self,
+        state: LogState,
+        since_ms: int,
+        partitions: Mapping[str, int],
+        staged: Mapping[str, Heard],
+        ahead: Mapping[str, int],
+        *,
+        closing: bool = False,
+    ) -> dict[TaskId, TimeOrder]:
+        """Return what each task is told.
+
+        Parameters
+        ----------
+        state : LogState
+        since_ms : int
+            When the first attempt of this driver began.
+        partitions : Mapping of str to int
+            How many partitions each spout has that has some.
+        staged, ahead : Mapping
+            What the rows of DataFrames say, by stream, and how many of them say nothing: too far ahead.
+        closing : bool
+            Whether the transaction closes event time.
+        """
+        found: dict[TaskId, TimeOrder] = {}
+        units = _by_source(state.heard) if self.plan.timed else {}
+        for name in sorted(self.plan.timed):
+            component = self.plan.components[name]
+            own: list[dict[str, Heard]] = [{} for _ in range(component.parallelism)]
+            if name in self.plan.timings:
+                before = {name: state.heard[name]} if name in state.heard else {}
+                now = {name: staged[name]} if name in staged else {}
+                own = [dict(then(before, now)) for _ in own]
+            finished, number_of = self.finished.get(name), partitions.get(name)
+            unfinished: list[list[int]] = [[] for _ in own]
+            for number in () if finished is None else finished.lacking(number_of or 0):
+                unfinished[number % len(own)].append(number)
+            for number, unit in units.get(name, ()):
+                if number == FINISHED:
+                    for each in own:
+                        each[unit] = state.heard[unit]
+                    continue
+                # A spout without partitions may have had more tasks: they have nothing to hold any more.
+                task = number % len(own) if has_partitions(component.operator) else number
+                if task < len(own) and (finished is None or number not in finished):
+                    own[task][unit] = state.heard[unit]
+            for task, heard in enumerate(own):
+                id = TaskId(name, task)
+                watermark = state.watermarks.get(str(id), BEGINNING)
+                left = None if finished is None else tuple(unfinished[task])
+                out = ahead.get(name, 0) if task == 0 else 0  # once: acks of all tasks are added up
+                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms, closing, out)
+        return found
+
+    def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:
+        """Return the fields of COMMITTING that say how far event time has come, if it has moved (rule 14.1)."""
+        watermarks: dict[str, int] = {}
+        heard: Mapping[str, Heard] = {}
+        for ack in acks:
+            if ack.time is None:
+                continue
+            if ack.time.watermark > state.watermarks.get(str(ack.id), BEGINNING):
+                watermarks[str(ack.id)] = ack.time.watermark
+            heard = then(heard, ack.time.heard)
+            if ack.time.finished:
+                self.finished[ack.component].update(ack.time.finished)
+                heard = then(self._finished_before(state, ack.component, ack.time.finished), heard)
+        new = {name: unit for name, unit in heard.items() if unit != state.heard.get(name)}
+        return {"watermarks": watermarks, "heard": new}
+
+    def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, Heard]:
+        """Return what was known of partitions that are finished now, as what is known of the finished ones.
+
+        Their task may not have known it: it may have begun before the transaction was decided in which it was heard.
+        """
+        found: dict[str, Heard] = {}
+        for stream in self.plan.components[spout].timings:
+            units = [state.heard.get(unit_of(spout, number, stream)) for number in finished]
+            known = [unit for unit in units if unit is not None]
+            if known:
+                found[unit_of(spout, FINISHED, stream)] = max(known)
+        return found
+
+
+class Numbers:
+    """Whole numbers from 0 on, of which those that are lacking are few, and the greatest."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._floor = 0
+        """All before it are there; `_above` are those that are there beyond it."""
+        self._above: set[int] = set()
+        self.update(numbers)
+
+    def update(self, numbers: Iterable[int]) -> None:
+        """Add numbers."""
+        self._above.update(number for number in numbers if number >= self._floor)
+        while self._floor in self._above:
+            self._above.discard(self._floor)
+            self._floor += 1
+
+    def __contains__(self, number: object) -> bool:
+        """Whether a number is there."""
+        return isinstance(number, int) and (0 <= number < self._floor or number in self._above)
+
+    def lacking(self, stop: int) -> list[int]:
+        """Return the numbers before `stop` that are not there."""
+        return [number for number in range(self._floor, stop) if number not in self._above]
+
+
+def _by_source(heard: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
+    """Return the units of tasks and partitions by component, each with its number."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for unit in heard:
+        source, _, rest = unit.partition("/")
+        if rest:
+            found.setdefault(source, []).append((int(rest.partition("/")[0]), unit))
+    return found
+
+
+STILL_MS = 60_000
+"""How long event time stands still, while rows come whose times go on, until that is warned of."""
+
+AGAIN_MS = 600_000
+"""How long after a warning the next one may come."""
+
+
+@dataclass
+class Standstill:
+    """What a driver knows of how event time gets on; times are those of the attempts (rule 9.9)."""
+
+    plan: Plan
+    _lowest: int = field(default=BEGINNING, init=False)
+    """The least watermark of all tasks, which nothing has moved since `_since_ms`."""
+    _since_ms: int | None = field(default=None, init=False)
+    _warned_ms: int | None = field(default=None, init=False)
+
+    def warning(
+        self,
+        state: LogState,
+        acks: Iterable[Ack],
+        clock_ms: int,
+        since_ms: int,
+        partitions: Mapping[str, int],
+        finished: Mapping[str, Numbers],
+    ) -> str:
+        """Return what to warn of when a transaction has been decided, which `state` has; empty: nothing.
+
+        `since_ms` is when the driver's first attempt began; `partitions` and `finished` are as of `EventTimes`.
+        """
+        times = [ack.time for ack in acks if ack.time is not None]
+        lowest = min((time.watermark for time in times), default=BEGINNING)
+        if self._since_ms is None or lowest > self._lowest or not times:
+            self._lowest, self._since_ms = lowest, clock_ms
+            return ""
+        rows_wait = any(unit.time_us > lowest for time in times for unit in time.heard.values())
+        still_ms = clock_ms - self._since_ms
+        recent = self._warned_ms is not None and clock_ms - self._warned_ms < AGAIN_MS
+        if not rows_wait or still_ms < STILL_MS or recent:
+            return ""
+        held = self._holder(state, clock_ms, since_ms, partitions, finished)
+        if held:
+            self._warned_ms = clock_ms
+            still = "not begun" if lowest == BEGINNING else f"stood still at {time_of(lowest).isoformat()}"
+            return f"event time has {still} for {still_ms // 1000} s, while rows come: {held}"
+        return ""
+
+    def _holder(
+        self,
+        state: LogState,
+        clock_ms: int,
+        since_ms: int,
+        partitions: Mapping[str, int],
+        finished: Mapping[str, Numbers],
+    ) -> str:
+        """Return what is furthest behind, and the remedy; empty: nothing holds event time."""
+        held = [
+            (at, unit)
+            for unit in self._units(partitions, finished)
+            if (at := reached(state.heard.get(unit.unit), unit.timing, clock_ms, since_ms)) is not None
+        ]
+        if not held:
+            return ""
+        _, unit = min(held, key=itemgetter(0))
+        heard = state.heard.get(unit.unit)
+        came = "has had no row yet" if heard is None else f"has had rows up to {time_of(heard.time_us).isoformat()}"
+        if unit.timing.idle_ms is None:
+            remedy = f'give it an idleAfter, as {unit.call}("{unit.component}", ..., idleAfter="5 minutes")'
+        else:
+            remedy = f"wait until its idleAfter of {unit.timing.idle_ms / 1000:g} s has passed, or make that shorter"
+        ended = (
+            ". If none comes any more, have isFinished of the spout say so"
+            if unit.what.startswith("partition ")
+            else ""
+        )
+        return (
+            f"{unit.what} holds it, which {came}. Windows and timers wait for that. If no rows may come for long, "
+            f"{remedy}: what has no row for so long is not waited for{ended}"
+        )
+
+    def _units(self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]) -> Iterator[_Unit]:
+        """Yield all that can hold event time."""
+        for name, timing in self.plan.timings.items():
+            yield _Unit(name, name, f"the DataFrame {name!r}", "setStream", timing)
+        for name in sorted(self.plan.timed - self.plan.timings.keys()):
+            component = self.plan.components[name]
+            read = {edge.stream for edge in self.plan.outputs[name]}
+            parted = has_partitions(component.operator)
+            call = "setSpout" if component.kind is ComponentKind.SPOUT else "setBolt"
+            numbers: Iterable[int] = range(partitions.get(name, 0) if parted else component.parallelism)
+            if name in finished:
+                numbers = finished[name].lacking(partitions.get(name, 0))
+            for stream, timing in component.timings.items():
+                for number in numbers if stream in read else ():
+                    what = f"{'partition' if parted else 'task'} {number} of {component.kind} {name!r}"
+                    yield _Unit(name, unit_of(name, number, stream), what, call, timing)
+
+
+class _Unit(NamedTuple):
+    """What can hold event time: a unit, by what call its component was declared, and how people call it."""
+
+    component: str
+    unit: str
+    what: str
+    call: str
+    timing: Timing
