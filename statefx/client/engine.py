@@ -16,7 +16,7 @@ from statefx.coordinator.engine import Answer, came_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
@@ -108,12 +108,11 @@ class ClientEngine:
         changes: Changes = attempt.batch.work
         done = False
         streams = {stream: self._stream_ack(changes, order, stream) for stream in self.deployment.plan.streams}
-        seen = {ack.id: ack.token for ack in streams.values()}
         for task in self._tasks.values():
             token = uuid.uuid4().hex  # no other attempt ever has it, of whatever process (rule 1.3)
             task.enter(order, token, (), Outbox(0, 0, self.deployment.plan.widths))
         try:
-            attempt.acks = [*streams.values(), *(self._ack(changes, task, seen) for task in self._tasks.values())]
+            attempt.acks = [*streams.values(), *(self._ack(changes, task, streams) for task in self._tasks.values())]
             done = True
         except FencedError:
             raise
@@ -132,29 +131,20 @@ class ClientEngine:
         }
         return Ack(order.attempt, stream, 0, uuid.uuid4().hex, emitted=emitted)
 
-    def _ack(self, changes: Changes, task: Task, sources: Mapping[TaskId, str]) -> Ack:
+    def _ack(self, changes: Changes, task: Task, streams: Mapping[str, Ack]) -> Ack:
         """Prepare one component, also one that nothing came to."""
-        component, inputs = task.id.component, self.deployment.plan.inputs[task.id.component]
+        component, attempt = task.id.component, task.attempt
         if isinstance(task, WritesTask):
             task.given(self.stores.pop(component, None), changes.writes.get(component, ()))
         task.begin()
-        batches = changes.rows.get(component, ())
-        for batch in batches:
-            task.feed(inputs[0], batch)
-        prepared = task.prepare_checked()
-        rows = sum(batch.num_rows for batch in batches)
-        return Ack(
-            task.attempt.order.attempt,
-            *task.id,
-            task.attempt.token,
-            seen={TaskId(edge.source, 0): sources[TaskId(edge.source, 0)] for edge in inputs},
-            received={edge.id: rows for edge in inputs},
-            prepared_bytes=prepared.size_bytes,
-            snapshot=prepared.snapshot,
-            keys=prepared.keys,
-            committable=prepared.committable,
-            found_keys=prepared.found_keys,
-        )
+        for edge in self.deployment.plan.inputs[component]:
+            ack = streams[edge.source]
+            for batch in changes.rows.get(component, ()):
+                attempt.input.records(*ack.id, ack.token, edge.id, batch.num_rows)
+                task.feed(edge, batch)
+            attempt.input.barrier(Barrier(ack.attempt, *ack.id, ack.token, {edge.id: ack.emitted[edge.id]}))
+        attempt.end_input()
+        return attempt.ack(task.prepare_checked())
 
     def release(self) -> None:
         """Close the stores that are open; they are opened again when they are needed."""

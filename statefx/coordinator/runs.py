@@ -80,6 +80,10 @@ class UnreachableError(JobFailedError):
     """A slot can't reach the driver."""
 
 
+RESTORES_FRESH_SECS = 10.0
+"""How long after a slot's last report that tasks restore state they still count as restoring: reports come each second,
+but a worker that reads a large image may stand still for some."""
+
 PUT_OFF_SECS_MAX = 3600.0
 """After which the time of an attempt is over, also while state is restored: a restore that hangs shows itself as under
 way too."""
@@ -115,8 +119,6 @@ class RunEngine(ABC):
         Of one attempt, from when its orders were sent and no earlier transaction was before it in the slots.
     clock : callable
         Seconds.
-    restoring : callable
-        Returns the tasks that restore state now, which does not count (rule 6.9); asked when the time is over.
     """
 
     def __init__(
@@ -125,9 +127,7 @@ class RunEngine(ABC):
         name: str,
         timeout_secs: float,
         clock: Callable[[], float] = time.monotonic,
-        restoring: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self._restoring = restoring
         self._plan = plan
         self._name = name
         self._timeout_secs = timeout_secs
@@ -159,6 +159,8 @@ class RunEngine(ABC):
         for number, task in enumerate(plan.spouts):
             if plan.lives(task.component):
                 self._spout_slots.setdefault(self._slot_of[task], {})[number] = str(task)
+        self._restoring: dict[SlotId, tuple[float, str]] = {}
+        """By slot of this run: when it last reported that tasks restore state, and which."""
         self._restored: dict[SlotId, set[int]] = {}
         """By slot of spouts of this run: the roots of the trees that they were told to go on with."""
         self._resting = threading.Event()
@@ -338,6 +340,7 @@ class RunEngine(ABC):
             self._run, self._ready = None, False
             self._unconfirmed.clear()
             self._restored.clear()
+            self._restoring.clear()
             self._emitted = frozenset()
             self.woken.set()
             if self._stopping:
@@ -395,6 +398,8 @@ class RunEngine(ABC):
                     self.interrupt()
                 case Kind.CONFIRMED:
                     self._take_confirmation(slot, TransactionAttempt(*messages.unpack_attempt(body)))
+                case Kind.RESTORES:
+                    self._restoring[slot] = self._clock(), body.decode()
                 case Kind.HANGS:
                     logger.warning("%s: %s", self._name, body.decode())
                 case _:
@@ -491,7 +496,7 @@ class RunEngine(ABC):
         if late and run is not None:
             missing = f"not all of its {len(self.slots)} tasks of Spark were there after {READY_SECS:g} s"
             self.over(run, JobFailedError(f"{missing}: look at the logs of the executors, where workers start"))
-        elif stuck and self._restoring():  # rule 6.9
+        elif stuck and self._tasks_restoring():  # rule 6.9
             with self._lock:
                 self._unconfirmed = {of: (slots, now + STUCK_SECS) for of, (slots, _) in self._unconfirmed.items()}
         elif stuck and run is not None:
@@ -526,9 +531,20 @@ class RunEngine(ABC):
             assert attempt.since is not None
             yield attempt, max(attempt.since, self._freed) + self._timeout_secs + attempt.put_off_secs
 
+    def _tasks_restoring(self) -> str:
+        """Return the tasks that restore state now, or "".
+
+        A transaction's timeout does not count that time (rule 6.9). If it did, a restore that takes longer than the
+        limit would be begun again by every attempt, until none is left: a topology with much state could not come back
+        after a lost executor.
+        """
+        oldest = self._clock() - RESTORES_FRESH_SECS
+        tasks = [task for at, names in self._restoring.values() if at >= oldest for task in names.splitlines()]
+        return ", ".join(sorted(tasks))
+
     def _put_off_or_end(self, attempt: Attempt) -> None:
         """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
-        tasks = ", ".join(self._restoring())
+        tasks = self._tasks_restoring()
         if tasks and attempt.put_off_secs < PUT_OFF_SECS_MAX:
             attempt.put_off_secs += self._timeout_secs
             logger.warning(

@@ -374,8 +374,9 @@ class Bolt(Combining, ABC):
 
     Attributes
     ----------
-    outputFields : str, StructType, mapping or None
-        The schema of what it emits, as Spark DDL or StructType, or ``{stream: schema}``; None: it emits nothing.
+    outputFields : str, StructType, NamedTuple, dataclass, mapping or None
+        The schema of what it emits, as Spark DDL, StructType or a class with annotated fields, or ``{stream: schema}``;
+        None: it emits nothing.
 
     Contract
     --------

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from _typeshed import DataclassInstance
 
     from statefx.protocol.identity import TransactionAttempt
+
+    Row = Iterable[Any] | DataclassInstance
 
 DEFAULT_STREAM = "default"
 
@@ -35,7 +38,7 @@ class Collector(ABC):
     @abstractmethod
     def emit(
         self,
-        values: Iterable[Any] = (),
+        values: Row = (),
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
@@ -48,7 +51,7 @@ class Collector(ABC):
 
         Parameters
         ----------
-        values : tuple, or another iterable with an order
+        values : tuple, another iterable with an order, or a dataclass
             One value per field of the stream, in the order of its schema.
         stream : str
             A stream that ``outputFields`` declares.
@@ -142,7 +145,7 @@ class SpoutCollector(ABC):
     @abstractmethod
     def emit(
         self,
-        values: Iterable[Any] = (),
+        values: Row = (),
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
@@ -171,6 +174,6 @@ class SpoutCollector(ABC):
 
     @abstractmethod
     def emitDirect(
-        self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
+        self, task: int, values: Row = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
     ) -> None:
         """Emit one tuple to one task of those that read the stream by directGrouping: ``emit(..., task=task)``."""

@@ -15,6 +15,8 @@ import numbers
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from operator import index
@@ -296,6 +298,8 @@ def own_names(value: Any) -> Sequence[str] | None:
 
 def _by_name(value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     """Return a tuple's values by the names of the struct's fields; those of a namedtuple by its own."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields_of(value)}
     if not isinstance(value, tuple):
         raise _refused(value, f"is no struct: emit a dict, or a tuple of {', '.join(names)}")
     own = own_names(value) or names[: len(value)]

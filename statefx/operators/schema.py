@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -15,12 +20,17 @@ from statefx.operators.tuples import in_source
 
 
 def parse_schema(fields: Any) -> pa.Schema:
-    """Return the Arrow schema of Spark DDL text or of a pyspark StructType.
+    """Return the Arrow schema of Spark DDL text, of a pyspark StructType, or of a class with annotated fields.
+
+    Of a class, ``str``, ``int``, ``float``, ``bool``, ``bytes``, ``date`` and ``datetime`` are string, long, double,
+    boolean, binary, date and timestamp; ``list[X]`` and ``dict[K, V]`` array and map; another such class a struct. Any
+    other type of Spark's is named: ``Annotated[Decimal, "decimal(10,2)"]``. Every field may be null, so ``X | None`` is
+    the same as ``X``.
 
     Parameters
     ----------
-    fields : str or StructType
-        ``"word string, count long"``, ``"struct<word:string,count:bigint>"``, or the object.
+    fields : str, StructType, or a NamedTuple or dataclass
+        ``"word string, count long"``, ``"struct<word:string,count:bigint>"``, the object, or the class.
 
     Raises
     ------
@@ -34,12 +44,71 @@ def parse_schema(fields: Any) -> pa.Schema:
     """
     if isinstance(fields, str):
         return _told_apart(parse_ddl(fields))
-    if not hasattr(fields, "fields"):
-        raise TopologyError(f"a schema is Spark DDL such as 'word string, count long', or a StructType; not {fields!r}")
+    if is_row_class(fields):
+        return _told_apart(pa.schema(_annotated(fields, fields.__name__)))
+    if isinstance(fields, type) or not hasattr(fields, "fields"):
+        raise TopologyError(
+            "a schema is Spark DDL such as 'word string, count long', a StructType, or a NamedTuple or dataclass with "
+            f"annotated fields; not {fields!r}"
+        )
     names = [field.name for field in fields.fields]
     if len(set(names)) != len(names):
         raise TopologyError(f"field names must differ: {', '.join(names)}. Rename one with an alias.")
     return _told_apart(pa.schema([_field(field, field.name) for field in fields.fields]))
+
+
+def is_row_class(given: object) -> bool:
+    """Return whether `given` is a class that declares fields: a NamedTuple or a dataclass."""
+    named = isinstance(given, type) and issubclass(given, tuple) and hasattr(given, "_fields")
+    return named or (isinstance(given, type) and is_dataclass(given))
+
+
+def _annotated(kind: type[Any], where: str) -> list[pa.Field]:
+    """Return the fields of a NamedTuple or dataclass, in their order; `where` names it in errors."""
+    names = [field.name for field in fields_of(kind)] if is_dataclass(kind) else list(kind._fields)
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise TopologyError(
+            f"{where}: {error}. Annotations are looked up in the module of {kind.__name__}: define or import it there"
+        ) from None
+    if not names or not hints.keys() >= set(names):
+        lacking = f"{names[0]} has no type" if names else "it has no fields"
+        raise TopologyError(f"{where}: {lacking}; annotate each field: class {kind.__name__}(NamedTuple): word: str")
+    return [pa.field(name, _annotated_type(hints[name], f"{where}.{name}")) for name in names]
+
+
+def _annotated_type(hint: Any, where: str) -> pa.DataType:
+    origin, given = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        ddl = next((each for each in given[1:] if isinstance(each, str)), None)
+        return _annotated_type(given[0], where) if ddl is None else parse_type(ddl)
+    if origin in (Union, types.UnionType):
+        others = [each for each in given if each is not type(None)]
+        if len(others) == 1:
+            return _annotated_type(others[0], where)
+    if hint in _ANNOTATIONS:
+        return _ANNOTATIONS[hint]
+    if origin is list:
+        return pa.list_(pa.field("element", _annotated_type(given[0], where)))
+    if origin is dict:
+        return pa.map_(_annotated_type(given[0], where), _annotated_type(given[1], where))
+    if is_row_class(hint):
+        return pa.struct(_annotated(hint, where))
+    shown = hint.__name__ if isinstance(hint, type) and not given else str(hint)
+    remedy = f'name Spark\'s type: Annotated[{shown}, "{"decimal(10,2)" if hint is Decimal else "string"}"]'
+    raise TopologyError(f"{where} is annotated with {shown}, for which Spark has several types or none: {remedy}")
+
+
+_ANNOTATIONS: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    datetime.date: pa.date32(),
+    datetime.datetime: pa.timestamp("us", tz="UTC"),
+}
 
 
 def _told_apart(schema: pa.Schema) -> pa.Schema:
@@ -60,7 +129,7 @@ def parse_streams(output_fields: Any) -> dict[str, pa.Schema]:
     """Return the schema of every stream that a bolt's ``outputFields`` declares; empty if it emits nothing."""
     if output_fields is None:
         return {}
-    if callable(output_fields):
+    if callable(output_fields) and not isinstance(output_fields, type):
         raise TopologyError("outputFields is a method; make it a class attribute or a property")
     if not isinstance(output_fields, Mapping):
         return {DEFAULT_STREAM: parse_schema(output_fields)}

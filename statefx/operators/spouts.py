@@ -49,8 +49,9 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
 
     Attributes
     ----------
-    outputFields : str, StructType or Mapping
-        What it emits: Spark DDL such as ``"word string, count long"``, or a dict of them by stream.
+    outputFields : str, StructType, NamedTuple, dataclass, or Mapping
+        What it emits: Spark DDL such as ``"word string, count long"``, a class with annotated fields, or a dict of them
+        by stream.
 
     Contract
     --------

@@ -9,7 +9,7 @@
       | -- RUN, RESOLVE, ABANDON, END -----> |
       | -- TOLD ---------------------------> |
       | <-- ACK, REPORT, CONFIRMED, WAKE -- |
-      | <-- HANGS ------------------------- |
+      | <-- HANGS, RESTORES --------------- |
       | <-- ALIVE, each second, both ways -> |
 
 A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
@@ -62,6 +62,7 @@ class Kind(IntEnum):
     WAKE = 11  # slot: a spout has something for a transaction
     TOLD = 12  # driver: a transaction is committed, and what became of trees
     HANGS = 13  # slot: a spout's method does not return; the text of a warning
+    RESTORES = 14  # slot: names of tasks that restore state, a line each; with each sign of life while they do
 
 
 class FrameError(ValueError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -87,7 +89,7 @@ class TaskCollector(Collector):
 
     def emit(
         self,
-        values: Iterable[Any] = (),
+        values: Any = (),
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
@@ -141,7 +143,7 @@ class TaskCollector(Collector):
     def _misused(self, call: str, remedy: str) -> BoltError:
         return BoltError(f"{self._who} called {call}: {remedy}", component=self._component)
 
-    def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
+    def _emit(self, values: Any, stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         gathering = self._gathering(stream, values)
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
@@ -149,7 +151,7 @@ class TaskCollector(Collector):
             gathering.choose(task)
         gathering.take(values)
 
-    def checked(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    def checked(self, values: Any, stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what is emitted as a row of the stream that can be emitted later."""
         if type(values) is tuple and len(values) == self._plain_width and stream is DEFAULT_STREAM and not fields:
             return values  # as in `emit`
@@ -158,7 +160,7 @@ class TaskCollector(Collector):
             values = self.row(values, stream, fields)
         return gathering.checked(values)
 
-    def _gathering(self, stream: str, values: Iterable[Any]) -> Gathering:
+    def _gathering(self, stream: str, values: Any) -> Gathering:
         try:
             return self._streams[stream]
         except (KeyError, TypeError):  # a TypeError: what can't be hashed was given in its place
@@ -194,6 +196,10 @@ class TaskCollector(Collector):
             raise self._not_a_row(values, stream, "a set has no order")
         if isinstance(values, str | bytes):
             raise self._not_a_row(values, stream, f"write emit(({shown(values)},))")
+        if is_dataclass(values):
+            names = [field.name for field in fields_of(values)]
+            self._check_order(values, stream, names)
+            return tuple([getattr(values, name) for name in names])
         if not isinstance(values, Iterable):
             raise self._not_a_row(values, stream, "of one value: emit((value,))")
         index = getattr(values, "index", None)

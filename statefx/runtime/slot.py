@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -56,6 +57,10 @@ while: at 1 ms it is asked 50 times a second, which costs a tenth of a percent o
 
 END_SECS = 5.0
 """How long the rows of the level before may take to end, when the slot has ended. All slots of a run end together."""
+
+
+RESTORES_SECS = 1.0
+"""How long a task has restored state before that is reported."""
 
 
 TRANSACTIONS_MAX = 1000
@@ -302,7 +307,7 @@ class Slot:
         self._lock = threading.Lock()
         """Of `_abandoned`, which the thread that reads from the driver adds to."""
         control.abandoned = self._note_abandoned
-        control.alive = self._look_at_spouts
+        control.alive = self._show_life
 
     def run(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take orders until the driver ends the run; yield the rows for the next level."""
@@ -360,8 +365,12 @@ class Slot:
             emitted = [host.ask() for host in asked]
             waits = 0 if any(emitted) else min(waits + 1, IDLE_WAITS)
 
-    def _look_at_spouts(self) -> None:
-        """Tell the driver of a spout whose method does not return; called by the thread that reads from it."""
+    def _show_life(self) -> None:
+        """Report what takes long, with each sign of life; called by the thread that reads from the driver."""
+        limit = time.monotonic() - RESTORES_SECS
+        restoring = [id for id, task in self.tasks.items() if (since := task.restores_since) and since <= limit]
+        if restoring:
+            self._control.send(Kind.RESTORES, "\n".join(map(str, restoring)).encode())
         for host in self._hosts:
             if said := host.hangs():
                 self._control.send(Kind.HANGS, said.encode())

@@ -318,7 +318,7 @@ class SpoutHost(SpoutCollector):
 
     def emit(
         self,
-        values: Iterable[Any] = (),
+        values: Any = (),
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
@@ -342,7 +342,7 @@ class SpoutHost(SpoutCollector):
             self._counts["emitted"] += 1
 
     def emitDirect(
-        self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
+        self, task: int, values: Any = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
     ) -> None:
         self.emit(values, stream=stream, task=task, id=id, **fields)
 

@@ -126,7 +126,7 @@ class WatchingCollector(TaskCollector):
         self.watched: Emitted = {}
         self._plain_width = -1  # so that every row comes by
 
-    def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
+    def _emit(self, values: Any, stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         row: Any = values
         if isinstance(stream, str) and stream in self._streams:  # once: an iterator has its values only once
             row, fields = self.row(values, stream, fields), {}

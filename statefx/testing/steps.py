@@ -11,7 +11,6 @@ from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
-from statefx.runtime.restoring import FOLDER as RESTORING
 from statefx.runtime.user_objects import ProcessGone
 from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
@@ -131,8 +130,6 @@ class SteppedStorage(Storage):
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(self._inner.writer(name, ending))
             yield file
-            if name.startswith(RESTORING):  # by a thread of its own, which nothing waits for
-                return
             moments = self._steps.around(_writing(name + ending()))
             try:
                 moments.__enter__()
@@ -144,7 +141,7 @@ class SteppedStorage(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
-            with self._steps.around(f"delete {_owner(name)}", not name.startswith(RESTORING)):
+            with self._steps.around(f"delete {_owner(name)}"):
                 self._inner.delete([name])
 
     reader, read, read_all, list = map(_unchanged, ("reader", "read", "read_all", "list"))

@@ -1,6 +1,11 @@
 """What users write as schema, and the Arrow schema it becomes."""
 
+from collections import namedtuple
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from types import SimpleNamespace
+from typing import Annotated, NamedTuple, Optional
 
 import pyarrow as pa
 import pytest
@@ -183,9 +188,74 @@ def test_a_column_of_unknown_type_is_named():
     assert caught.value.column == "outer.wait"
 
 
+class Place(NamedTuple):
+    city: str
+    seats: Annotated[int, "smallint"] | None
+
+
+@dataclass
+class Visit:
+    at: datetime
+    day: date
+    place: Place
+    tags: list[str | None]
+    counts: dict[str, int]
+    price: Annotated[Decimal, "decimal(10,2)"]
+    data: Optional[bytes]  # noqa: UP045 - both ways of writing it
+    share: float = 0.0
+    paid: bool = False
+
+
+def test_a_class_declares_the_fields_that_its_annotations_name():
+    assert to_ddl(parse_schema(Visit)) == (
+        "at timestamp, day date, place struct<city: string, seats: smallint>, tags array<string>, "
+        "counts map<string,bigint>, price decimal(10,2), data binary, share double, paid boolean"
+    )
+    assert parse_streams({"default": Place, "visits": Visit})["default"] == parse_schema("city string, seats smallint")
+    assert parse_streams(Place)["default"].names == ["city", "seats"]
+
+
+class Undecided(NamedTuple):
+    price: Decimal
+
+
+class Unknown(NamedTuple):
+    price: "Money"  # noqa: F821
+
+
+class Several(NamedTuple):
+    what: list[int | str]
+
+
+class Bare(NamedTuple):
+    what: list
+
+
+@dataclass
+class Empty:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Undecided, r"Undecided\.price is annotated with Decimal.*Annotated\[Decimal, \"decimal\(10,2\)\"\]"),
+        (Unknown, "Unknown: name 'Money' is not defined.*import it there"),
+        (Several, r"Several\.what is annotated with int \| str"),
+        (Bare, r"Bare\.what is annotated with list"),
+        (Empty, "Empty: it has no fields"),
+        (namedtuple("Plain", "word"), "Plain: word has no type; annotate"),
+        (int, "a schema is Spark DDL"),
+    ],
+)
+def test_a_class_that_declares_no_fields_is_refused(wrong, message):
+    with pytest.raises(TopologyError, match=message):
+        parse_schema(wrong)
+
+
 @pytest.mark.parametrize("wrong", [5, ["word"], ("word", "string"), object()])
 def test_anything_else_is_refused(wrong):
-    with pytest.raises(TopologyError, match=r"a schema is Spark DDL .* or a StructType"):
+    with pytest.raises(TopologyError, match=r"a schema is Spark DDL .*, a StructType"):
         parse_schema(wrong)
 
 

@@ -116,8 +116,8 @@ def test_the_first_attempt_of_a_run_has_a_time_limit_too():
 
 def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
     now = [0.0]
-    engine = StubEngine(plan(2), 10.0, clock=lambda: now[0], restoring=lambda: ["count[0]"])
-    emitted(engine, 1)
+    engine = StubEngine(plan(2), 10.0, clock=lambda: now[0])
+    run = emitted(engine, 1)
     start(engine, Segment.ORDERED, 1)
     third = start(engine, Segment.PROCESSING, 3)
     now[0] = 5.0
@@ -125,8 +125,13 @@ def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
     for slot in engine.slots:
         if slot.level < engine._plan.cut:
             engine.heard(engine.begun[0], slot, Kind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
+    now[0] = 15.0
+    engine.heard(run, engine.slots[-1], Kind.RESTORES, b"count/0")
     now[0] = 20.0
     assert engine.next(0.0) is None, "rule 6.9"
+    now[0] = 45.0  # since a while it has not reported that it restores any more
+    answer = engine.next(0.0) or engine.next(0.0)
+    assert (answer.part, answer.failure.data["timeout"]) == (Segment.ORDERED, True)
 
 
 def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():

@@ -1,7 +1,6 @@
 """What the tasks of a process share, and what a task keeps from one attempt to the next."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from statefx import (
     FailedException,
     FileSink,
     Stateful,
+    StatefulBolt,
     Topology,
     TopologyBuilder,
     TransactionalClient,
@@ -28,12 +28,11 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
-from statefx.runtime import restoring
+from statefx.runtime import slot as slots
 from statefx.runtime.slot import AbandonedError, Slot, task_of
 from statefx.runtime.task import Task
 from statefx.runtime.user_objects import ProcessGone
 from statefx.runtime.worker import RUNS_KEPT, Worker
-from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx_memory import MemoryStateProvider
 from tests.bolts import Tally
@@ -126,6 +125,7 @@ class Driver:
 
     def __init__(self, *frames: tuple[Kind, bytes] | BaseException) -> None:
         self.frames = list(frames)
+        self.sent: list[tuple[Kind, bytes]] = []
 
     def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes]:
         frame = self.frames.pop(0)
@@ -134,9 +134,51 @@ class Driver:
         return frame
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
-        pass
+        self.sent.append((kind, body))
 
     check = abandoned = alive = lambda *_: None
+
+
+class SlowProvider(MemoryStateProvider):
+    """Opens state when it is let."""
+
+    opens, goes_on = threading.Event(), threading.Event()
+
+    def newState(self, namespace, context):
+        self.opens.set()
+        assert self.goes_on.wait(10)
+        return super().newState(namespace, context)
+
+
+class Counted(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.value, 1)
+
+
+def test_a_slot_reports_tasks_that_restore_state_until_they_have(place, monkeypatch):
+    monkeypatch.setattr(slots, "RESTORES_SECS", 0.0)
+    builder = TopologyBuilder("slow")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("counted", Counted()).shuffleGrouping("lines")
+    found = replace(deployment(place, builder.createTopology()), provider=f"{__name__}:SlowProvider")
+    text = text_for(found.plan, order_of(found), found.plan.levels[0][0]).encode()
+    driver = Driver((Kind.RUN, text), (Kind.END, b""))
+    resident = Slot(Worker(), found, SlotId(0, 0), driver, (1, 0))
+    driver.alive()
+    assert driver.sent == []
+    running = threading.Thread(target=lambda: list(resident.run(iter(()))))
+    running.start()
+    assert SlowProvider.opens.wait(10)
+    driver.alive()
+    assert driver.sent == [(Kind.RESTORES, b"counted/0")]
+    SlowProvider.goes_on.set()
+    running.join(10)
+    assert [kind for kind, _ in driver.sent] == [Kind.RESTORES, Kind.ACK, Kind.ACK]
+    driver.alive()
+    assert len(driver.sent) == 3
 
 
 @pytest.mark.parametrize(
@@ -307,37 +349,6 @@ def test_the_tester_keeps_objects_if_it_is_told_to(place):
         again = tester.restart()
         again.send({"lines": [("d",)]})
         assert again.send({"lines": [("e",)]}).emitted("one") == [(2,)], "a restart hands the choice on"
-
-
-# ---- A task that restores state for long shows it, and only then.
-
-
-def test_nothing_is_under_way_where_nothing_restores(tmp_path):
-    assert not restoring.under_way(FolderStorage(tmp_path / "none"))
-
-
-def test_a_quick_restore_leaves_no_file(tmp_path):
-    with restoring.restoring(FolderStorage(tmp_path), "count-0"):
-        assert not restoring.under_way(FolderStorage(tmp_path))
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_a_long_restore_shows_until_it_ends(tmp_path):
-    look = threading.Event()
-    with restoring.restoring(FolderStorage(tmp_path), "count-0-a1b2"):
-        shown = any(restoring.under_way(FolderStorage(tmp_path)) == ["count-0"] or look.wait(0.05) for _ in range(200))
-    assert shown
-    assert not restoring.under_way(FolderStorage(tmp_path))
-
-
-def test_a_dead_task_is_forgotten(tmp_path):
-    path = tmp_path / "restoring" / "count-0"
-    path.parent.mkdir()
-    path.touch()
-    later = path.stat().st_mtime + restoring.FRESH_SECS + 1
-    assert not restoring.under_way(FolderStorage(tmp_path), clock=lambda: later)
-    assert not path.exists()
 
 
 # ---- What a user's factory returns is checked at once: an error names the class, the method and what is wanted.

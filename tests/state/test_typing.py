@@ -1,4 +1,4 @@
-"""What a type checker makes of state whose keys and values are named."""
+"""What a type checker makes of state and rows whose types are named."""
 
 import re
 from pathlib import Path
@@ -9,17 +9,36 @@ from mypy import api
 ROOT = Path(__file__).parent.parent.parent
 
 BOLT = """
-from typing import assert_type
+from dataclasses import dataclass
+from typing import NamedTuple, assert_type
 
-from statefx.operators import StatefulBolt
+from statefx.operators import Collector, StatefulBolt
 from statefx.state import KeyValueState
 
 
+class Word(NamedTuple):
+    word: str
+
+
+@dataclass
+class Counted:
+    word: str
+    count: int
+
+
 class Count(StatefulBolt):
+    outputFields = Counted
+
     def initState(self, state: KeyValueState[str, int]) -> None:
         self.counts = state
 
-    def execute(self, tup: object, collector: object) -> None:
+    def execute(self, tup: Word, collector: Collector) -> None:
+        assert_type(tup.word, str)
+        tup.letters  # wrong
+        collector.emit(Counted(tup.word, 1))
+        collector.emit(Counted(tup.word, "1"))  # wrong
+        collector.emit(("a", 1))
+        collector.emit(1)  # wrong
         self.counts["a"] = self.counts.get("a", 0) + 1
         self.counts["a"] += 1
         assert_type(self.counts["a"], int)
@@ -41,7 +60,7 @@ class Count(StatefulBolt):
 
 
 @pytest.mark.slow
-def test_mypy_knows_what_state_holds(tmp_path, monkeypatch):
+def test_mypy_knows_what_state_and_rows_hold(tmp_path, monkeypatch):
     bolt = tmp_path / "bolt.py"
     bolt.write_text(BOLT)
     monkeypatch.chdir(ROOT)  # where mypy's settings are

@@ -22,7 +22,6 @@ from statefx.errors import TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
 from statefx.protocol.messages import Kind, SlotId
-from statefx.runtime import restoring
 from statefx.spark import internals
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.labels import Labels
@@ -88,12 +87,7 @@ class PipelinedEngine(RunEngine):
     def __init__(
         self, deployment: Deployment, session: SparkSession, timeout_secs: float, port: int, stopping: threading.Event
     ) -> None:
-        super().__init__(
-            deployment.plan,
-            deployment.name,
-            timeout_secs,
-            restoring=lambda: restoring.under_way(deployment.storage),
-        )
+        super().__init__(deployment.plan, deployment.name, timeout_secs)
         self._parcel = Parcel.pack(deployment)
         self._stopping_event = stopping
         self._session = session
