@@ -1,6 +1,6 @@
 """Carries out attempts by orders to tasks that live: who has answered, what took too long, what ends a run.
 
-A run holds all slots of a topology at once (rule 13). How it is started and how bytes reach its slots is the business
+A run holds all chains of a topology at once (rule 13). How it is started and how bytes reach its chains is the business
 of a `Run`: on Spark one job over its pipelined shuffle, in the tester threads of this process.
 """
 
@@ -29,20 +29,20 @@ from statefx.protocol import messages
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of, runs_of
 from statefx.protocol.trees import TreeReport
 
 logger = logging.getLogger("statefx")
 
 STUCK_SECS = 10.0
-"""How long a slot may take to drop an attempt that has timed out. It had all the time of the attempt before."""
+"""How long a chain may take to drop an attempt that has timed out. It had all the time of the attempt before."""
 
 STOPPING_SECS = 2.0
 """The same while the query is being stopped: somebody waits for it, and the next start rolls back what is left."""
 
 READY_SECS = 300.0
-"""How long the slots of a run may take to connect. Spark starts all of them at once, or fails at once; a worker starts
+"""How long the chains of a run may take to connect. Spark starts all of them at once, or fails at once; a worker starts
 within seconds, where it unpacks an environment of gigabytes within minutes. One that hangs before it connects (it
 imports from a file server that is away) is seen by nothing else."""
 
@@ -76,12 +76,12 @@ class NoSlotsError(NotBegunError):
 
 
 class UnreachableError(JobFailedError):
-    """A slot can't reach the driver."""
+    """A chain can't reach the driver."""
 
 
 RESTORES_FRESH_SECS = 10.0
-"""How long after a slot's last report that tasks restore state they still count as restoring: reports come each second,
-but a worker that reads a large image may stand still for some."""
+"""How long after a chain's last report that tasks restore state they still count as restoring. Reports come each
+second, but a worker that reads a large image may stand still for some."""
 
 PUT_OFF_SECS_MAX = 3600.0
 """After which the time of an attempt is over, also while state is restored: a restore that hangs shows itself as under
@@ -89,19 +89,19 @@ way too."""
 
 
 class Run(Protocol):
-    """All slots of a topology, alive at once."""
+    """All chains of a topology, alive at once."""
 
     id: str
     """It tells this run from all others."""
 
-    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
-        """Send a slot a frame, in order; returns at once. To a slot that is gone nothing is sent."""
+    def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
+        """Send a chain a frame, in order; returns at once. To a chain that is gone nothing is sent."""
 
     def wait(self) -> None:
-        """Wait until the slots have ended that were told to, for a while."""
+        """Wait until the chains have ended that were told to, for a while."""
 
     def end(self) -> None:
-        """End the run: its slots end, now or as soon as they notice. Again is a no-op."""
+        """End the run: its chains end, now or as soon as they notice. Again is a no-op."""
 
 
 class RunEngine(ABC):
@@ -115,7 +115,7 @@ class RunEngine(ABC):
     name : str
         Of the topology.
     timeout_secs : float
-        Of one attempt, from when its orders were sent and no earlier transaction was before it in the slots.
+        Of one attempt, from when its orders were sent and no earlier transaction was before it in the chains.
     clock : callable
         Seconds.
     """
@@ -132,8 +132,8 @@ class RunEngine(ABC):
         self._timeout_secs = timeout_secs
         self._clock = clock
         self._segments = segments_of(plan)
-        self._slot_of = {task: SlotId(*slot) for task, slot in plan.place.items()}
-        self.slots = tuple(dict.fromkeys(self._slot_of.values()))
+        self._chain_of = {task: ChainId(*chain) for task, chain in plan.place.items()}
+        self.chains = tuple(dict.fromkeys(self._chain_of.values()))
         self._lock = threading.RLock()
         self._run: Run | None = None
         self._ready = False
@@ -144,28 +144,28 @@ class RunEngine(ABC):
         self._pending: list[Attempt] = []
         """Those of which tasks carry out something."""
         self._freed = 0.0
-        """When the slots last had done with a segment."""
+        """When the chains last had done with a segment."""
         self._emitted: frozenset[TransactionAttempt] = frozenset()
-        """Attempts whose rows wait behind the cut, in slots of this run and of no other."""
-        self._unconfirmed: dict[TransactionAttempt, tuple[set[SlotId], float]] = {}
-        """Abandoned attempts: the slots that have not confirmed, and until when they may take."""
+        """Attempts whose rows wait behind the cut, in chains of this run and of no other."""
+        self._unconfirmed: dict[TransactionAttempt, tuple[set[ChainId], float]] = {}
+        """Abandoned attempts: the chains that have not confirmed, and until when they may take."""
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self.woken = threading.Event()
         """Whether a spout that lives in its task may need a transaction; whoever begins one clears it."""
         self.woken.set()  # nobody asks it before there is a run, and a run begins with a transaction
-        self._spout_slots: dict[SlotId, dict[int, str]] = {}
-        """The slots of spouts that live: by slot, number and name of their tasks."""
+        self._spout_chains: dict[ChainId, dict[int, str]] = {}
+        """The chains of spouts that live: by chain, number and name of their tasks."""
         for number, task in enumerate(plan.spouts):
             if plan.lives(task.component):
-                self._spout_slots.setdefault(self._slot_of[task], {})[number] = str(task)
-        self._restoring: dict[SlotId, tuple[float, str]] = {}
-        """By slot of this run: when it last reported that tasks restore state, and which."""
-        self._restored: dict[SlotId, set[int]] = {}
-        """By slot of spouts of this run: the roots of the trees that they were told to go on with."""
+                self._spout_chains.setdefault(self._chain_of[task], {})[number] = str(task)
+        self._restoring: dict[ChainId, tuple[float, str]] = {}
+        """By chain of this run: when it last reported that tasks restore state, and which."""
+        self._restored: dict[ChainId, set[int]] = {}
+        """By chain of spouts of this run: the roots of the trees that they were told to go on with."""
         self._resting = threading.Event()
         """Set by what ends a `rest`."""
         self.busy: Callable[[], bool] = lambda: False
-        """Tells whether the topology's own job holds slots."""
+        """Tells whether the topology's own job holds chains."""
         self._stopping = False
         self._ending = 0
         """Runs that are over and have not ended."""
@@ -177,7 +177,7 @@ class RunEngine(ABC):
 
     @abstractmethod
     def start_run(self) -> Run:
-        """Begin a run; `ready` is called when all its slots are there."""
+        """Begin a run; `ready` is called when all its chains are there."""
 
     @abstractmethod
     def call_aside(self, name: str, call: Callable[[], None]) -> None:
@@ -212,7 +212,7 @@ class RunEngine(ABC):
                 return
             if part is Segment.ORDERED:
                 # Else: the run is lost while PROCESSED, or COMMITTING of the one before, is appended, when nothing of
-                # this attempt is under way; the slots of the next run wait for its rows until the time is over.
+                # this attempt is under way; the chains of the next run wait for its rows until the time is over.
                 emitted = self._emitted
                 self._emitted = frozenset(each for each in emitted if each.txid > attempt.name.txid)
                 if attempt.name not in emitted:
@@ -250,7 +250,7 @@ class RunEngine(ABC):
                 return None
 
     def cancel(self, attempt: Attempt) -> None:
-        """Drop an attempt: its slots abandon it in place (rule 13.5)."""
+        """Drop an attempt: its chains abandon it in place (rule 13.5)."""
         with self._lock:
             if attempt in self._pending:
                 self._pending.remove(attempt)
@@ -284,7 +284,7 @@ class RunEngine(ABC):
         with self._lock:
             self._stopping = True
             soon = self._clock() + STOPPING_SECS
-            self._unconfirmed = {of: (slots, min(until, soon)) for of, (slots, until) in self._unconfirmed.items()}
+            self._unconfirmed = {of: (chains, min(until, soon)) for of, (chains, until) in self._unconfirmed.items()}
             for attempt in list(self._pending):
                 order = attempt.order
                 if isinstance(order, ResolutionOrder) and (order.resolution is Resolution.COMMIT or not self._ready):
@@ -299,10 +299,10 @@ class RunEngine(ABC):
         """
         with self._lock:
             if self._run is not None and self._ready:
-                for slot, tasks in self._spout_slots.items():
-                    restored = self._restored.setdefault(slot, set())
+                for chain, tasks in self._spout_chains.items():
+                    restored = self._restored.setdefault(chain, set())
                     told = report.part_of(tasks, restored)
-                    self._run.send(slot, Kind.TOLD, messages.pack_told(txid, told))
+                    self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, told))
                     restored.update(root for trees in told.pending.values() for root, _ in trees)
                     restored.difference_update(told.acked, *told.failed.values())
 
@@ -311,28 +311,28 @@ class RunEngine(ABC):
         with self._lock:
             run, self._run, self._ready = self._run, None, False
         if run is not None:
-            for slot in self.slots:
-                run.send(slot, Kind.END)
+            for chain in self.chains:
+                run.send(chain, FrameKind.END)
             run.wait()
             run.end()
 
     # ---- what becomes of runs
 
     def ready(self, run: Run) -> None:
-        """All slots of a run are there."""
+        """All chains of a run are there."""
         with self._lock:
             if run is not self._run:
                 return
             self._ready = True
             self._since = datetime.now(UTC)
-            logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.slots))
+            logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.chains))
             self._slotless = None
             for attempt in self._pending:
                 self._send(attempt)
         self.interrupt()  # `next` waits since before the time of these began
 
     def over(self, run: Run, failure: StatefxError) -> None:
-        """A run is over: a slot was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
+        """A run is over: a chain was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
         with self._lock:
             if run is not self._run:
                 return
@@ -382,27 +382,27 @@ class RunEngine(ABC):
         self._pending = []
         return failed
 
-    def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
-        """A slot has said something."""
+    def heard(self, run: Run, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+        """A chain has said something."""
         with self._lock:
             if run is not self._run:
                 return
             match kind:
-                case Kind.ACK:
+                case FrameKind.ACK:
                     self._take_ack(Ack.unpack(body))
-                case Kind.REPORT:
+                case FrameKind.REPORT:
                     self._take_report(Report.unpack(body))
-                case Kind.WAKE:
+                case FrameKind.WAKE:
                     self.woken.set()
                     self.interrupt()
-                case Kind.CONFIRMED:
-                    self._take_confirmation(slot, TransactionAttempt(*messages.unpack_attempt(body)))
-                case Kind.RESTORES:
-                    self._restoring[slot] = self._clock(), body.decode()
-                case Kind.HANGS:
+                case FrameKind.CONFIRMED:
+                    self._take_confirmation(chain, TransactionAttempt(*messages.unpack_attempt(body)))
+                case FrameKind.RESTORES:
+                    self._restoring[chain] = self._clock(), body.decode()
+                case FrameKind.HANGS:
                     logger.warning("%s: %s", self._name, body.decode())
                 case _:
-                    logger.warning("slot %s sent an unexpected %s", slot, kind.name)
+                    logger.warning("chain %s sent an unexpected %s", chain, kind.name)
 
     # ---- orders
 
@@ -423,15 +423,15 @@ class RunEngine(ABC):
         order = attempt.order
         assert self._run is not None
         assert order is not None
-        for slot, body in self._bodies(order, attempt.waiting).items():
-            self._run.send(slot, Kind.RUN if isinstance(order, Order) else Kind.RESOLVE, body)
+        for chain, body in self._bodies(order, attempt.waiting).items():
+            self._run.send(chain, FrameKind.RUN if isinstance(order, Order) else FrameKind.RESOLVE, body)
 
-    def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[SlotId, bytes]:
-        """Return what each slot is told: the order, as far as it concerns its own tasks."""
-        own: dict[SlotId, list[TaskId]] = {}
+    def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[ChainId, bytes]:
+        """Return what each chain is told: the order, as far as it concerns its own tasks."""
+        own: dict[ChainId, list[TaskId]] = {}
         for task in tasks:
-            own.setdefault(self._slot_of[task], []).append(task)
-        return {slot: text_for(self._plan, order, sorted(told)).encode() for slot, told in own.items()}
+            own.setdefault(self._chain_of[task], []).append(task)
+        return {chain: text_for(self._plan, order, sorted(told)).encode() for chain, told in own.items()}
 
     def _abandon(self, attempt: Attempt, patience_secs: float) -> None:
         name, segment = attempt.name, attempt.part
@@ -440,10 +440,10 @@ class RunEngine(ABC):
         if self._run is None or not self._ready:  # its orders were not sent
             return
         # Those of the other segment may be busy with another transaction, for as long as that may take.
-        own = {self._slot_of[task] for task in self._segments[segment].tasks}
+        own = {self._chain_of[task] for task in self._segments[segment].tasks}
         self._unconfirmed[name] = own, self._clock() + patience_secs
-        for slot in self.slots:
-            self._run.send(slot, Kind.ABANDON, messages.pack_attempt(name.txid, name.attempt))
+        for chain in self.chains:
+            self._run.send(chain, FrameKind.ABANDON, messages.pack_attempt(name.txid, name.attempt))
 
     # ---- answers
 
@@ -472,10 +472,10 @@ class RunEngine(ABC):
             self._emitted |= {attempt.name}
         self._answers.put(Answer(attempt, attempt.part))
 
-    def _take_confirmation(self, slot: SlotId, attempt: TransactionAttempt) -> None:
-        slots, _ = self._unconfirmed.get(attempt, (set(), 0.0))
-        slots.discard(slot)
-        if not slots:
+    def _take_confirmation(self, chain: ChainId, attempt: TransactionAttempt) -> None:
+        chains, _ = self._unconfirmed.get(attempt, (set(), 0.0))
+        chains.discard(chain)
+        if not chains:
             self._unconfirmed.pop(attempt, None)
 
     # ---- time
@@ -490,17 +490,17 @@ class RunEngine(ABC):
             if self._again is not None and self._again <= now:
                 self._again = None
                 self._begin()
-            stuck = [(slots, until) for slots, until in self._unconfirmed.values() if until <= now]
+            stuck = [(chains, until) for chains, until in self._unconfirmed.values() if until <= now]
             run, late = self._run, self._late <= now
         if late and run is not None:
-            missing = f"not all of its {len(self.slots)} tasks of Spark were there after {READY_SECS:g} s"
+            missing = f"not all of its {len(self.chains)} tasks of Spark were there after {READY_SECS:g} s"
             self.over(run, JobFailedError(f"{missing}: look at the logs of the executors, where workers start"))
         elif stuck and self._tasks_restoring():  # rule 6.9
             with self._lock:
-                self._unconfirmed = {of: (slots, now + STUCK_SECS) for of, (slots, _) in self._unconfirmed.items()}
+                self._unconfirmed = {of: (chains, now + STUCK_SECS) for of, (chains, _) in self._unconfirmed.items()}
         elif stuck and run is not None:
-            names = ", ".join(f"{slot.level}/{slot.partition}" for slot in sorted(stuck[0][0]))
-            self.over(run, JobFailedError(f"slot {names} does not answer: its worker is stuck"))
+            names = ", ".join(f"{chain.level}/{chain.partition}" for chain in sorted(stuck[0][0]))
+            self.over(run, JobFailedError(f"chain {names} does not answer: its worker is stuck"))
         with self._lock:
             times = [due for _, due in self._dues()] + [until for _, until in self._unconfirmed.values()]
             if self._again is not None:
@@ -522,7 +522,7 @@ class RunEngine(ABC):
             segment = attempt.part
             if isinstance(segment, Segment) and attempt.since is not None:
                 if resolving and segment is not Segment.PROCESSING:
-                    continue  # its slots may be at the commit of the one before, which may take any time
+                    continue  # its chains may be at the commit of the one before, which may take any time
                 known = first.get(segment)
                 if known is None or attempt.name < known.name:
                     first[segment] = attempt

@@ -1,4 +1,4 @@
-"""A topology compiled into levels: which tasks share a slot, and where every row goes next."""
+"""A topology compiled into levels: which tasks share a chain, and where every row goes next."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Plan:
         """Level and partition of every task."""
         return {
             task: (level, partition)
-            for level, slots in enumerate(self.levels)
-            for partition, chain in enumerate(slots)
+            for level, chains in enumerate(self.levels)
+            for partition, chain in enumerate(chains)
             for task in chain
         }
 
@@ -134,7 +134,7 @@ class Plan:
         return frozenset(channel for channel in self.channels(component, task) if channel[0] in first)
 
     def barriers_through(self, level: int, partition: int) -> frozenset[tuple[int, int, int, int]]:
-        """Return the channels whose barriers come to a slot: those that end there, and those that it passes on (5.5).
+        """Return the channels whose barriers come to a chain: those that end there, and those that it passes on (5.5).
 
         Returns
         -------
@@ -154,7 +154,7 @@ class Plan:
         return frozenset(found)
 
     def _relay(self, level: int, partition: int, end: tuple[int, int], at: int) -> int:
-        """Return the partition of level `at` through which rows go from a slot to the slot `end`."""
+        """Return the partition of level `at` through which rows go from a chain to the chain `end`."""
         for following in range(level + 1, at + 1):
             partition = next_partition(partition, end, following, self.widths)
         return partition
@@ -203,14 +203,14 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
     """Lay a topology out in levels.
 
     A bolt's level is one more than the highest level it reads from. Neighbours joined by shuffle, localOrShuffle or
-    none with equal parallelism share a slot, when that source is the only one the consumer has.
+    none with equal parallelism share a chain, when that source is the only one the consumer has.
 
     Parameters
     ----------
     topology : Topology
     segments : int
         1: an attempt is one order to all tasks. 2: it is cut before the committers (see `statefx.plan.segments`). What
-        is behind the cut has levels behind all others, and no slot has tasks on both sides.
+        is behind the cut has levels behind all others, and no chain has tasks on both sides.
     """
     edges = list(topology.edges)
     parts = {one.id: _emitting(one, topology) if one.is_stream else one for one in topology.components}
@@ -247,10 +247,10 @@ _READERS_EACH = 4
 
 
 def _shares(reader: Component, topology: Topology) -> bool:
-    """Tell whether each task of a reader is best served by a task of its own: in its slot, or adding up before it."""
+    """Tell whether each task of a reader is best served by a task of its own: in its chain, or adding up before it."""
     inputs = topology.inputs(reader.id)
-    in_its_slot = all(edge.grouping.promise is Promise.ANY for edge in inputs)
-    return reader.combines or (in_its_slot and len({edge.source for edge in inputs}) == 1)
+    in_its_chain = all(edge.grouping.promise is Promise.ANY for edge in inputs)
+    return reader.combines or (in_its_chain and len({edge.source for edge in inputs}) == 1)
 
 
 def ordered_components(bolts: Mapping[str, Component], edges: Iterable[Edge]) -> frozenset[str]:

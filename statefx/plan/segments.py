@@ -3,12 +3,12 @@
 ::
 
     PROCESSING    levels 0 .. cut-1        no committer, and nothing that reads from one
-    - - - the cut - - - - rows wait here, in the slots that will read them
+    - - - the cut - - - - rows wait here, in the chains that will read them
     ORDERED       levels cut .. last       committers, and everything downstream of one
 
 PROCESSING of several transactions may run side by side; ORDERED runs for one transaction at a time, in the order of
 txids (rules 2.1 and 2.3). This is why a committer never stands before the cut, and why a chain never crosses it: its
-slot would wait for the transaction before in the middle of a transaction, and those behind could not run ahead.
+chain would wait for the transaction before in the middle of a transaction, and those behind could not run ahead.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Address:
 
 
 def next_partition(partition: int, end: tuple[int, int], following: int, widths: Sequence[int]) -> int:
-    """Return the partition of the level `following` to which a slot at `partition` sends what is for the slot `end`.
+    """Return the partition of the level `following` to which a chain at `partition` sends what is for the chain `end`.
 
     `end` is (level, partition). Beyond the next level it is one fixed relay per source and target: one for rows and
     barrier of a channel, which stay in order (rule 5.5). The sum spreads channels over all.

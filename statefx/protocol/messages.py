@@ -1,13 +1,13 @@
-"""What a slot and the driver say to each other over a control connection, as bytes.
+"""What a chain and the driver say to each other over a control connection, as bytes.
 
 ::
 
-    driver                                  slot
+    driver                                  chain
       | -- challenge (magic, nonce) -------> |
-      | <------- HELLO (slot, proof) ------ |
+      | <------- HELLO (chain, proof) ------ |
       | -- WELCOME (proof) ----------------> |
       | -- RUN, RESOLVE, ABANDON, END -----> |
-      | -- TOLD ---------------------------> |
+      | -- OUTCOME ---------------------------> |
       | <-- ACK, REPORT, CONFIRMED, WAKE -- |
       | <-- HANGS, RESTORES --------------- |
       | <-- ALIVE, each second, both ways -> |
@@ -36,7 +36,7 @@ HELLO_BYTES_MAX = 128
 """Of a frame before its sender has proved who it is: nothing more is read from a stranger."""
 
 FRAME_BYTES_MAX = 64 << 20
-"""Orders carry the metadata of a slot's partitions, acks at most 128 kB and what became of trees, a megabyte for each
+"""Orders carry the metadata of a chain's partitions, acks at most 128 kB and what became of trees, a megabyte for each
 100,000; what is longer is no frame of ours."""
 
 _HEAD = struct.Struct(">IB")
@@ -46,30 +46,30 @@ _ATTEMPT = struct.Struct(">QI")
 _TOLD = msgspec.msgpack.Decoder(tuple[int, TreeReport])
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Of a frame."""
 
-    HELLO = 1  # slot: I am level, partition of this run
+    HELLO = 1  # chain: I am level, partition of this run
     WELCOME = 2  # driver: so you are
     RUN = 3  # driver: an attempt
     RESOLVE = 4  # driver: commit or roll back tasks
     ABANDON = 5  # driver: drop an attempt
     END = 6  # driver: the run is over
     ALIVE = 7  # both
-    ACK = 8  # slot: of one task
-    REPORT = 9  # slot: of one task's commit or rollback
-    CONFIRMED = 10  # slot: nothing of the attempt is under way any more
-    WAKE = 11  # slot: a spout has something for a transaction
-    TOLD = 12  # driver: a transaction is committed, and what became of trees
-    HANGS = 13  # slot: a spout's method does not return; the text of a warning
-    RESTORES = 14  # slot: names of tasks that restore state, a line each; with each sign of life while they do
+    ACK = 8  # chain: of one task
+    REPORT = 9  # chain: of one task's commit or rollback
+    CONFIRMED = 10  # chain: nothing of the attempt is under way any more
+    WAKE = 11  # chain: a spout has something for a transaction
+    OUTCOME = 12  # driver: a transaction is committed, and what became of trees
+    HANGS = 13  # chain: a spout's method does not return; the text of a warning
+    RESTORES = 14  # chain: names of tasks that restore state, a line each; with each sign of life while they do
 
 
 class FrameError(ValueError):
     """Bytes that are no frame of ours, or too many of them."""
 
 
-def frame(kind: Kind, body: bytes = b"") -> bytes:
+def frame(kind: FrameKind, body: bytes = b"") -> bytes:
     """Return a frame."""
     if len(body) > FRAME_BYTES_MAX:
         raise FrameError(f"a {kind.name} of {len(body)} bytes: at most {FRAME_BYTES_MAX}")
@@ -89,7 +89,7 @@ class Frames:
         self.max_bytes = max_bytes
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[FrameKind, bytes]]:
         """Take bytes; yield (kind, body) of each frame that is whole now."""
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:
@@ -101,63 +101,63 @@ class Frames:
             body = bytes(self._buffer[_HEAD.size : _HEAD.size + length])
             del self._buffer[: _HEAD.size + length]
             try:
-                known = Kind(kind)
+                known = FrameKind(kind)
             except ValueError:
                 raise FrameError(f"a frame of the unknown kind {kind}") from None
             yield known, body
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SlotId:
-    """A slot: the tasks at one level and partition of the plan."""
+class ChainId:
+    """A chain: the tasks at one level and partition of the plan."""
 
     level: int
     partition: int
 
 
-def proof(secret: bytes, who: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
+def proof(secret: bytes, who: bytes, nonce: bytes, run: bytes, chain: ChainId) -> bytes:
     """Return what only somebody who knows the run's secret can say in answer to `nonce`."""
-    said = who + nonce + run + struct.pack(">HI", slot.level, slot.partition)
+    said = who + nonce + run + struct.pack(">HI", chain.level, chain.partition)
     return hmac.digest(secret, said, "sha256")
 
 
-def hello(secret: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
+def hello(secret: bytes, nonce: bytes, run: bytes, chain: ChainId) -> bytes:
     """Return the body of a HELLO."""
-    return _HELLO.pack(run, slot.level, slot.partition, proof(secret, b"slot", nonce, run, slot))
+    return _HELLO.pack(run, chain.level, chain.partition, proof(secret, b"chain", nonce, run, chain))
 
 
-def check_hello(secret: bytes, nonce: bytes, run: bytes, body: bytes) -> SlotId:
-    """Return the slot that says HELLO; FrameError if it is none of this run's (rule 13.1)."""
+def check_hello(secret: bytes, nonce: bytes, run: bytes, body: bytes) -> ChainId:
+    """Return the chain that says HELLO; FrameError if it is none of this run's (rule 13.1)."""
     if len(body) != _HELLO.size:
         raise FrameError("no HELLO")
     named, level, partition, proved = _HELLO.unpack(body)
-    slot = SlotId(level, partition)
-    if named != run or not hmac.compare_digest(proved, proof(secret, b"slot", nonce, run, slot)):
+    chain = ChainId(level, partition)
+    if named != run or not hmac.compare_digest(proved, proof(secret, b"chain", nonce, run, chain)):
         raise FrameError("a HELLO of another run, or without its secret")
-    return slot
+    return chain
 
 
-def welcome(secret: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
+def welcome(secret: bytes, nonce: bytes, run: bytes, chain: ChainId) -> bytes:
     """Return the body of a WELCOME: the driver knows the run's secret too."""
-    return proof(secret, b"driver", nonce, run, slot)
+    return proof(secret, b"driver", nonce, run, chain)
 
 
-def is_welcome(secret: bytes, nonce: bytes, run: bytes, slot: SlotId, body: bytes) -> bool:
+def is_welcome(secret: bytes, nonce: bytes, run: bytes, chain: ChainId, body: bytes) -> bool:
     """Tell whether a WELCOME comes from the driver of the run."""
-    return hmac.compare_digest(body, welcome(secret, nonce, run, slot))
+    return hmac.compare_digest(body, welcome(secret, nonce, run, chain))
 
 
-def pack_told(txid: int, report: TreeReport) -> bytes:
-    """Return the body of TOLD."""
+def pack_outcome(txid: int, report: TreeReport) -> bytes:
+    """Return the body of OUTCOME."""
     return msgspec.msgpack.encode((txid, report))
 
 
-def unpack_told(body: bytes) -> tuple[int, TreeReport]:
-    """Read what `pack_told` wrote; FrameError if it is something else."""
+def unpack_outcome(body: bytes) -> tuple[int, TreeReport]:
+    """Read what `pack_outcome` wrote; FrameError if it is something else."""
     try:
         return _TOLD.decode(body)
     except msgspec.DecodeError as error:
-        raise FrameError(f"a TOLD that can't be read: {error}") from None
+        raise FrameError(f"a OUTCOME that can't be read: {error}") from None
 
 
 def pack_attempt(txid: int, attempt: int) -> bytes:

@@ -26,7 +26,7 @@ TIMED_OUT = "it was not acked within"
 """How the reason begins of a tree that no bolt has failed."""
 
 REASONS_TOLD_MAX = 10 * REASONS_MAX
-"""In what a slot of spouts is told, which comes from many tasks."""
+"""In what a chain of spouts is told, which comes from many tasks."""
 
 
 def root_of(txid: int, task: int, place: int) -> int:

@@ -1,4 +1,4 @@
-"""The ways of rows out of a task: added up, split among the readers of an edge, and gathered in the outbox of the slot.
+"""The ways of rows out of a task: added up, split among the readers of an edge, and gathered in the chain's outbox.
 
 What a bolt emits leaves its process when the bolt returns. `finishBatch`, `executeBatch`, and `execute` with one tuple
 may emit any number of rows before that. They can't be paused in the middle: the user's code would have to be a

@@ -1,4 +1,4 @@
-"""A task: what its slot calls in each attempt, what belongs to one attempt, and what becomes of what it raises."""
+"""A task: what its chain calls in each attempt, what belongs to one attempt, and what becomes of what it raises."""
 
 from __future__ import annotations
 
@@ -130,10 +130,10 @@ class TaskAttempt:
     time : TaskTime or None
         Of a task that has event time.
     inbox : BatchQueue
-        Batches of the tasks before it in its slot, each with its edge.
+        Batches of the tasks before it in its chain, each with its edge.
     failure : Failure or None
         Why the task can't prepare. From then on nothing of it is called, but its barriers and its ack still go out:
-        they tell the tasks that read from it and the driver (rule 6.6), and the slot lives on.
+        they tell the tasks that read from it and the driver (rule 6.6), and the chain lives on.
     acked : bool
         The driver may know that the task has prepared: only the log says what becomes of that.
     secs : dict of str to float
@@ -246,9 +246,9 @@ class TaskAttempt:
 
 
 class Task(ABC):
-    """One task of one component, for as long as its slot lives. It owns the user's object and its state.
+    """One task of one component, for as long as its chain lives. It owns the user's object and its state.
 
-    A slot makes it and calls it from one thread::
+    A chain makes it and calls it from one thread::
 
         each attempt: enter -> begin -> emit, feed, resume -> end -> prepare -> keep or drop
         between two:  resolve
@@ -300,7 +300,7 @@ class Task(ABC):
         """While its state is opened: since when, as of `time.monotonic`; another thread reads it."""
 
     def enter(self, order: RunOrder, token: str, outlets: Sequence[Outlet], outbox: Outbox) -> None:
-        """Enter an attempt: from now on tasks before it in its slot may bring it rows."""
+        """Enter an attempt: from now on tasks before it in its chain may bring it rows."""
         plan, id, part = self.deployment.plan, self.id, self.component
         operator, root_type = part.operator, plan.root_types.get(id.component)
         trees = None
@@ -382,7 +382,7 @@ class Task(ABC):
     # ---- the end of an attempt, and what comes between two
 
     def leave(self, *, done: bool) -> None:
-        """Leave the attempt, and raise nothing; `done`: its slot has come to the end of it."""
+        """Leave the attempt, and raise nothing; `done`: its chain has come to the end of it."""
         attempt = self.attempt
         attempt.collector.close()
         attempt.inbox.close()
@@ -397,13 +397,13 @@ class Task(ABC):
 
     @abstractmethod
     def drop(self, *, acked: bool) -> None:
-        """Release what the attempt holds: it has failed, or its slot has gone no further.
+        """Release what the attempt holds: it has failed, or its chain has gone no further.
 
         Nobody will ever name what it has staged, unless it is `acked`: the driver may have decided.
         """
 
     def close(self) -> None:
-        """Release everything: the slot ends."""
+        """Release everything: the chain ends."""
         self._close_object()
 
     def forget_object(self) -> None:
@@ -477,7 +477,7 @@ class Task(ABC):
             close_object(made)
 
     def open_store(self) -> StateStore:
-        """Open the task's state at the version that the order names; the slot reports that it takes its time."""
+        """Open the task's state at the version that the order names; the chain reports that it takes its time."""
         began = self.restores_since = time.monotonic()
         try:
             return self._store_of(self.attempt.order)

@@ -1,7 +1,7 @@
-"""The control connections of a run: the driver's end, which one thread serves, and a slot's.
+"""The control connections of a run: the driver's end, which one thread serves, and a chain's.
 
 The driver's thread never waits for one connection: sockets don't block, what is to be sent waits in a bounded queue,
-and a slot that takes nothing is found out by its missing signs of life (rules 13.6 and 13.10).
+and a chain that takes nothing is found out by its missing signs of life (rules 13.6 and 13.10).
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from dataclasses import dataclass, field
 
 from statefx.errors import ConfigError
 from statefx.protocol import messages
-from statefx.protocol.messages import CHALLENGE_BYTES, HELLO_BYTES_MAX, MAGIC, FrameError, Frames, Kind, SlotId, frame
+from statefx.protocol.messages import (
+    CHALLENGE_BYTES,
+    HELLO_BYTES_MAX,
+    MAGIC,
+    ChainId,
+    FrameError,
+    FrameKind,
+    Frames,
+    frame,
+)
 
 logger = logging.getLogger("statefx")
 
@@ -28,7 +37,7 @@ ALIVE_SECS = 1.0
 """Between two signs of life: so seldom that an idle topology of 8 tasks costs a thousandth of a core."""
 
 SILENCE_SECS = 20.0
-"""After which a slot is taken for dead (rule 13.11). A worker that runs answers within a second from a thread of its
+"""After which a chain is taken for dead (rule 13.11). A worker that runs answers within a second from a thread of its
 own; but a machine that swaps, or Python code that holds the interpreter's lock (a long regular expression), has stood
 still for seconds."""
 
@@ -39,7 +48,7 @@ STRANGERS_MAX = 256
 """Connections that have not proved who they are; more are closed at once."""
 
 QUEUED_BYTES_MAX = 256 << 20
-"""Of frames for one slot that it has not read; an order has kilobytes."""
+"""Of frames for one chain that it has not read; an order has kilobytes."""
 
 _READ_BYTES = 1 << 18
 
@@ -53,14 +62,14 @@ class _Peer:
     nonce: bytes
     frames: Frames
     deadline: float
-    slot: SlotId | None = None
+    chain: ChainId | None = None
     heard: float = 0.0
     queue: deque[bytes] = field(default_factory=deque)
     queued_bytes: int = 0
 
 
-Heard = Callable[[SlotId, Kind, bytes], None]
-Lost = Callable[[SlotId, str], None]
+Heard = Callable[[ChainId, FrameKind, bytes], None]
+Lost = Callable[[ChainId, str], None]
 
 
 class ControlServer:
@@ -74,12 +83,12 @@ class ControlServer:
         0: any that is free.
     run, secret : bytes
         Of the run (rule 13.1).
-    slots : collection of SlotId
+    chains : collection of ChainId
         Those that may connect, once each.
     heard : callable
-        Takes what a slot says; called by the server's thread, with HELLO when the slot is there.
+        Takes what a chain says; called by the server's thread, with HELLO when the chain is there.
     lost : callable
-        Takes a slot whose connection is gone or silent, and why; likewise.
+        Takes a chain whose connection is gone or silent, and why; likewise.
     clock : callable
         Seconds.
 
@@ -95,12 +104,12 @@ class ControlServer:
         port: int,
         run: bytes,
         secret: bytes,
-        slots: Collection[SlotId],
+        chains: Collection[ChainId],
         heard: Heard,
         lost: Lost,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run, self._secret, self._slots = run, secret, frozenset(slots)
+        self._run, self._secret, self._chains = run, secret, frozenset(chains)
         self._heard, self._lost, self._clock = heard, lost, clock
         self._listener = _listener(host, port)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -111,10 +120,10 @@ class ControlServer:
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._peers: dict[socket.socket, _Peer] = {}
-        self._known: dict[SlotId, _Peer] = {}
-        self._gone: set[SlotId] = set()
-        """Slots that were there, and whose connections are gone: the run ends."""
-        self._outgoing: deque[tuple[SlotId, bytes]] = deque()
+        self._known: dict[ChainId, _Peer] = {}
+        self._gone: set[ChainId] = set()
+        """Chains that were there, and whose connections are gone: the run ends."""
+        self._outgoing: deque[tuple[ChainId, bytes]] = deque()
         self._closing = False
         self.refused = 0
         """Strangers that were turned away."""
@@ -125,13 +134,13 @@ class ControlServer:
 
     # ---- for any thread
 
-    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
-        """Send a frame to a slot; one that is not there gets none, and was or will be told as lost."""
-        self._outgoing.append((slot, frame(kind, body)))
+    def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
+        """Send a frame to a chain; one that is not there gets none, and was or will be told as lost."""
+        self._outgoing.append((chain, frame(kind, body)))
         self._wake()
 
     def close(self) -> None:
-        """Close all connections; a slot whose connection is gone ends itself (rule 13.7)."""
+        """Close all connections; a chain whose connection is gone ends itself (rule 13.7)."""
         self._closing = True
         self._wake()
         if threading.current_thread() is not self._thread:
@@ -149,8 +158,8 @@ class ControlServer:
                 self._turn()
         except Exception:
             logger.exception("the thread of the control connections has failed")
-            for slot in list(self._known):
-                self._lost(slot, "the driver's control thread has failed")
+            for chain in list(self._known):
+                self._lost(chain, "the driver's control thread has failed")
         finally:
             for peer in list(self._peers.values()):
                 self._drop(peer)
@@ -168,8 +177,8 @@ class ControlServer:
             else:
                 self._handle(self._peers.get(key.fileobj), events)  # type: ignore[call-overload]
         while self._outgoing:
-            slot, data = self._outgoing.popleft()
-            peer = self._known.get(slot)
+            chain, data = self._outgoing.popleft()
+            peer = self._known.get(chain)
             if peer is not None:
                 self._enqueue(peer, data)
         if self._clock() >= self._next_alive:
@@ -188,7 +197,7 @@ class ControlServer:
         except OSError:  # it has gone again
             return
         accepted.setblocking(False)
-        if sum(peer.slot is None for peer in self._peers.values()) >= STRANGERS_MAX:
+        if sum(peer.chain is None for peer in self._peers.values()) >= STRANGERS_MAX:
             accepted.close()
             return
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -215,7 +224,7 @@ class ControlServer:
 
     def _read(self, peer: _Peer) -> None:
         try:
-            data = peer.socket.recv(_READ_BYTES if peer.slot is not None else HELLO_BYTES_MAX)
+            data = peer.socket.recv(_READ_BYTES if peer.chain is not None else HELLO_BYTES_MAX)
         except BlockingIOError:
             return
         if not data:
@@ -223,27 +232,27 @@ class ControlServer:
             return
         peer.heard = self._clock()
         for kind, body in peer.frames.feed(data):
-            if peer.slot is None:
+            if peer.chain is None:
                 self._greet(peer, kind, body)
-            elif kind is not Kind.ALIVE:
-                self._heard(peer.slot, kind, body)
+            elif kind is not FrameKind.ALIVE:
+                self._heard(peer.chain, kind, body)
 
-    def _greet(self, peer: _Peer, kind: Kind, body: bytes) -> None:
-        if kind is not Kind.HELLO:
+    def _greet(self, peer: _Peer, kind: FrameKind, body: bytes) -> None:
+        if kind is not FrameKind.HELLO:
             raise FrameError("it did not say HELLO")
-        slot = messages.check_hello(self._secret, peer.nonce, self._run, body)
-        if slot not in self._slots:
-            raise FrameError(f"the run has no slot {slot}")
-        peer.slot = slot
+        chain = messages.check_hello(self._secret, peer.nonce, self._run, body)
+        if chain not in self._chains:
+            raise FrameError(f"the run has no chain {chain}")
+        peer.chain = chain
         peer.frames.max_bytes = messages.FRAME_BYTES_MAX
         # Rule 13.1: Spark runs a task of a pipelined job once; two of them would both prepare. And one that took the
-        # place of a slot that is gone, before the run has ended, would have all orders sent out again.
-        if slot in self._known or slot in self._gone:
-            self._end(peer, f"a second connection for slot {slot.level}/{slot.partition}")
+        # place of a chain that is gone, before the run has ended, would have all orders sent out again.
+        if chain in self._known or chain in self._gone:
+            self._end(peer, f"a second connection for chain {chain.level}/{chain.partition}")
             return
-        self._known[slot] = peer
-        self._enqueue(peer, frame(Kind.WELCOME, messages.welcome(self._secret, peer.nonce, self._run, slot)))
-        self._heard(slot, Kind.HELLO, body)
+        self._known[chain] = peer
+        self._enqueue(peer, frame(FrameKind.WELCOME, messages.welcome(self._secret, peer.nonce, self._run, chain)))
+        self._heard(chain, FrameKind.HELLO, body)
 
     def _enqueue(self, peer: _Peer, data: bytes) -> None:
         peer.queue.append(data)
@@ -280,7 +289,7 @@ class ControlServer:
         # From now, not from when it was due: a driver that was frozen sends one sign, and not one for each second.
         self._next_alive = now + ALIVE_SECS
         for peer in list(self._peers.values()):
-            if peer.slot is None:
+            if peer.chain is None:
                 if now >= peer.deadline:
                     self._end(peer, "it did not say who it is")
                 continue
@@ -288,17 +297,17 @@ class ControlServer:
                 self._end(peer, f"no sign of life for {now - peer.heard:.0f} seconds")
                 continue
             if not peer.queue:
-                self._enqueue(peer, frame(Kind.ALIVE))
+                self._enqueue(peer, frame(FrameKind.ALIVE))
 
     def _end(self, peer: _Peer, why: str) -> None:
-        """Close a connection; say so of a slot's, count a stranger's."""
+        """Close a connection; say so of a chain's, count a stranger's."""
         if peer.socket not in self._peers:
             return
         self._drop(peer)
-        if peer.slot is not None:
-            self._known.pop(peer.slot, None)
-            self._gone.add(peer.slot)
-            self._lost(peer.slot, why)
+        if peer.chain is not None:
+            self._known.pop(peer.chain, None)
+            self._gone.add(peer.chain)
+            self._lost(peer.chain, why)
             return
         self.refused += 1
         if self.refused == 1:
@@ -340,24 +349,24 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 class ControlLostError(ConnectionError):
-    """The driver is gone, or has ended the run: the slot ends, and prepares nothing more (rule 13.7)."""
+    """The driver is gone, or has ended the run: the chain ends, and prepares nothing more (rule 13.7)."""
 
 
 class DriverUnreachableError(ControlLostError):
     """No connection to the driver's port comes about; the text says which, and what to do."""
 
 
-class SlotControl:
-    """A slot's end of its control connection.
+class ChainControl:
+    """A chain's end of its control connection.
 
-    A thread reads: it answers signs of life while the slot's own thread runs a bolt, and tells of an attempt that is
+    A thread reads: it answers signs of life while the chain's own thread runs a bolt, and tells of an attempt that is
     abandoned in the middle of it.
 
     Parameters
     ----------
     address : (host, port)
     run, secret : bytes
-    slot : SlotId
+    chain : ChainId
     timeout_secs : float
         For the connection and the greeting.
 
@@ -370,10 +379,10 @@ class SlotControl:
     """
 
     def __init__(
-        self, address: tuple[str, int], run: bytes, secret: bytes, slot: SlotId, timeout_secs: float = 10.0
+        self, address: tuple[str, int], run: bytes, secret: bytes, chain: ChainId, timeout_secs: float = 10.0
     ) -> None:
         self._ready = threading.Condition()
-        self._frames: deque[tuple[Kind, bytes]] = deque()
+        self._frames: deque[tuple[FrameKind, bytes]] = deque()
         self._sending = threading.Lock()
         self._lost: str | None = None
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
@@ -394,15 +403,15 @@ class SlotControl:
             if not challenge.startswith(MAGIC):
                 raise ControlLostError(f"{where} does not speak the protocol of statefx")
             nonce = challenge[len(MAGIC) :]
-            self._socket.sendall(frame(Kind.HELLO, messages.hello(secret, nonce, run, slot)))
+            self._socket.sendall(frame(FrameKind.HELLO, messages.hello(secret, nonce, run, chain)))
             incoming = Frames()
             while not self._frames:
                 self._frames.extend(incoming.feed(self._some()))
             kind, body = self._frames.popleft()
-            if kind is not Kind.WELCOME or not messages.is_welcome(secret, nonce, run, slot, body):
+            if kind is not FrameKind.WELCOME or not messages.is_welcome(secret, nonce, run, chain, body):
                 raise ControlLostError(f"{where} is not the driver of this run")
             # A sign of life may have come together with the greeting, and is no order.
-            self._frames = deque(each for each in self._frames if each[0] is not Kind.ALIVE)
+            self._frames = deque(each for each in self._frames if each[0] is not FrameKind.ALIVE)
             self._socket.settimeout(None)
         except (OSError, FrameError) as error:
             self._socket.close()
@@ -411,7 +420,7 @@ class SlotControl:
             raise ControlLostError(f"{where} did not answer: {error}") from error
         threading.Thread(target=self._read, args=(incoming,), name="statefx-control", daemon=True).start()
 
-    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+    def next(self, timeout_secs: float | None = None) -> tuple[FrameKind, bytes] | None:
         """Wait for what the driver says next; None after `timeout_secs`; ControlLostError without a connection."""
         with self._ready:
             if not self._frames and self._lost is None and timeout_secs != 0:
@@ -422,7 +431,7 @@ class SlotControl:
                 raise ControlLostError(self._lost)
             return None
 
-    def send(self, kind: Kind, body: bytes = b"") -> None:
+    def send(self, kind: FrameKind, body: bytes = b"") -> None:
         """Tell the driver; ControlLostError when the connection is gone."""
         try:
             with self._sending:
@@ -445,14 +454,14 @@ class SlotControl:
         try:
             while True:
                 for kind, body in incoming.feed(self._some()):
-                    if kind is Kind.ALIVE:
-                        self.send(Kind.ALIVE)
+                    if kind is FrameKind.ALIVE:
+                        self.send(FrameKind.ALIVE)
                         self.alive()
                         continue
                     with self._ready:
                         self._frames.append((kind, body))
                         self._ready.notify()
-                    if kind is Kind.ABANDON:
+                    if kind is FrameKind.ABANDON:
                         self.abandoned(messages.unpack_attempt(body))
         except (OSError, FrameError) as error:
             with self._ready:

@@ -28,7 +28,7 @@ from statefx.errors import TransactionError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.spark import internals
 from statefx.spark.control import ControlServer
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
@@ -120,7 +120,7 @@ class RunPlan:
     """The levels of a topology as a chain of stages; `level` makes the function of a level, for ``mapInArrow``."""
 
     def __init__(self, session: SparkSession, plan: Plan, level: Callable[[int], Any], workers: int) -> None:
-        frame: DataFrame = session.range(0, plan.widths[0], 1, plan.widths[0])  # a partition for each slot
+        frame: DataFrame = session.range(0, plan.widths[0], 1, plan.widths[0])  # a partition for each chain
         for number, width in enumerate(plan.widths):
             if number:
                 frame = frame.repartitionById(width, F.col("target"))
@@ -168,7 +168,7 @@ FILLERS_PLAIN = 2, 70_000
 batch pushes the end of the first one out, and its own end may stay there."""
 
 END_SECS = 5.0
-"""How long the slots of a run may take to end when they are told to; then Spark's job is cancelled."""
+"""How long the chains of a run may take to end when they are told to; then Spark's job is cancelled."""
 
 
 _open: weakref.WeakSet[PipelinedEngine] = weakref.WeakSet()
@@ -179,7 +179,7 @@ def held_slots(but: str = "") -> int:
 
     `but` is the checkpoint of one that is about to end, since another driver of it starts.
     """
-    return sum(len(engine.slots) for engine in list(_open) if engine.checkpoint != but)
+    return sum(len(engine.chains) for engine in list(_open) if engine.checkpoint != but)
 
 
 def warm_up(session: SparkSession, plan: Plan) -> None:
@@ -227,7 +227,7 @@ class PipelinedEngine(RunEngine):
         self._fillers = FILLERS if conf.get(PIPELINED_PYTHON, "false") == "true" else FILLERS_PLAIN
         self._workers = 0
         self.reached = False
-        """Whether any slot has ever reached the driver."""
+        """Whether any chain has ever reached the driver."""
         details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
         _open.add(self)
         self.staged, self.checkpoint = deployment.staged, deployment.storage.url
@@ -239,7 +239,7 @@ class PipelinedEngine(RunEngine):
         super().close()
 
     def start_run(self) -> SparkRun:
-        """Begin a Spark job with all slots; TransactionError if the SparkContext was stopped."""
+        """Begin a Spark job with all chains; TransactionError if the SparkContext was stopped."""
         try:
             if not self._is_stopped:
                 return SparkRun(self)
@@ -268,7 +268,7 @@ class PipelinedEngine(RunEngine):
         if self._is_stopped:
             self.over(run, TransactionError(CONTEXT_STOPPED))
             return
-        if error is None:  # a slot that has lost its connection ends without an error
+        if error is None:  # a chain that has lost its connection ends without an error
             self.over(run, JobFailedError(run.lost or "the job that holds all tasks has ended"))
             return
         if internals.cant_start_workers(error):
@@ -293,8 +293,8 @@ class PipelinedEngine(RunEngine):
         InheritableThread(target=tagged, name=f"statefx-{name}", daemon=True).start()
 
     def serve(self, run: bytes, secret: bytes, heard: Any, lost: Any) -> ControlServer:
-        """Listen for the slots of a run."""
-        return ControlServer(self._bind, self._port, run, secret, self.slots, heard, lost)
+        """Listen for the chains of a run."""
+        return ControlServer(self._bind, self._port, run, secret, self.chains, heard, lost)
 
     def planned(self, run: str, secret: bytes, control: ControlServer) -> RunPlan:
         """Have Spark plan a run."""
@@ -322,15 +322,15 @@ class PipelinedEngine(RunEngine):
 
 
 class SparkRun:
-    """A Spark job in which all slots live, and its control connections (see `statefx.coordinator.runs.Run`)."""
+    """A Spark job in which all chains live, and its control connections (see `statefx.coordinator.runs.Run`)."""
 
     def __init__(self, engine: PipelinedEngine) -> None:
         self._engine = engine
         self.id = uuid.uuid4().hex
         self._tag = f"statefx-{self.id}"
-        self._connected: set[SlotId] = set()
+        self._connected: set[ChainId] = set()
         self.lost = ""
-        """Which slot was lost first, and why."""
+        """Which chain was lost first, and why."""
         secret = os.urandom(32)
         self._control = engine.serve(self.id.encode(), secret, self._heard, self._lost)
         try:
@@ -341,9 +341,9 @@ class SparkRun:
         self._thread = InheritableThread(target=self._run_job, name="statefx-run", daemon=True)
         self._thread.start()
 
-    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
-        """Send a slot a frame (see `Run.send`)."""
-        self._control.send(slot, kind, body)
+    def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
+        """Send a chain a frame (see `Run.send`)."""
+        self._control.send(chain, kind, body)
 
     def wait(self) -> None:
         """Wait until the job has ended, for `END_SECS`."""
@@ -355,18 +355,18 @@ class SparkRun:
         if self._thread.is_alive():
             self._engine.cancel_tag(self._tag)
 
-    def _heard(self, slot: SlotId, kind: Kind, body: bytes) -> None:
-        if kind is not Kind.HELLO:
-            self._engine.heard(self, slot, kind, body)
+    def _heard(self, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+        if kind is not FrameKind.HELLO:
+            self._engine.heard(self, chain, kind, body)
             return
-        self._connected.add(slot)
+        self._connected.add(chain)
         self._engine.reached = True
-        if len(self._connected) == len(self._engine.slots):
+        if len(self._connected) == len(self._engine.chains):
             self._engine.ready(self)
 
-    def _lost(self, slot: SlotId, why: str) -> None:
+    def _lost(self, chain: ChainId, why: str) -> None:
         # The job tells more, and ends in tenths of a second: a worker that was killed fails its task.
-        self.lost = self.lost or f"the task at level {slot.level}, partition {slot.partition} was lost: {why}"
+        self.lost = self.lost or f"the task at level {chain.level}, partition {chain.partition} was lost: {why}"
         timer = threading.Timer(1.0, self._engine.over, (self, JobFailedError(self.lost)))
         timer.daemon = True
         timer.start()

@@ -1,4 +1,4 @@
-"""What Spark's Python workers are sent, what outlives their tasks, and the slot that each of a run's tasks is."""
+"""What Spark's Python workers are sent, what outlives their tasks, and the chain that each of a run's tasks is."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from statefx.plan.deployment import Deployment
-from statefx.protocol.messages import SlotId
-from statefx.runtime.slot import ReadAhead, Slot
+from statefx.protocol.messages import ChainId
+from statefx.runtime.chain import ReadAhead, TaskChain
 from statefx.runtime.worker import Worker
-from statefx.spark.control import ControlLostError, SlotControl
+from statefx.spark.control import ChainControl, ControlLostError
 
 logger = logging.getLogger("statefx")
 
@@ -117,14 +117,14 @@ def process_worker() -> Worker:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """How a slot finds the driver.
+    """How a chain finds the driver.
 
     Attributes
     ----------
     address : (host, port)
     run, secret : bytes
     fillers : (int, int)
-        As of `Slot`.
+        As of `TaskChain`.
     """
 
     address: tuple[str, int]
@@ -142,20 +142,20 @@ class LivingLevel:
         self._rendezvous = rendezvous
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the slot of this Spark task."""
+        """Run the chain of this Spark task."""
         context = TaskContext.get()
         assert context is not None
-        slot, meeting = SlotId(self._level, context.partitionId()), self._rendezvous
+        chain, meeting = ChainId(self._level, context.partitionId()), self._rendezvous
         deployment = self._parcel.unpack()
         rows = iter(batches)  # of the first level a row for each task, which says nothing: it is read at the end
-        control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
-        ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= slot.level else None
+        control = ChainControl(meeting.address, meeting.run, meeting.secret, chain)
+        ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= chain.level else None
         try:
-            resident = Slot(process_worker(), deployment, slot, control, meeting.fillers)
+            resident = TaskChain(process_worker(), deployment, chain, control, meeting.fillers)
             yield from resident.run(ahead or rows)
         except ControlLostError as lost:
             # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.
-            logger.info("slot %d/%d ends: %s", slot.level, slot.partition, lost)
+            logger.info("chain %d/%d ends: %s", chain.level, chain.partition, lost)
         finally:
             control.close()
             if ahead is not None:

@@ -1,7 +1,7 @@
-"""Runs whose slots live in threads of this process, of which one runs at a time: chance alone decides which.
+"""Runs whose chains live in threads of this process, of which one runs at a time: chance alone decides which.
 
 Every order of arrival is possible that Spark's pipelined shuffle and the control connections allow: rows of one sender
-for one reader stay in order, and so does what the driver and one slot say to each other. Nothing else does.
+for one reader stay in order, and so does what the driver and one chain say to each other. Nothing else does.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from statefx.coordinator.runs import Run, RunEngine
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
 from statefx.protocol.barrier import Ack
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import ResolutionOrder
-from statefx.runtime.slot import Slot
+from statefx.runtime.chain import TaskChain
 from statefx.runtime.user_objects import ProcessGone
 from statefx.testing.faults import Fault, HooksFail, JobFails
 from statefx.testing.processes import Emitted, Process, WatchingCollector
@@ -60,7 +60,7 @@ class LocalRunEngine(RunEngine):
         self._going: list[LocalRun] = []
         """Those in which something may still happen: a life has a hundred that are over."""
         self.crash: BaseException | None = None
-        """The end of this process, as a slot has met it."""
+        """The end of this process, as a chain has met it."""
 
     def start_run(self) -> LocalRun:
         run = LocalRun(self, self._make_process)
@@ -72,7 +72,7 @@ class LocalRunEngine(RunEngine):
         self._calls.append(call)
 
     def next(self, timeout_secs: float | None) -> Answer | None:
-        """Let slots run until something has ended; None if none of them can go on."""
+        """Let chains run until something has ended; None if none of them can go on."""
         while self._answers.empty():
             self.chances(self)
             self._look_at_times(self._clock())
@@ -99,21 +99,21 @@ class LocalRunEngine(RunEngine):
         """Have these strike once, each at the next moment that it fits."""
         self.faults += faults
 
-    def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
-        """Take what a slot says, unless the run is to end with it."""
+    def heard(self, run: Run, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+        """Take what a chain says, unless the run is to end with it."""
         if run is self._run:
             for fault in self.faults:
                 if self._strikes(fault, kind):
                     self.faults.remove(fault)
                     self.over(run, JobFailedError(getattr(fault, "reason", "the executor was lost")))
                     return
-        super().heard(run, slot, kind, body)
+        super().heard(run, chain, kind, body)
 
-    def _strikes(self, fault: Fault, kind: Kind) -> bool:
+    def _strikes(self, fault: Fault, kind: FrameKind) -> bool:
         if isinstance(fault, JobFails):
-            return kind is Kind.ACK
+            return kind is FrameKind.ACK
         resolutions = [attempt.resolution for attempt in self._pending if isinstance(attempt.order, ResolutionOrder)]
-        return kind is Kind.REPORT and isinstance(fault, HooksFail) and fault.phase in resolutions
+        return kind is FrameKind.REPORT and isinstance(fault, HooksFail) and fault.phase in resolutions
 
     def wake(self) -> None:
         """Let everything happen that still can, also in runs that are over."""
@@ -121,7 +121,7 @@ class LocalRunEngine(RunEngine):
             pass
 
     def vanish(self) -> None:
-        """Let the driver's process be gone, and nothing else: its slots go on until each of them notices."""
+        """Let the driver's process be gone, and nothing else: its chains go on until each of them notices."""
         self._run = self.crash = None
         for run in self.runs:
             run.is_over = True
@@ -134,15 +134,15 @@ class LocalRunEngine(RunEngine):
 
 
 class LocalRun:
-    """All slots of a topology, as threads."""
+    """All chains of a topology, as threads."""
 
     def __init__(self, engine: LocalRunEngine, make_process: Callable[[], Process]) -> None:
         self.id = f"run-{len(engine.runs) + 1}"
         self._engine = engine
         self.is_over = False
         self.is_ready = False
-        self.slots = {slot: LocalSlot(engine, make_process(), slot, self) for slot in engine.slots}
-        self._going = list(self.slots.values())
+        self.chains = {chain: LocalChain(engine, make_process(), chain, self) for chain in engine.chains}
+        self._going = list(self.chains.values())
 
     @property
     def is_done(self) -> bool:
@@ -152,16 +152,16 @@ class LocalRun:
     def moves(self) -> list[Callable[[], None]]:
         if not self.is_ready and not self.is_over:
             return [self._tell_ready]
-        self._going = [slot for slot in self._going if not slot.is_done]
-        return [move for slot in self._going for move in slot.moves()]
+        self._going = [chain for chain in self._going if not chain.is_done]
+        return [move for chain in self._going for move in chain.moves()]
 
     def _tell_ready(self) -> None:
         self.is_ready = True
         self._engine.ready(self)
 
-    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
-        if not self.is_over and not self.slots[slot].is_cut:
-            self.slots[slot].to_slot.append((kind, body))
+    def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
+        if not self.is_over and not self.chains[chain].is_cut:
+            self.chains[chain].to_chain.append((kind, body))
 
     def wait(self) -> None:
         """Let them go on: nothing here takes time."""
@@ -169,54 +169,54 @@ class LocalRun:
     def end(self) -> None:
         self.is_over = True
 
-    def lose(self, slot: SlotId) -> None:
-        """Kill a slot's process: the job fails, and the others end when they notice."""
-        self.slots[slot].kill()
-        self.fail(f"slot {slot} was lost")
+    def lose(self, chain: ChainId) -> None:
+        """Kill a chain's process: the job fails, and the others end when they notice."""
+        self.chains[chain].kill()
+        self.fail(f"chain {chain} was lost")
 
     def fail(self, why: str) -> None:
         self._engine.over(self, JobFailedError(why))
 
     def kill(self) -> None:
-        for slot in self.slots.values():
-            slot.kill()
+        for chain in self.chains.values():
+            chain.kill()
 
-    def deliver(self, sender: SlotId, batch: pa.RecordBatch) -> None:
+    def deliver(self, sender: ChainId, batch: pa.RecordBatch) -> None:
         """Put the rows of a sender into its channels."""
         for row in range(batch.num_rows):
             one = batch.slice(row, 1)
-            reader = SlotId(sender.level + 1, one.column(0)[0].as_py())
-            self.slots[reader].channels.setdefault(sender, deque()).append(one)
+            reader = ChainId(sender.level + 1, one.column(0)[0].as_py())
+            self.chains[reader].channels.setdefault(sender, deque()).append(one)
 
 
-class LocalSlot:
-    """One slot in a thread that runs when it is told to.
+class LocalChain:
+    """One chain in a thread that runs when it is told to.
 
-    `to_slot` and `to_driver` are on their way over the control connection, and `carried` counts what has arrived, by
+    `to_chain` and `to_driver` are on their way over the control connection, and `carried` counts what has arrived, by
     which of the two it was in; `channels` has rows on their way to it, by sender. While it is `frozen`, as by SIGSTOP,
     nothing of it goes on, and what it is sent waits.
     """
 
-    def __init__(self, engine: LocalRunEngine, process: Process, slot: SlotId, run: LocalRun) -> None:
-        self._engine, self._run, self.slot = engine, run, slot
-        self.to_slot: deque[tuple[Kind, bytes]] = deque()
-        self.to_driver: deque[tuple[Kind, bytes]] = deque()
-        self.carried = {"to_slot": 0, "to_driver": 0}
+    def __init__(self, engine: LocalRunEngine, process: Process, chain: ChainId, run: LocalRun) -> None:
+        self._engine, self._run, self.chain = engine, run, chain
+        self.to_chain: deque[tuple[FrameKind, bytes]] = deque()
+        self.to_driver: deque[tuple[FrameKind, bytes]] = deque()
+        self.carried = {"to_chain": 0, "to_driver": 0}
         self.is_cut = False
         self._has_hung_up = False
         """It knows that its connection is gone."""
-        self.channels: dict[SlotId, deque[pa.RecordBatch]] = {}
+        self.channels: dict[ChainId, deque[pa.RecordBatch]] = {}
         self.frozen = False
         self.ended = False
         self.error: BaseException | None = None
-        self._inbox: deque[tuple[Kind, bytes]] = deque()
+        self._inbox: deque[tuple[FrameKind, bytes]] = deque()
         self._waits_for = ""
         self._has_rested = False
         self._killed = False
-        self._last = slot.level + 1 == len(process.own.plan.widths)
+        self._last = chain.level + 1 == len(process.own.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
         self.alive: Callable[[], None] = lambda: None
-        self._resident = Slot(process, process.own, slot, self, (1, 0), process.make_task)
+        self._resident = TaskChain(process, process.own, chain, self, (1, 0), process.make_task)
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._stopped.acquire()
@@ -232,11 +232,11 @@ class LocalSlot:
             if self.to_driver:
                 found.append(self._to_driver)
             if self.is_cut:
-                found.append(lambda: self._run.fail(f"the connection of slot {self.slot} was lost"))
+                found.append(lambda: self._run.fail(f"the connection of chain {self.chain} was lost"))
         if self.frozen or self.ended:
             return found
-        if self.to_slot:
-            found.append(self._to_slot)
+        if self.to_chain:
+            found.append(self._to_chain)
         if (self._run.is_over or self.is_cut) and not self._has_hung_up:
             found.append(self._hang_up)
         if self._can_go_on():
@@ -258,7 +258,7 @@ class LocalSlot:
     def cut(self) -> None:
         """Lose its connection, with all that is on its way; either end may notice first."""
         self.is_cut = True
-        self.to_slot.clear()
+        self.to_chain.clear()
         self.to_driver.clear()
 
     def _hang_up(self) -> None:
@@ -266,13 +266,13 @@ class LocalSlot:
 
     def _to_driver(self) -> None:
         self.carried["to_driver"] += 1
-        self._engine.heard(self._run, self.slot, *self.to_driver.popleft())
+        self._engine.heard(self._run, self.chain, *self.to_driver.popleft())
 
-    def _to_slot(self) -> None:
-        self.carried["to_slot"] += 1
-        kind, body = self.to_slot.popleft()
+    def _to_chain(self) -> None:
+        self.carried["to_chain"] += 1
+        kind, body = self.to_chain.popleft()
         self._inbox.append((kind, body))
-        if kind is Kind.ABANDON:
+        if kind is FrameKind.ABANDON:
             self.abandoned(messages.unpack_attempt(body))
 
     def step(self) -> None:
@@ -290,7 +290,7 @@ class LocalSlot:
 
     # ---- as its thread sees it: the control connection, and rows
 
-    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+    def next(self, timeout_secs: float | None = None) -> tuple[FrameKind, bytes] | None:
         # A spout that has had nothing is asked once more, and then when something has come: no time passes here.
         if timeout_secs is not None and not self._inbox and (timeout_secs == 0 or not self._has_rested):
             self._refuse_hung_up()
@@ -303,9 +303,9 @@ class LocalSlot:
         self._has_rested = False
         return self._inbox.popleft()
 
-    def send(self, kind: Kind, body: bytes = b"") -> None:
+    def send(self, kind: FrameKind, body: bytes = b"") -> None:
         self._refuse_hung_up()
-        if kind is Kind.ACK:
+        if kind is FrameKind.ACK:
             ack = Ack.unpack(body)
             collector = self._resident.tasks[ack.id].attempt.collector
             assert isinstance(collector, WatchingCollector)
@@ -346,7 +346,7 @@ class LocalSlot:
             if not self._killed:
                 for batch in self._resident.run(self._rows()):
                     if not self._last:
-                        self._run.deliver(self.slot, batch)
+                        self._run.deliver(self.chain, batch)
                     self._pause()
         except BaseException as error:  # noqa: BLE001 - told below
             self.error = error

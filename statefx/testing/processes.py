@@ -18,8 +18,8 @@ from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import TaskResolution
 from statefx.runtime.bolt_task import BoltTask
+from statefx.runtime.chain import task_of
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.slot import task_of
 from statefx.runtime.task import Prepared, Task
 from statefx.runtime.worker import Worker
 from statefx.state.view.task_state import TaskState

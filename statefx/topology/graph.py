@@ -49,7 +49,7 @@ class ComponentKind(StrEnum):
     """What a component is.
 
     A kind has a method of the builder, its own checks, a shape in pictures, and, a `Task`
-    (`statefx.runtime.slot.task_of`).
+    (`statefx.runtime.chain.task_of`).
     """
 
     STREAM = "stream"

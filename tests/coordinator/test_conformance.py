@@ -14,7 +14,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 from statefx.testing.faults import HooksFail, JobFails
@@ -156,13 +156,13 @@ def test_a7_acks_of_another_attempt_do_not_complete_this_one(driver, lost):
     engine, acks = tester._engine, []
     heard = engine.heard
 
-    def noted(run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
-        acks.extend([(slot, kind, body)] if kind is Kind.ACK else [])
-        heard(run, slot, kind, body)
+    def noted(run: Run, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+        acks.extend([(chain, kind, body)] if kind is FrameKind.ACK else [])
+        heard(run, chain, kind, body)
 
     engine.heard = noted
     tester.send(lines("a b"))
-    assert {slot for slot, _, _ in acks} == set(engine.slots)
+    assert {chain for chain, _, _ in acks} == set(engine.chains)
     attempt = int(lost)
     if lost:
         lose_run(tester, "before prepare count/0 for 2")

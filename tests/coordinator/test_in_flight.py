@@ -108,7 +108,7 @@ def test_what_fails_is_tried_again_with_what_is_behind_it(here, moment, level):
 
     def lose() -> None:
         assert runs
-        runs[-1].lose(sorted(runs[-1].slots)[level])
+        runs[-1].lose(sorted(runs[-1].chains)[level])
 
     tester.when(f"after {moment}", lose)
     tester.drain()

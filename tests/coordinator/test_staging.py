@@ -195,7 +195,7 @@ def run_is_lost(tester: TopologyTester) -> None:
     lose_run(tester, "after prepare count/0 for 2")
 
 
-def slot_freezes(tester: TopologyTester) -> None:
+def chain_freezes(tester: TopologyTester) -> None:
     zombie = Zombie(tester, "before prepare count/1 for 2", "count", 1)
     tester.when("after PREPARING(3, 0)", zombie.go_on)
 
@@ -223,7 +223,7 @@ SCHEDULES: dict[str, tuple[Callable[[TopologyTester], None], bool, int | None, s
     "attempts fail": (attempts_fail, True, None, {"ROLLED_BACK(1, 0)", "ROLLED_BACK(1, 1)"}),
     "the run is lost": (run_is_lost, True, None, {"ROLLED_BACK(2, 0)"}),
     "the run is lost, and nothing waits": (run_is_lost, False, None, {"ROLLED_BACK(2, 0)"}),
-    "a slot freezes": (slot_freezes, True, None, {"ROLLED_BACK(2, 0)"}),
+    "a chain freezes": (chain_freezes, True, None, {"ROLLED_BACK(2, 0)"}),
     "a part is lost": (part_is_lost, True, None, {"ROLLED_BACK(2, 0)"}),
     "the next batch can't be staged": (nothing, True, 1, set()),
     "it can't be staged, and an attempt fails": (run_is_lost, True, 1, {"ROLLED_BACK(2, 0)"}),

@@ -298,7 +298,7 @@ def test_a_bolt_that_refuses_is_the_reason(place):
     assert "the price feed is stale" in transactions(place / "checkpoint")[0].reason
 
 
-# ---- What befalls runs and their slots: nothing is lost, nothing doubled, and nothing of a dead attempt shows.
+# ---- What befalls runs and their chains: nothing is lost, nothing doubled, and nothing of a dead attempt shows.
 
 
 FAULTY_WORK = [
@@ -380,14 +380,14 @@ def test_a_zombie_that_goes_on_later_changes_nothing(place, provider, later):
             tester = driver.start(totals(), limits=SMALL)
             tester.send(FAULTY_WORK[0])
             zombie = Zombie(tester, moment, component, task)
-            # Not in the attempt that it is of: its own slots go on for a while as well.
+            # Not in the attempt that it is of: its own chains go on for a while as well.
             since = "before COMMITTED(2)" if decided else "after PREPARING(2, 1)"
             tester.when(since, lambda tester=tester, zombie=zombie: tester.when(later, zombie.go_on))
             for n in (1, 2, 3):
                 sent = tester.send(FAULTY_WORK[n])
                 assert sent.progress.attempt == (n == 1 and not decided)
                 check_counts(tester, FAULTY_WORK[: n + 1])
-            assert zombie.slot.ended
+            assert zombie.chain.ended
             prepares = [n for n, step in enumerate(tester.steps) if step == f"after prepare {component}/{task} for 2"]
             assert len(prepares) == (1 if decided else 2)
             restarted = driver.start(totals(), limits=SMALL)
@@ -417,7 +417,7 @@ def test_a_zombie_of_an_older_generation_changes_nothing(driver, provider):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))])
 def test_any_faults_in_any_order(driver, provider, seed):
-    """Slots are lost and freeze anywhere, with a sweep and a snapshot in every transaction."""
+    """Chains are lost and freeze anywhere, with a sweep and a snapshot in every transaction."""
     chance = random.Random(seed)
     driver.config["topology.transaction.attempts.max"] = 1000
     limits = replace(SMALL, pauses=10_000)

@@ -1,8 +1,8 @@
-"""Every order of events of a run with two levels of slots: what rule 13 says, without threads or clocks.
+"""Every order of events of a run with two levels of chains: what rule 13 says, without threads or clocks.
 
-Real are the driver's `Pipeline` and `RunEngine`; `slots_model` has the slots. This plays what is between them: control
-connections and channels, which keep their order and nothing else, the log, and the faults. It never waits: whatever may
-happen next is tried.
+Real are the driver's `Pipeline` and `RunEngine`; `chains_model` has the chains. This plays what is between them:
+control connections and channels, which keep their order and nothing else, the log, and the faults. It never waits:
+whatever may happen next is tried.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from statefx.protocol.commands import (
     Unresolved,
 )
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.transaction import Phase, TransactionState
 from tests.bolts import WithState
-from tests.runtime.slots_model import Frame, Played, Players, Row
+from tests.runtime.chains_model import Frame, Played, Players, Row
 
 TIMEOUT_SECS = 100.0
 
@@ -71,8 +71,8 @@ class Handle:
     def __init__(self, id: str, engine: ModelEngine) -> None:
         self.id, self.engine = id, engine
 
-    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
-        self.engine.sends.append((slot, (kind, body)))
+    def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
+        self.engine.sends.append((chain, (kind, body)))
 
     def wait(self) -> None:
         pass
@@ -87,7 +87,7 @@ class ModelEngine(RunEngine):
     def __init__(self, plan: Plan) -> None:
         self.now = 0.0
         super().__init__(plan, "runs", TIMEOUT_SECS)
-        self.sends: list[tuple[SlotId, Frame]] = []
+        self.sends: list[tuple[ChainId, Frame]] = []
         self.begun = 0
         self._clock = lambda: self.now
 
@@ -107,7 +107,7 @@ class ModelEngine(RunEngine):
             replace(each, waiting=set(each.waiting), acks=list(each.acks), reports=list(each.reports))
             for each in self._pending
         ]
-        new._unconfirmed = {of: (set(slots), until) for of, (slots, until) in self._unconfirmed.items()}
+        new._unconfirmed = {of: (set(chains), until) for of, (chains, until) in self._unconfirmed.items()}
         if self._run is not None:
             new._run = Handle(self._run.id, new)
         return new
@@ -129,25 +129,25 @@ class ModelEngine(RunEngine):
             (each.name, each.part, frozenset(each.waiting), frozenset(ack.id for ack in each.acks), each.since)
             for each in self._pending
         )
-        waits = frozenset((of, frozenset(slots), until) for of, (slots, until) in self._unconfirmed.items())
+        waits = frozenset((of, frozenset(chains), until) for of, (chains, until) in self._unconfirmed.items())
         return pending, waits, self._emitted, self._run is None, self._ready, self.now
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What is on its way between the driver and a slot, and whether it is lost."""
+    """What is on its way between the driver and a chain, and whether it is lost."""
 
-    to_slot: tuple[Frame, ...] = ()
+    to_chain: tuple[Frame, ...] = ()
     to_driver: tuple[Frame, ...] = ()
     lost: bool = False
     hung_up: bool = False
-    """The slot knows that it is lost."""
+    """The chain knows that it is lost."""
     stuck: bool = False
 
 
 @dataclass(frozen=True)
-class Slots:
-    """The slots of one run, and what is between them."""
+class Chains:
+    """The chains of one run, and what is between them."""
 
     id: str
     played: tuple[Played, ...]
@@ -169,11 +169,11 @@ class Budget:
     refused : int
         Attempts whose acks do not fit, or whose bolts refuse them.
     lost : int
-        Connections and slots that are lost.
+        Connections and chains that are lost.
     stuck : int
-        Slots that stand in a task's code until their run is over, and give signs of life.
+        Chains that stand in a task's code until their run is over, and give signs of life.
     late : int
-        Attempts that take too long though no slot is stuck.
+        Attempts that take too long though no chain is stuck.
     crashes : int
         Drivers.
     """
@@ -191,7 +191,7 @@ class World:
     pipeline: Pipeline
     engine: ModelEngine
     jobs: tuple[tuple[Job, Run | Resolve], ...]
-    slots: Slots | None
+    chains: Chains | None
     budget: Budget
     committed: int = 0
     attempts: tuple[tuple[int, int], ...] = ()
@@ -201,9 +201,9 @@ class World:
 
     @cached_property
     def key(self) -> object:
-        slots = None if self.slots is None else self.slots.key
+        chains = None if self.chains is None else self.chains.key
         log = self.committed, self.attempts, self.log
-        parts = self.pipeline, self.engine.key, self.jobs, slots, self.budget, log
+        parts = self.pipeline, self.engine.key, self.jobs, chains, self.budget, log
         return tuple(self.model.numbers.setdefault(part, len(self.model.numbers)) for part in parts)
 
 
@@ -224,9 +224,9 @@ class Model:
         world = World(self, Pipeline(self.shape), ModelEngine(self.plan), (), None, self.budget)
         return Step(world).begin()
 
-    def run(self, id: str) -> Slots:
+    def run(self, id: str) -> Chains:
         first = tuple(self.players.first[place] for place in self.places)
-        return Slots(id, first, tuple(Connection() for _ in self.places), ())
+        return Chains(id, first, tuple(Connection() for _ in self.places), ())
 
 
 class Step:
@@ -237,11 +237,11 @@ class Step:
         self.engine = world.engine.copied()
         self.pipeline = world.pipeline
         self.jobs = dict(world.jobs)
-        self.slots = world.slots
+        self.chains = world.chains
         self.budget = world.budget
         self.committed, self.attempts, self.log = world.committed, dict(world.attempts), dict(world.log)
         self.rounds = world.rounds
-        self._former: list[Slots] = []
+        self._former: list[Chains] = []
         """Runs that this step has ended."""
 
     def done(self) -> World:
@@ -254,10 +254,10 @@ class Step:
                 break
             for each in answers:
                 self._take(each)
-        for slots in self._former:
-            self._hear_late(slots)
+        for chains in self._former:
+            self._hear_late(chains)
         return World(
-            self.model, self.pipeline, self.engine, tuple(self.jobs.items()), self.slots, self.budget,
+            self.model, self.pipeline, self.engine, tuple(self.jobs.items()), self.chains, self.budget,
             self.committed, tuple(sorted(self.attempts.items())), tuple(sorted(self.log.items())), self.rounds,
         )  # fmt: skip
 
@@ -353,78 +353,78 @@ class Step:
             self.on(Unresolved(job.resolution, job.attempt))
 
     def _carry_sends(self) -> None:
-        if self.slots is None:
+        if self.chains is None:
             if self.engine._run is None:
                 self.engine.sends.clear()
             return
         sends, self.engine.sends = self.engine.sends, []
         for place, frame in sends:
             at = self.model.places.index(place)
-            connection = self.slots.connections[at]
+            connection = self.chains.connections[at]
             if not connection.lost:
-                self._connect(at, replace(connection, to_slot=(*connection.to_slot, frame)))
+                self._connect(at, replace(connection, to_chain=(*connection.to_chain, frame)))
 
     # ---- what happens to a run
 
     def _connect(self, at: int, connection: Connection) -> None:
-        connections = list(self.slots.connections)
+        connections = list(self.chains.connections)
         connections[at] = connection
-        self.slots = replace(self.slots, connections=tuple(connections))
+        self.chains = replace(self.chains, connections=tuple(connections))
 
     def give(self, at: int, given: tuple[Any, ...]) -> None:
-        """Give a slot something, and take what it says and sends."""
+        """Give a chain something, and take what it says and sends."""
         place = self.model.places[at]
-        after = self.model.players.after(place, self.slots.played[at], given)
-        played = list(self.slots.played)
+        after = self.model.players.after(place, self.chains.played[at], given)
+        played = list(self.chains.played)
         played[at] = replace(after, said=(), sent=())
-        channels = dict(self.slots.channels)
+        channels = dict(self.chains.channels)
         for row in after.sent:
-            way = at, self.model.places.index(SlotId(place.level + 1, row[0]))
+            way = at, self.model.places.index(ChainId(place.level + 1, row[0]))
             channels[way] = (*channels.get(way, ()), row)
-        self.slots = replace(self.slots, played=tuple(played), channels=tuple(sorted(channels.items())))
-        connection = self.slots.connections[at]
+        self.chains = replace(self.chains, played=tuple(played), channels=tuple(sorted(channels.items())))
+        connection = self.chains.connections[at]
         if after.said and not connection.lost:
             self._connect(at, replace(connection, to_driver=(*connection.to_driver, *after.said)))
 
     def take_row(self, at: int, sender: int) -> None:
-        channels = dict(self.slots.channels)
+        channels = dict(self.chains.channels)
         row, *more = channels[sender, at]
         channels[sender, at] = tuple(more)
         if not more:
             del channels[sender, at]
-        self.slots = replace(self.slots, channels=tuple(sorted(channels.items())))
+        self.chains = replace(self.chains, channels=tuple(sorted(channels.items())))
         self.give(at, ("row", row))
 
     def take_frame(self, at: int) -> None:
-        connection = self.slots.connections[at]
-        self._connect(at, replace(connection, to_slot=connection.to_slot[1:]))
-        self.give(at, ("frame", connection.to_slot[0]))
+        connection = self.chains.connections[at]
+        self._connect(at, replace(connection, to_chain=connection.to_chain[1:]))
+        self.give(at, ("frame", connection.to_chain[0]))
 
     def hear(self, at: int) -> None:
-        connection = self.slots.connections[at]
+        connection = self.chains.connections[at]
         self._connect(at, replace(connection, to_driver=connection.to_driver[1:]))
         self.engine.heard(self.engine._run, self.model.places[at], *connection.to_driver[0])
 
     def lose(self, at: int) -> None:
-        self._connect(at, replace(self.slots.connections[at], to_slot=(), to_driver=(), lost=True))
+        self._connect(at, replace(self.chains.connections[at], to_chain=(), to_driver=(), lost=True))
 
     def hang_up(self, at: int) -> None:
-        self._connect(at, replace(self.slots.connections[at], hung_up=True))
+        self._connect(at, replace(self.chains.connections[at], hung_up=True))
         self.give(at, ("gone",))
 
     def _change_runs(self) -> None:
-        run, before = self.engine._run, self.slots
+        run, before = self.engine._run, self.chains
         if before is not None and (run is None or run.id != before.id):
             self.end_run()
-        if run is not None and self.slots is None:
-            self.slots = self.model.run(run.id)
-        if before is not None and before is not self.slots:
+        if run is not None and self.chains is None:
+            self.chains = self.model.run(run.id)
+        if before is not None and before is not self.chains:
             self._former.append(before)
 
-    def _hear_late(self, slots: Slots) -> None:
+    def _hear_late(self, chains: Chains) -> None:
         """What a former run says changes nothing (rule 6.4)."""
-        key, former = self.engine.key, Handle(slots.id, self.engine)
-        for place, connection in zip(self.model.places, slots.connections, strict=True):
+        key, former = self.engine.key, Handle(chains.id, self.engine)
+        for place, connection in zip(self.model.places, chains.connections, strict=True):
             for frame in connection.to_driver:
                 self.engine.heard(former, place, *frame)
         self.engine.ready(former)
@@ -432,26 +432,26 @@ class Step:
         assert self.engine.key == key, "6.4: a run that is over was heard"
 
     def end_run(self) -> None:
-        """The run is over for the driver: what becomes of its slots concerns nobody else."""
-        slots, self.slots = self.slots, None
-        lost = tuple(replace(each, to_driver=(), lost=True, stuck=False) for each in slots.connections)
-        explore_aftermath(self.model, self.world, replace(slots, connections=lost))
+        """The run is over for the driver: what becomes of its chains concerns nobody else."""
+        chains, self.chains = self.chains, None
+        lost = tuple(replace(each, to_driver=(), lost=True, stuck=False) for each in chains.connections)
+        explore_aftermath(self.model, self.world, replace(chains, connections=lost))
 
 
-def slot_moves(world: World) -> Iterator[Step]:
-    """Everything that may happen next to slots, and to what is on its way between them."""
-    slots = world.slots
-    assert slots is not None
-    for at, (played, connection) in enumerate(zip(slots.played, slots.connections, strict=True)):
+def chain_moves(world: World) -> Iterator[Step]:
+    """Everything that may happen next to chains, and to what is on its way between them."""
+    chains = world.chains
+    assert chains is not None
+    for at, (played, connection) in enumerate(zip(chains.played, chains.connections, strict=True)):
         if played.at != "ended" and not connection.stuck:
-            if connection.to_slot:
+            if connection.to_chain:
                 (step := Step(world)).take_frame(at)
                 yield step
             if played.at == "step":
                 (step := Step(world)).give(at, ("go",))
                 yield step
             if played.at == "rows":
-                for sender, reader in [way for way, _ in slots.channels]:
+                for sender, reader in [way for way, _ in chains.channels]:
                     if reader == at:
                         (step := Step(world)).take_row(at, sender)
                         yield step
@@ -460,15 +460,15 @@ def slot_moves(world: World) -> Iterator[Step]:
                 yield step
 
 
-def explore_aftermath(model: Model, world: World, slots: Slots) -> None:
-    """Let the slots of a run that is over go on in every order until all have noticed: they prepare nothing wrong."""
-    todo = [slots]
+def explore_aftermath(model: Model, world: World, chains: Chains) -> None:
+    """Let the chains of a run that is over go on in every order until all have noticed: they prepare nothing wrong."""
+    todo = [chains]
     while todo:
         found = todo.pop()
         if found.key in model.aftermaths:
             continue
         model.aftermaths.add(found.key)
-        moves = [step.slots for step in slot_moves(replace(world, slots=found))]
+        moves = [step.chains for step in chain_moves(replace(world, chains=found))]
         ended = all(each.at == "ended" for each in found.played)
-        assert moves or ended, f"a slot of a run that is over never ends: {[each.at for each in found.played]}"
+        assert moves or ended, f"a chain of a run that is over never ends: {[each.at for each in found.played]}"
         todo += [each for each in moves if each is not None]

@@ -11,8 +11,8 @@ from statefx.errors import BoltError, StatePhaseError
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.identity import TransactionAttempt
+from statefx.runtime.chain import HeldRows
 from statefx.runtime.outlets import HELD_BYTES_MAX
-from statefx.runtime.slot import HeldRows
 from statefx.testing import TopologyTester, rows
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Grouping

@@ -19,7 +19,7 @@ from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Outbox, outlet_o
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.topology.graph import Edge, Grouping
-from tests.runtime.one_slot import deployment, order_of, slot
+from tests.runtime.one_chain import chain_attempt, deployment, order_of
 
 LARGE = "x" * (1 << 20)
 AT_MOST = wire.BATCH_BYTES + 2 * len(LARGE)
@@ -142,7 +142,7 @@ def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place, chained
     journal: list[tuple[str, int]] = []
     made, acks = deployment(place, grown(chained), journal=journal), list[Ack]()
     order = order_of(made, {"ticks": [(n,) for n in range(100)]})
-    sent: Iterator[pa.RecordBatch] = slot(Worker(), made, order, acks=acks).run([])
+    sent: Iterator[pa.RecordBatch] = chain_attempt(Worker(), made, order, acks=acks).run([])
     first = next(sent)
     assert first.nbytes <= AT_MOST
     most = 2 * wire.BATCH_BYTES // len(LARGE) + 4
@@ -224,7 +224,7 @@ def test_what_one_call_emits_is_held_up_to_a_bound(place, kind, chained):
     builder.setBolt("sizes", Sizes(), 2).shuffleGrouping("through" if chained else "flood")
     journal: list[int] = []
     made = deployment(place, builder.createTopology(), journal=journal)
-    one = slot(Worker(), made, order_of(made, {"ticks": [(1,)]}))
+    one = chain_attempt(Worker(), made, order_of(made, {"ticks": [(1,)]}))
     tracemalloc.start()
     try:
         before = pa.total_allocated_bytes()

@@ -214,7 +214,7 @@ class PassOn(BasicBolt):
 
 
 @pytest.mark.parametrize("grouping", ["localOrShuffleGrouping", "shuffleGrouping", "globalGrouping", "allGrouping"])
-def test_batches_are_added_up_by_any_grouping_also_inside_a_slot(grouping, tmp_path):
+def test_batches_are_added_up_by_any_grouping_also_inside_a_chain(grouping, tmp_path):
     data = [["a", "b", "a"], ["a"]]
     builder = TopologyBuilder("words")
     builder.setSpout("words", spout(data), parallelism=2)

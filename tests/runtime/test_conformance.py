@@ -16,7 +16,7 @@ from statefx.runtime.outlets import Outbox
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.testing.faults import HooksFail, JobFails
-from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, run, slot
+from tests.runtime.one_chain import FIRST, chain_attempt, deployment, order_of, rows_of, run
 from tests.testing import eager
 from tests.testing.topologies import Split, hooks, lines, witnessed, word_count
 
@@ -76,7 +76,7 @@ def test_b3_hooks_come_before_what_they_are_named_for(driver):
     tester.send(lines("a"), JobFails())
     assert hooks(driver.journal)[:11] == [
         "initState", "execute", "finishBatch", "prePrepare", "prepareCommit",
-        "close",  # its slot has ended
+        "close",  # its chain has ended
         "open", "initState", "preRollback", "close", "rollback",
     ]  # fmt: skip
 
@@ -85,7 +85,7 @@ def test_b3_then_the_barrier_goes_on_then_the_ack(place):
     made = deployment(place, word_count())
     acks: list[Ack] = []
     sent = []
-    for row in rows_of(slot(Worker(), made, order_of(made, lines("a b a b")), acks=acks).run([])):
+    for row in rows_of(chain_attempt(Worker(), made, order_of(made, lines("a b a b")), acks=acks).run([])):
         assert not acks
         sent.append(row)
     kinds = [kind for _, kind, *_ in sent]
@@ -162,7 +162,7 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
         )
         outbox.send(address, wire.BARRIER, 0, barrier.pack())
     acks: list[Ack] = []
-    assert list(slot(Worker(), made, order, 1, 0, acks=acks).run(list(outbox.take()))) == []
+    assert list(chain_attempt(Worker(), made, order, 1, 0, acks=acks).run(list(outbox.take()))) == []
     [ack] = acks
     assert ack.failed is None
     assert ack.attempt == order.attempt

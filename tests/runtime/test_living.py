@@ -1,4 +1,4 @@
-"""Slots that live over transactions: random orders, lost and frozen slots, long-open state, attempts given up."""
+"""Chains that live over transactions: random orders, lost and frozen chains, long-open state, attempts given up."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from statefx.plan import wire
 from statefx.protocol import messages
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime.slot import AbandonedError
+from statefx.runtime.chain import AbandonedError
 from statefx.runtime.worker import Worker
 from statefx.state.changelog.store import ADVANCES_MAX, DictImage
 from statefx.state.contract.store import EMPTY
@@ -33,9 +33,9 @@ from statefx.testing.faults import JobFails
 from statefx.testing.site import Site, prepare, writes
 from statefx_memory import MemoryStateProvider
 from tests.bolts import WithState
-from tests.runtime.one_slot import deployment, order_of, slot
+from tests.runtime.chains_model import ModelTask, Player
+from tests.runtime.one_chain import chain_attempt, deployment, order_of
 from tests.runtime.runs_model import planned
-from tests.runtime.slots_model import ModelTask, Player
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester
 from tests.testing.topologies import Count, lines, witnessed
@@ -119,7 +119,7 @@ def test_refused_lost_and_frozen(place, pending, relay):
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [2, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_connection_is_lost_after_each_of_its_frames(place, pending, stride):
-    """Of each slot, after each frame of either way that a run without failure carries: the next run ends the same."""
+    """Of each chain, after each frame of either way that a run without failure carries: the next run ends the same."""
 
     def outcome(folder, seed, cut_at=None):
         words = [[("a",), ("b",), ("a",), ("c",), ("b",)], [("a",), ("c",), ("c",), ("a",)]]
@@ -138,17 +138,17 @@ def test_a_connection_is_lost_after_each_of_its_frames(place, pending, stride):
         for after in range(pending, frames + 1, stride):
             # With each seed another order of arrival, and another end that notices first.
             found, _, begun = outcome(f"{id.level}-{id.partition}-{way}-{after}", after, (id, way, after))
-            assert found == wanted, f"slot {id}, {way}, after {after} frames"
+            assert found == wanted, f"chain {id}, {way}, after {after} frames"
             runs, cuts = runs + begun - 1, cuts + 1
     assert runs > cuts / 2  # an order of arrival may send fewer frames than were counted
 
 
 @pytest.mark.parametrize("moment", ["before COMMITTING(1, 0)", "before COMMITTING(2, 0)", "after COMMITTING(2, 0)"])
 @pytest.mark.slow
-def test_a_slot_is_lost_while_the_driver_appends(place, moment):
+def test_a_chain_is_lost_while_the_driver_appends(place, moment):
     """What has emitted is done, and what reads it is not ordered yet: it is of a run that is over.
 
-    The slots of the next one waited for its rows, until ``topology.transaction.timeout.secs`` were over.
+    The chains of the next one waited for its rows, until ``topology.transaction.timeout.secs`` were over.
     """
     words = [[(f"w{number % 4}",) for number in range(12)] for _ in range(2)]
     config = {"topology.state.provider": "memory", "topology.max.spout.pending": 3}
@@ -438,7 +438,7 @@ def _noting(calls, function):
     return noting
 
 
-# ---- An attempt that is abandoned while its slot sends on what it has emitted.
+# ---- An attempt that is abandoned while its chain sends on what it has emitted.
 
 
 class FirstLarge(BasicBolt):
@@ -461,7 +461,7 @@ def test_it_ends_before_the_next_tuple(place):
     builder.setBolt("same", FirstLarge(), 2).shuffleGrouping("first")
     journal: list[int] = []
     found = deployment(place, builder.createTopology(), journal=journal)
-    one = slot(Worker(), found, order_of(found, {"ticks": [(n,) for n in range(100)]}))
+    one = chain_attempt(Worker(), found, order_of(found, {"ticks": [(n,) for n in range(100)]}))
     sent = one.run([])
     next(sent)
     one.abandon()
@@ -517,11 +517,11 @@ def test_a_process_that_dies_in_a_hook_is_no_error_of_the_bolts(driver):
         driver.start(witnessed()).send(lines("a"))
 
 
-# ---- Single frames and rows that a resident slot must not act on, each given to it alone.
+# ---- Single frames and rows that a resident chain must not act on, each given to it alone.
 
 
 PLAN = planned(2, 1, 1)
-READER = SlotId(len(PLAN.widths) - 1, 0)
+READER = ChainId(len(PLAN.widths) - 1, 0)
 ONE, TWO, AGAIN = TransactionAttempt(1, 0), TransactionAttempt(2, 0), TransactionAttempt(2, 1)
 
 
@@ -538,12 +538,12 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[TaskId]:
     return tasks
 
 
-def frame(kind: Kind, body: str | bytes) -> tuple[object, ...]:
+def frame(kind: FrameKind, body: str | bytes) -> tuple[object, ...]:
     return "frame", (kind, body.encode() if isinstance(body, str) else body)
 
 
 def run_of(attempt: TransactionAttempt) -> tuple[object, ...]:
-    return frame(Kind.RUN, text_for(PLAN, Order(attempt, 1), []))
+    return frame(FrameKind.RUN, text_for(PLAN, Order(attempt, 1), []))
 
 
 def row(attempt: TransactionAttempt, sender: int, kind: int = wire.RECORDS) -> tuple[object, ...]:
@@ -556,14 +556,14 @@ def test_hooks_of_a_commit_run_only_while_connected(resolved, lost, expected):
     """Frames that came before are still handed out then, and by now another run may have the task."""
     order = ResolutionOrder(Resolution.COMMIT, Order(ONE, 1), (TaskId("count", 0),))
     body = text_for(PLAN, order, order.tasks)
-    played = Player(PLAN, READER, (frame(Kind.RESOLVE, body), *lost, ("go",))).play()
+    played = Player(PLAN, READER, (frame(FrameKind.RESOLVE, body), *lost, ("go",))).play()
     assert len(resolved) == expected
     assert played.at == ("ended" if lost else "control")
 
 
 ABANDONED = {
     "by a sender": row(TWO, 0, wire.ABANDONED),
-    "by the driver": frame(Kind.ABANDON, messages.pack_attempt(TWO.txid, TWO.attempt)),
+    "by the driver": frame(FrameKind.ABANDON, messages.pack_attempt(TWO.txid, TWO.attempt)),
 }
 
 

@@ -13,7 +13,7 @@ from statefx.plan.levels import compile_plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.messages import Kind
+from statefx.protocol.messages import FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
 from tests.testing.topologies import Count, Split
 
@@ -34,8 +34,8 @@ class StubRun:
         self.may_end.set()
         self.has_ended = False
 
-    def send(self, slot, kind, body=b""):
-        self.sent.append((slot, kind))
+    def send(self, chain, kind, body=b""):
+        self.sent.append((chain, kind))
 
     def wait(self):
         pass
@@ -81,14 +81,14 @@ def failures(engine):
 
 
 def emitted(engine, txid):
-    """Have the slots before the cut run a transaction."""
+    """Have the chains before the cut run a transaction."""
     start(engine, Segment.PROCESSING, txid)
     run = engine.begun[-1]
     if not engine._ready:
         engine.ready(run)
     for task in engine._segments[Segment.PROCESSING].tasks:
         ack = Ack(TransactionAttempt(txid, 0), *task, "token")
-        engine.heard(run, engine._slot_of[task], Kind.ACK, ack.pack())
+        engine.heard(run, engine._chain_of[task], FrameKind.ACK, ack.pack())
     assert failures(engine) == {(Segment.PROCESSING, txid): None}
     return run
 
@@ -114,19 +114,19 @@ def test_the_first_attempt_of_a_run_has_a_time_limit_too():
     assert found[-1].failure.data["timeout"]
 
 
-def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
+def test_a_chain_that_restores_state_confirms_an_abandoned_attempt_later():
     now = [0.0]
     engine = StubEngine(plan(2), 10.0, clock=lambda: now[0])
     run = emitted(engine, 1)
     start(engine, Segment.ORDERED, 1)
     third = start(engine, Segment.PROCESSING, 3)
     now[0] = 5.0
-    engine.cancel(third)  # another transaction's, in slots that are all free and confirm at once
-    for slot in engine.slots:
-        if slot.level < engine._plan.cut:
-            engine.heard(engine.begun[0], slot, Kind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
+    engine.cancel(third)  # another transaction's, in chains that are all free and confirm at once
+    for chain in engine.chains:
+        if chain.level < engine._plan.cut:
+            engine.heard(engine.begun[0], chain, FrameKind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
     now[0] = 15.0
-    engine.heard(run, engine.slots[-1], Kind.RESTORES, b"count/0")
+    engine.heard(run, engine.chains[-1], FrameKind.RESTORES, b"count/0")
     now[0] = 20.0
     assert engine.next(0.0) is None, "rule 6.9"
     now[0] = 45.0  # since a while it has not reported that it restores any more
@@ -134,7 +134,7 @@ def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
     assert (answer.part, answer.failure.data["timeout"]) == (Segment.ORDERED, True)
 
 
-def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():
+def test_the_time_in_which_chains_commit_the_transaction_before_does_not_count():
     now = [0.0]
     engine = StubEngine(plan(2), 10.0, clock=lambda: now[0])
     emitted(engine, 2)
@@ -152,7 +152,7 @@ def test_a_run_begins_when_the_one_before_has_ended():
     first = engine.begun[0]
     engine.ready(first)
     first.may_end.clear()
-    over = threading.Thread(target=engine.over, args=(first, JobFailedError("a slot was lost")), daemon=True)
+    over = threading.Thread(target=engine.over, args=(first, JobFailedError("a chain was lost")), daemon=True)
     over.start()
     over.join(0.1)
     starting = threading.Thread(target=start, args=(engine, Segment.WHOLE, 2), daemon=True)
@@ -175,10 +175,10 @@ def test_a_stop_ends_what_waits_for_slots_that_never_come(which):
 
 @pytest.mark.parametrize("another_has_begun", [False, True])
 def test_what_reads_rows_of_a_run_that_is_over_fails_at_once(another_has_begun):
-    """The run was lost when nothing of the attempt was under way: the slots of another one would wait for the rows."""
+    """The run was lost when nothing of the attempt was under way: the chains of another one would wait for the rows."""
     engine = StubEngine(plan(2), 10.0)
     first = emitted(engine, 1)
-    engine.over(first, JobFailedError("a slot was lost"))
+    engine.over(first, JobFailedError("a chain was lost"))
     if another_has_begun:
         emitted(engine, 2)
     start(engine, Segment.ORDERED, 1)
@@ -193,11 +193,11 @@ def test_what_reads_rows_of_this_run_is_sent_its_order():
     for txid in (1, 2):
         run.sent.clear()
         start(engine, Segment.ORDERED, txid)
-        assert [kind for _, kind in run.sent] == [Kind.RUN]
+        assert [kind for _, kind in run.sent] == [FrameKind.RUN]
     assert not engine._emitted
 
 
-def test_a_run_whose_slots_do_not_come_is_over_after_a_while():
+def test_a_run_whose_chains_do_not_come_is_over_after_a_while():
     """A worker that hangs before it connects: Spark sees a task that runs, and no clock of an attempt has begun."""
     now = [0.0]
     engine = StubEngine(plan(1), 10.0, clock=lambda: now[0])
@@ -221,7 +221,7 @@ def test_a_run_that_can_not_be_ended_or_begun_is_told():
     start(engine, Segment.WHOLE, 1)
     engine.ready(engine.begun[0])
     engine.begun[0].end = lambda: {}["the session is gone"]
-    engine.over(engine.begun[0], JobFailedError("a slot was lost"))
+    engine.over(engine.begun[0], JobFailedError("a chain was lost"))
     assert type(failures(engine)[Segment.WHOLE, 1]) is JobFailedError
     engine.start_run = lambda: {}["the session is gone"]
     start(engine, Segment.WHOLE, 2)

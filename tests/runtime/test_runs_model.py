@@ -1,8 +1,8 @@
 """Rules 13.2 to 13.9 under every order of events, within bounds, and each line without which some order breaks one.
 
-What a slot prepares has been made from each row of its attempt, once, and from no other; nothing is prepared by a slot
-that knows that its connection is gone; nothing of a run that is over is heard; when nothing is on its way any more, no
-slot waits in an attempt; and from each state the last transaction is committed without another fault.
+What a chain prepares has been made from each row of its attempt, once, and from no other; nothing is prepared by a
+chain that knows that its connection is gone; nothing of a run that is over is heard; when nothing is on its way any
+more, no chain waits in an attempt; and from each state the last transaction is committed without another fault.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from statefx.errors import StatefxError
 from statefx.protocol import pipeline
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Failed, Idle, Offered, Run
-from statefx.protocol.messages import Kind
+from statefx.protocol.messages import FrameKind
 from statefx.protocol.pipeline import Shape
-from statefx.runtime import slot
-from tests.runtime.runs_model import Budget, Job, Model, ModelEngine, Step, World, slot_moves
-from tests.runtime.slots_model import Frame, Player
+from statefx.runtime import chain
+from tests.runtime.chains_model import Frame, Player
+from tests.runtime.runs_model import Budget, Job, Model, ModelEngine, Step, World, chain_moves
 
 pytestmark = pytest.mark.slow
 
 ONE, HOOKS = Shape(settles=True), Shape()
 TWO, TWO_HOOKS = Shape(pending=2, segments=2, settles=True), Shape(pending=2, segments=2)
 BOUNDS = {
-    # shape, transactions, slots of the first and of the second level, faults
+    # shape, transactions, chains of the first and of the second level, faults
     "a connection is lost, two senders": (ONE, 2, 2, 1, Budget(lost=1)),
     "a connection is lost, two readers": (ONE, 1, 1, 2, Budget(lost=1)),
     "a driver dies, two senders": (ONE, 2, 2, 1, Budget(crashes=1)),
@@ -72,13 +72,13 @@ def moves(world: World) -> Iterator[World]:
         step.engine.ready(step.engine._run)
         yield step.done()
         return
-    for at, connection in enumerate(world.slots.connections):
+    for at, connection in enumerate(world.chains.connections):
         if connection.to_driver and not decides(engine, connection.to_driver[0]):
             (step := Step(world)).hear(at)
             yield step.done()
             return
-    yield from (step.done() for step in slot_moves(world))
-    for at, connection in enumerate(world.slots.connections):
+    yield from (step.done() for step in chain_moves(world))
+    for at, connection in enumerate(world.chains.connections):
         if connection.to_driver:
             (step := Step(world)).hear(at)
             yield step.done()
@@ -86,15 +86,15 @@ def moves(world: World) -> Iterator[World]:
             step = Step(world)
             step.engine.over(step.engine._run, JobFailedError("lost"))
             yield step.done()
-    if any(connection.stuck for connection in world.slots.connections):
+    if any(connection.stuck for connection in world.chains.connections):
         yield from time_passes(Step(world))
 
 
 def decides(engine: ModelEngine, frame: Frame) -> bool:
-    """Tell whether a frame ends a job. Until one does, nothing else depends on when the driver hears what slots say."""
-    if frame[0] is Kind.CONFIRMED:
+    """Return whether a frame ends a job; until one does, the driver may hear what chains report at any time."""
+    if frame[0] is FrameKind.CONFIRMED:
         return False
-    said = (Ack if frame[0] is Kind.ACK else Report).unpack(frame[1])
+    said = (Ack if frame[0] is FrameKind.ACK else Report).unpack(frame[1])
     return any(each.waiting == {said.id} for each in engine._pending)
 
 
@@ -124,12 +124,12 @@ def faults(world: World) -> Iterator[World]:
         if budget.refused and isinstance(command, Run) and pending is not None and len(pending.waiting) == 1:
             step = Step(world)
             step.budget = replace(budget, refused=budget.refused - 1)
-            # The last ack would say so; the job has ended then, in all slots.
+            # The last ack would say so; the job has ended then, in all chains.
             yield from refused(step, job)
-    if budget.lost and world.slots is not None and engine._ready:
+    if budget.lost and world.chains is not None and engine._ready:
         yield from losses(world)
-    if budget.stuck and world.slots is not None and engine._ready:
-        for at, (played, connection) in enumerate(zip(world.slots.played, world.slots.connections, strict=True)):
+    if budget.stuck and world.chains is not None and engine._ready:
+        for at, (played, connection) in enumerate(zip(world.chains.played, world.chains.connections, strict=True)):
             if played.in_task:
                 step = Step(world)
                 step.budget = replace(budget, stuck=budget.stuck - 1)
@@ -142,7 +142,7 @@ def faults(world: World) -> Iterator[World]:
     if budget.crashes:
         step = Step(world)
         step.budget = replace(budget, crashes=budget.crashes - 1)
-        if step.slots is not None:
+        if step.chains is not None:
             step.end_run()
         step.engine, step.jobs = ModelEngine(world.model.plan), {}
         yield step.begin()
@@ -151,7 +151,7 @@ def faults(world: World) -> Iterator[World]:
 def losses(world: World) -> Iterator[World]:
     """A connection is lost; or the run is over while the driver does what follows from the end of a job."""
     budget = replace(world.budget, lost=world.budget.lost - 1)
-    for at, connection in enumerate(world.slots.connections):
+    for at, connection in enumerate(world.chains.connections):
         if not connection.lost:
             step = Step(world)
             step.budget = budget
@@ -170,9 +170,9 @@ def refused(step: Step, job: Job) -> Iterator[World]:
     pending = step.engine.pending(job)
     assert pending is not None
     (task,) = pending.waiting
-    at = step.model.places.index(step.engine._slot_of[task])
-    frames = step.slots.connections[at].to_driver if step.slots is not None else ()
-    ack = Ack.unpack(frames[0][1]) if frames and frames[0][0] is Kind.ACK else None
+    at = step.model.places.index(step.engine._chain_of[task])
+    frames = step.chains.connections[at].to_driver if step.chains is not None else ()
+    ack = Ack.unpack(frames[0][1]) if frames and frames[0][0] is FrameKind.ACK else None
     if ack is not None and ack.id == task and ack.attempt == job[0]:
         del step.jobs[job]
         step.hear(at)
@@ -182,13 +182,13 @@ def refused(step: Step, job: Job) -> Iterator[World]:
 
 def check_quiet(world: World) -> None:
     """Nothing is on its way, and only another transaction would change that: nobody waits, and nothing is kept."""
-    assert not world.engine._unconfirmed, "13.5: a slot never confirms"
-    if world.slots is None or any(each.lost or each.stuck for each in world.slots.connections):
+    assert not world.engine._unconfirmed, "13.5: a chain never confirms"
+    if world.chains is None or any(each.lost or each.stuck for each in world.chains.connections):
         return
-    for place, played in zip(world.model.places, world.slots.played, strict=True):
-        assert played.at == "control", f"13.5: slot {place} waits for {played.at}"
+    for place, played in zip(world.model.places, world.chains.played, strict=True):
+        assert played.at == "control", f"13.5: chain {place} waits for {played.at}"
         if world.committed == world.model.transactions:  # before that, the next attempt's rows replace those of one
-            assert not Player(world.model.plan, place, played.given).early, f"13.3: slot {place} keeps rows"
+            assert not Player(world.model.plan, place, played.given).early, f"13.3: chain {place} keeps rows"
 
 
 def explore(model: Model) -> int:
@@ -232,30 +232,30 @@ def test_every_order_of_more_events(name):
     assert explore(Model(*WIDER[name])) > 1_000
 
 
-FOUND = AssertionError, StatefxError, slot.AbandonedError, StopIteration
+FOUND = AssertionError, StatefxError, chain.AbandonedError, StopIteration
 BREAKS = [
     # rule, module, line, what it becomes, bounds
-    ("13.2", slot, "self._early.put(of, row)", "pass", "two pending, no fault, two senders"),
-    ("13.2", slot, "for batch in self._early.take(attempt):", "for batch in ():",
+    ("13.2", chain, "self._early.put(of, row)", "pass", "two pending, no fault, two senders"),
+    ("13.2", chain, "for batch in self._early.take(attempt):", "for batch in ():",
      "two pending, no fault, two senders"),
-    ("13.2", runs, "for slot, told in own.items()}", "for slot, told in list(own.items())[:1]}",
+    ("13.2", runs, "for chain, told in own.items()}", "for chain, told in list(own.items())[:1]}",
      "a connection is lost, two senders"),
-    ("13.3", slot, "elif of == attempt:", "elif True:", "two pending, no fault, two senders"),
-    ("13.3", slot, "elif of == attempt:", "elif of.txid == attempt.txid:", "late twice"),
-    ("13.4", slot, "missing = set(self._closing)", "missing = set(list(self._closing)[:1])",
+    ("13.3", chain, "elif of == attempt:", "elif True:", "two pending, no fault, two senders"),
+    ("13.3", chain, "elif of == attempt:", "elif of.txid == attempt.txid:", "late twice"),
+    ("13.4", chain, "missing = set(self._closing)", "missing = set(list(self._closing)[:1])",
      "two pending, no fault, two senders"),
-    ("13.4", slot, "missing.discard(_closed_by(batch))", "pass", "two pending, no fault, two senders"),
-    ("13.5", slot, "self._control.send(Kind.CONFIRMED,", "(Kind.CONFIRMED,", "late twice"),
-    ("13.5", slot, "if self._readers:", "if False:", "late twice"),
-    ("13.5", slot, "        except AbandonedError:", "        except ZeroDivisionError:", "late twice"),
-    ("13.5", runs, "for slot in self.slots:\n            self._run.send(slot, Kind.ABANDON",
-     "for slot in ():\n            self._run.send(slot, Kind.ABANDON", "late twice"),
+    ("13.4", chain, "missing.discard(_closed_by(batch))", "pass", "two pending, no fault, two senders"),
+    ("13.5", chain, "self._control.send(FrameKind.CONFIRMED,", "(FrameKind.CONFIRMED,", "late twice"),
+    ("13.5", chain, "if self._readers:", "if False:", "late twice"),
+    ("13.5", chain, "        except AbandonedError:", "        except ZeroDivisionError:", "late twice"),
+    ("13.5", runs, "for chain in self.chains:\n            self._run.send(chain, FrameKind.ABANDON",
+     "for chain in ():\n            self._run.send(chain, FrameKind.ABANDON", "late twice"),
     ("13.6", runs, "failed = self._taken(failure)", "failed = list[str]()", "a connection is lost, two readers"),
     ("13.6", runs, "            self._unconfirmed.clear()\n", "", "stuck"),
     ("13.6", runs, "            self._emitted = frozenset()\n", "", "two pending, a connection is lost"),
     ("13.6", runs, "elif stuck and run is not None:", "elif False:", "stuck"),
-    ("13.7", slot, "                self._check()\n", "", "a connection is lost, two senders"),
-    ("13.8", slot, "self._control.send(Kind.REPORT, self.tasks[task].resolve(order).pack())",
+    ("13.7", chain, "                self._check()\n", "", "a connection is lost, two senders"),
+    ("13.8", chain, "self._control.send(FrameKind.REPORT, self.tasks[task].resolve(order).pack())",
      "self.tasks[task].resolve(order).pack()", "hooks, a connection is lost"),
     ("13.9", pipeline, "turn = turn and entry.decided", "turn = True", "two pending, no fault, two senders"),
     ("6.4", runs, "if attempt.name == ack.attempt and", "if", "late twice"),
@@ -272,8 +272,8 @@ def break_line(monkeypatch: pytest.MonkeyPatch, module: ModuleType, line: str, o
     assert source.count(line) == 1, "which line is it?"
     made = ModuleType(module.__name__)
     exec(compile(source.replace(line, other), module.__name__, "exec"), made.__dict__)
-    if module is slot:
-        made.__dict__["AbandonedError"] = slot.AbandonedError
+    if module is chain:
+        made.__dict__["AbandonedError"] = chain.AbandonedError
     for name, kind in list(vars(module).items()):
         if isinstance(kind, type) and kind.__module__ == module.__name__ and name in vars(made):
             for each, function in vars(vars(made)[name]).items():

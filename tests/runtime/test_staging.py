@@ -24,14 +24,14 @@ from statefx.protocol.identity import TaskId
 from statefx.protocol.staged import Sharing, StagedPart, orders_of
 from statefx.protocol.watermark import Timing
 from statefx.runtime import staging
-from statefx.runtime.slot import SentOrder
+from statefx.runtime.chain import SentOrder
 from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester, feeding, rows
 from statefx.testing.faults import JobFails
 from tests.bolts import Pass
-from tests.runtime.one_slot import deployment, order_of, rows_of, run, slot
+from tests.runtime.one_chain import chain_attempt, deployment, order_of, rows_of, run
 from tests.testing.lives import seeds
 from tests.testing.living import LivingTester
 from tests.testing.topologies import Count, Split, lines, words
@@ -272,7 +272,7 @@ def test_parts_are_emitted_in_their_order(place, monkeypatch):
     sent = SentOrder(text_for(made.plan, order, made.plan.levels[0][0]), made)
     schema = made.plan.streams["s"]
     found: list[int] = []
-    for _, kind, _, _, payload in rows_of(slot(Worker(), made, sent).run([])):
+    for _, kind, _, _, payload in rows_of(chain_attempt(Worker(), made, sent).run([])):
         if kind == wire.RECORDS:
             found += wire.deserialize(payload, schema)[1]["n"].to_pylist()
     assert found == list(range(31))
@@ -290,7 +290,7 @@ def test_a_task_reads_on_when_what_it_has_emitted_is_sent(place, monkeypatch):
 
     monkeypatch.setattr(FolderStorage, "read", noting)
     made = deployment(place, wide(1))
-    sending = slot(Worker(), made, order_of(made, {"s": [(n, "x" * (1 << 20)) for n in range(40)]})).run([])
+    sending = chain_attempt(Worker(), made, order_of(made, {"s": [(n, "x" * (1 << 20)) for n in range(40)]})).run([])
     assert next(sending).nbytes < wire.BATCH_BYTES + (4 << 20)
     assert len(read) < 15
     assert sum(row[2] for row in rows_of(sending) if row[1] == wire.RECORDS) > 25
@@ -301,7 +301,7 @@ def test_a_task_reads_on_when_what_it_has_emitted_is_sent(place, monkeypatch):
 
 
 @pytest.mark.slow
-def test_slots_that_are_lost_cut_and_frozen_lose_and_double_no_row(place, monkeypatch):
+def test_chains_that_are_lost_cut_and_frozen_lose_and_double_no_row(place, monkeypatch):
     for seed in seeds(1):
         chance = random.Random(seed)
         monkeypatch.setattr(feeding, "INPUT_ROWS_MAX", chance.choice([1, 3, 100]))

@@ -31,11 +31,11 @@ from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAtt
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
 from statefx.protocol.watermark import Heard, TimeOrder
+from statefx.runtime import chain as ahead_chain
 from statefx.runtime import outlets
-from statefx.runtime import slot as ahead_slot
 from statefx.runtime.bolt_task import BoltTask
+from statefx.runtime.chain import ChainAttempt, ReadAhead, SentOrder, SentResolution
 from statefx.runtime.outlets import BatchQueue
-from statefx.runtime.slot import ReadAhead, SentOrder, SentResolution, SlotAttempt
 from statefx.runtime.spout_task import SourceTask
 from statefx.runtime.task import ACKED_BYTES_MAX, Prepared, Task
 from statefx.runtime.worker import Worker
@@ -45,7 +45,7 @@ from statefx.state.contract.store import prepare_as
 from statefx.testing.site import Site
 from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
 from statefx_memory import MemoryStateProvider
-from tests.runtime.one_slot import FIRST, deployment, order_of, rows_of, slot
+from tests.runtime.one_chain import FIRST, chain_attempt, deployment, order_of, rows_of
 from tests.testing.topologies import lines, totals, word_count, words
 
 NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -117,7 +117,7 @@ class Doubled(BasicBolt):
 
 
 def plan() -> Plan:
-    """Two emitters, each with a bolt behind it in the same slot, and two sinks."""
+    """Two emitters, each with a bolt behind it in the same chain, and two sinks."""
     pairs = [(TaskId("numbers", i), TaskId("doubled", i)) for i in (0, 1)]
     return Plan(
         components={
@@ -148,19 +148,19 @@ class Run:
         self.tasks.append(self.kinds[id.component](worker, deployment, id))
         return self.tasks[-1]
 
-    def slot(self, level: int, partition: int, acks: list[Ack] | None = None) -> SlotAttempt:
+    def chain(self, level: int, partition: int, acks: list[Ack] | None = None) -> ChainAttempt:
         order = order_of(self.deployment)
-        return slot(self.worker, self.deployment, order, level, partition, acks=acks, make_task=self.make_task)
+        return chain_attempt(self.worker, self.deployment, order, level, partition, acks=acks, make_task=self.make_task)
 
     def emit(self) -> list[wire.WireRow]:
-        return [row for partition in (0, 1) for row in rows_of(self.slot(0, partition, self.emitted).run([]))]
+        return [row for partition in (0, 1) for row in rows_of(self.chain(0, partition, self.emitted).run([]))]
 
     def acks(self, given: list[wire.WireRow]) -> dict[TaskId, Ack]:
         """Run the second level over what the first has sent."""
         acks = list(self.emitted)
         for partition in (0, 1):
             own = [row for row in given if row[0] == partition]
-            assert list(self.slot(1, partition, acks).run([wire.to_batch(own)])) == []
+            assert list(self.chain(1, partition, acks).run([wire.to_batch(own)])) == []
         return {ack.id: ack for ack in acks}
 
     def names(self) -> set[str]:
@@ -203,7 +203,7 @@ def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place):
         rows, text = 200, "x" * 500_000
 
     run = Run(place, numbers=Large)
-    sending = run.slot(0, 0).run([])
+    sending = run.chain(0, 0).run([])
     emitter = run.tasks[0]
     assert isinstance(emitter, Large)
     first = next(sending)
@@ -277,7 +277,7 @@ def test_a_task_that_is_cancelled_leaves_nothing_staged(place):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(run.slot(1, 0).run(cancelled()))
+        list(run.chain(1, 0).run(cancelled()))
     assert run.names() == set()
 
 
@@ -312,7 +312,7 @@ def test_what_is_too_large_for_an_ack_is_refused(place, name):
     assert failure.facts["size_bytes"] == ACKED_BYTES_MAX + 1
 
 
-# ---- How orders get to tasks: each slot is sent what concerns its own tasks, however many tasks there are.
+# ---- How orders get to tasks: each chain is sent what concerns its own tasks, however many tasks there are.
 
 
 ATTEMPT = TransactionAttempt(7, 2)
@@ -334,7 +334,7 @@ def order(tasks: tuple[TaskId, ...]) -> Order:
     )
 
 
-def test_every_slot_reads_what_the_order_says_of_its_tasks(place):
+def test_every_chain_reads_what_the_order_says_of_its_tasks(place):
     found = deployment(place, word_count(40))
     given = order(found.plan.stateful)
     for chain in (chain for level in found.plan.levels for chain in level):
@@ -362,7 +362,7 @@ def test_every_task_of_a_resolution_finds_out_which_one_it_is(place, left):
         assert sent.state(task).previous == before.get(str(task), EMPTY)
 
 
-def test_of_a_large_order_a_slot_is_sent_a_few_hundred_bytes(place):
+def test_of_a_large_order_a_chain_is_sent_a_few_hundred_bytes(place):
     found = deployment(place, word_count(2000))
     given = order(found.plan.stateful)
     for number in (1234, 1):
@@ -472,7 +472,7 @@ def test_a_batch_of_several_rows_is_read_row_by_row():
 
 
 def test_of_a_transaction_that_is_tried_again_only_the_newest_attempt_is_kept(monkeypatch):
-    """A slot that waits for its order kept those of all attempts that failed before it, in files without a bound."""
+    """A chain that waits for its order kept those of all attempts that failed before it, in files without a bound."""
     monkeypatch.setattr(outlets, "HELD_BYTES_MAX", 5_000)
     opened = []
     make = outlets.tempfile.TemporaryFile
@@ -498,7 +498,7 @@ def test_of_a_transaction_that_is_tried_again_only_the_newest_attempt_is_kept(mo
 
 
 def test_of_transactions_long_ago_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(ahead_slot, "TRANSACTIONS_MAX", 3)
+    monkeypatch.setattr(ahead_chain, "TRANSACTIONS_MAX", 3)
     ahead = ReadAhead(batch(txid, attempt=(txid, 1)) for txid in range(100))
     assert numbers(ahead) == list(range(100))
     assert list(ahead._newest) == [97, 98, 99]
@@ -514,7 +514,7 @@ def test_closing_reads_to_the_end_and_keeps_nothing(monkeypatch):
 
 
 def test_rows_that_do_not_end_keep_the_process_from_being_used_again(monkeypatch):
-    monkeypatch.setattr(ahead_slot, "END_SECS", 0.05)
+    monkeypatch.setattr(ahead_chain, "END_SECS", 0.05)
     never = threading.Event()
 
     def rows():

@@ -27,16 +27,16 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
-from statefx.runtime import slot as slots
-from statefx.runtime.slot import AbandonedError, Slot, task_of
+from statefx.protocol.messages import ChainId, FrameKind
+from statefx.runtime import chain as chains
+from statefx.runtime.chain import AbandonedError, TaskChain, task_of
 from statefx.runtime.task import Task
 from statefx.runtime.user_objects import ProcessGone
 from statefx.runtime.worker import RUNS_KEPT, Worker
 from statefx.testing import TopologyTester, rows
 from statefx_memory import MemoryStateProvider
 from tests.bolts import Tally
-from tests.runtime.one_slot import FIRST, deployment, order_of, slot
+from tests.runtime.one_chain import FIRST, chain_attempt, deployment, order_of
 from tests.spouts.test_loose import Messages
 from tests.testing.topologies import Driver as CheckpointDriver
 
@@ -75,11 +75,11 @@ def chain(worker: Worker, deployment: Deployment, partition: int = 0, *, fresh: 
 
 
 def run(tasks: list[Task], attempt: TransactionAttempt = FIRST, error: BaseException | None = None) -> list[Ack]:
-    """Run an attempt; `error` ends its slot."""
+    """Run an attempt; `error` ends its chain."""
     acks: list[Ack] = []
     worker, deployment = tasks[0].worker, tasks[0].deployment
     order = order_of(deployment, attempt=attempt)
-    list(slot(worker, deployment, order, acks=acks, tasks=tasks).run(_raising(error) if error else []))
+    list(chain_attempt(worker, deployment, order, acks=acks, tasks=tasks).run(_raising(error) if error else []))
     return acks
 
 
@@ -92,7 +92,7 @@ def still_open() -> set[int]:
     return {n for what, n in journal if what == "open"} - {n for what, n in journal if what == "close"}
 
 
-def test_a_task_keeps_its_bolt_until_its_slot_ends(place):
+def test_a_task_keeps_its_bolt_until_its_chain_ends(place):
     worker, found = Worker(), deployment(place, topology(2))
     chains = [chain(worker, found, partition) for partition in (0, 1)]
     for txid in (1, 2, 3):
@@ -121,19 +121,19 @@ def test_a_fresh_task_opens_a_bolt_for_each_attempt(place):
 
 
 class Driver:
-    """The driver's end of a slot's connection, which says what a test wants, or raises it."""
+    """The driver's end of a chain's connection, which says what a test wants, or raises it."""
 
-    def __init__(self, *frames: tuple[Kind, bytes] | BaseException) -> None:
+    def __init__(self, *frames: tuple[FrameKind, bytes] | BaseException) -> None:
         self.frames = list(frames)
-        self.sent: list[tuple[Kind, bytes]] = []
+        self.sent: list[tuple[FrameKind, bytes]] = []
 
-    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes]:
+    def next(self, timeout_secs: float | None = None) -> tuple[FrameKind, bytes]:
         frame = self.frames.pop(0)
         if isinstance(frame, BaseException):
             raise frame
         return frame
 
-    def send(self, kind: Kind, body: bytes = b"") -> None:
+    def send(self, kind: FrameKind, body: bytes = b"") -> None:
         self.sent.append((kind, body))
 
     check = abandoned = alive = lambda *_: None
@@ -158,44 +158,44 @@ class Counted(StatefulBolt):
         self.state.put(tup.value, 1)
 
 
-def test_a_slot_reports_tasks_that_restore_state_until_they_have(place, monkeypatch):
-    monkeypatch.setattr(slots, "RESTORES_SECS", 0.0)
+def test_a_chain_reports_tasks_that_restore_state_until_they_have(place, monkeypatch):
+    monkeypatch.setattr(chains, "RESTORES_SECS", 0.0)
     builder = TopologyBuilder("slow")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("counted", Counted()).shuffleGrouping("lines")
     found = replace(deployment(place, builder.createTopology()), provider=f"{__name__}:SlowProvider")
     text = text_for(found.plan, order_of(found), found.plan.levels[0][0]).encode()
-    driver = Driver((Kind.RUN, text), (Kind.END, b""))
-    resident = Slot(Worker(), found, SlotId(0, 0), driver, (1, 0))
+    driver = Driver((FrameKind.RUN, text), (FrameKind.END, b""))
+    resident = TaskChain(Worker(), found, ChainId(0, 0), driver, (1, 0))
     driver.alive()
     assert driver.sent == []
     running = threading.Thread(target=lambda: list(resident.run(iter(()))))
     running.start()
     assert SlowProvider.opens.wait(10)
     driver.alive()
-    assert driver.sent == [(Kind.RESTORES, b"counted/0")]
+    assert driver.sent == [(FrameKind.RESTORES, b"counted/0")]
     SlowProvider.goes_on.set()
     running.join(10)
-    assert [kind for kind, _ in driver.sent] == [Kind.RESTORES, Kind.ACK, Kind.ACK]
+    assert [kind for kind, _ in driver.sent] == [FrameKind.RESTORES, FrameKind.ACK, FrameKind.ACK]
     driver.alive()
     assert len(driver.sent) == 3
 
 
 @pytest.mark.parametrize(
-    ("end", "closed"), [((Kind.END, b""), True), (ConnectionError(), True), (ProcessGone(), False)], ids=repr
+    ("end", "closed"), [((FrameKind.END, b""), True), (ConnectionError(), True), (ProcessGone(), False)], ids=repr
 )
-def test_a_slot_closes_its_bolts_unless_its_process_dies(place, end, closed):
+def test_a_chain_closes_its_bolts_unless_its_process_dies(place, end, closed):
     found = deployment(place, topology())
     order = order_of(found)
     body = text_for(found.plan, order, found.plan.levels[0][0]).encode()
-    resident = Slot(Worker(), found, SlotId(0, 0), Driver((Kind.RUN, body), end), (1, 0))
+    resident = TaskChain(Worker(), found, ChainId(0, 0), Driver((FrameKind.RUN, body), end), (1, 0))
     with contextlib.suppress(ConnectionError, ProcessGone):
         list(resident.run(iter(())))
     assert journal == [("open", 0), ("close", 0)][: 1 + closed]
 
 
 def test_a_row_emitted_too_late_fails_each_attempt_of_its_task(place):
-    """Else the next one would go on without the row, which is lost; also in another slot of the process."""
+    """Else the next one would go on without the row, which is lost; also in another chain of the process."""
     worker, found, task = Worker(), deployment(place, topology()), TaskId("numbered", 0)
     tasks = chain(worker, found)
     run(tasks)

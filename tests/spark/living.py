@@ -54,7 +54,7 @@ def ended(query, work):
 
 
 def listening_at(*hosts):
-    """Have the driver listen, for one run after the other, at these addresses; slots are told 127.0.0.1."""
+    """Have the driver listen, for one run after the other, at these addresses; chains are told 127.0.0.1."""
     left = list(hosts)
 
     def elsewhere(engine, *arguments):
@@ -162,7 +162,7 @@ def bolt_that_hangs(spark, work):
 
 
 def two_topologies(spark, work):
-    """Both hold their slots at the same time; a third one finds too few."""
+    """Both hold their chains at the same time; a third one finds too few."""
     places, queries = [work / "a", work / "b"], []
     for place, parallelism in zip(places, (1, 4), strict=True):
         place.mkdir()

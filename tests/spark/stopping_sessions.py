@@ -78,7 +78,7 @@ def look(batches):
 
     for _ in batches:
         pass
-    there = sorted({"pandas", "statefx.runtime.slot"} & set(sys.modules))
+    there = sorted({"pandas", "statefx.runtime.chain"} & set(sys.modules))
     import numpy as np
     import pyarrow as pa
 

@@ -9,14 +9,14 @@ import pytest
 
 from statefx.errors import ConfigError
 from statefx.protocol import messages
-from statefx.protocol.messages import FrameError, Frames, Kind, SlotId, frame
+from statefx.protocol.messages import ChainId, FrameError, FrameKind, Frames, frame
 from statefx.spark import control
-from statefx.spark.control import ControlLostError, ControlServer, DriverUnreachableError, SlotControl
+from statefx.spark.control import ChainControl, ControlLostError, ControlServer, DriverUnreachableError
 from tests.ports import free_port
 from tests.spark.running import wait_for
 
 RUN, SECRET = b"r" * 32, b"s" * 32
-SLOTS = [SlotId(0, 0), SlotId(1, 0)]
+SLOTS = [ChainId(0, 0), ChainId(1, 0)]
 BOUND_SECS = 30
 
 
@@ -28,8 +28,8 @@ class Driver:
             lambda *said: self.heard.append(said), lambda *gone: self.lost.append(gone), lambda: self.now,
         )  # fmt: skip
 
-    def slot(self, slot=SLOTS[0], run=RUN, secret=SECRET):
-        return SlotControl(self.server.address, run, secret, slot, timeout_secs=BOUND_SECS)
+    def chain(self, chain=SLOTS[0], run=RUN, secret=SECRET):
+        return ChainControl(self.server.address, run, secret, chain, timeout_secs=BOUND_SECS)
 
     def has_heard(self, kind):
         return wait_for(lambda: [each for each in self.heard if each[1] is kind], kind.name)
@@ -57,58 +57,58 @@ def closed(connection):
 
 
 def test_frames_are_said_in_order_both_ways(driver):
-    slot = driver.slot()
-    assert driver.has_heard(Kind.HELLO)[0][0] == SLOTS[0]
+    chain = driver.chain()
+    assert driver.has_heard(FrameKind.HELLO)[0][0] == SLOTS[0]
     bodies = [os.urandom(n) for n in (0, 1, 100_000, 5)]
     for body in bodies:
-        driver.server.send(SLOTS[0], Kind.RUN, body)
-        slot.send(Kind.ACK, body)
-    assert [slot.next() for _ in bodies] == [(Kind.RUN, body) for body in bodies]
+        driver.server.send(SLOTS[0], FrameKind.RUN, body)
+        chain.send(FrameKind.ACK, body)
+    assert [chain.next() for _ in bodies] == [(FrameKind.RUN, body) for body in bodies]
     wait_for(lambda: len(driver.heard) == 1 + len(bodies), "acks")
-    assert driver.heard[1:] == [(SLOTS[0], Kind.ACK, body) for body in bodies]
-    slot.close()
+    assert driver.heard[1:] == [(SLOTS[0], FrameKind.ACK, body) for body in bodies]
+    chain.close()
 
 
 def test_a_sign_of_life_that_comes_with_the_greeting_is_no_order(driver, monkeypatch):
     sent = driver.server._enqueue
-    alive = frame(Kind.ALIVE)
+    alive = frame(FrameKind.ALIVE)
     monkeypatch.setattr(
         driver.server, "_enqueue", lambda peer, data: sent(peer, data if messages.MAGIC in data else data + alive)
     )
-    slot = driver.slot()
-    driver.server.send(SLOTS[0], Kind.END)
-    assert slot.next()[0] is Kind.END
-    slot.close()
+    chain = driver.chain()
+    driver.server.send(SLOTS[0], FrameKind.END)
+    assert chain.next()[0] is FrameKind.END
+    chain.close()
 
 
-def test_an_attempt_is_abandoned_while_the_slot_is_busy(driver):
-    slot, told = driver.slot(), threading.Event()
-    slot.abandoned = lambda attempt: told.set() if attempt == (7, 2) else None
-    driver.has_heard(Kind.HELLO)
-    driver.server.send(SLOTS[0], Kind.ABANDON, messages.pack_attempt(7, 2))
+def test_an_attempt_is_abandoned_while_the_chain_is_busy(driver):
+    chain, told = driver.chain(), threading.Event()
+    chain.abandoned = lambda attempt: told.set() if attempt == (7, 2) else None
+    driver.has_heard(FrameKind.HELLO)
+    driver.server.send(SLOTS[0], FrameKind.ABANDON, messages.pack_attempt(7, 2))
     assert told.wait(BOUND_SECS)  # nobody has called `next`
-    slot.close()
+    chain.close()
 
 
-def test_each_sign_of_life_is_told_while_the_slot_is_busy(driver):
-    slot, told = driver.slot(), threading.Event()
-    slot.alive = told.set
-    driver.has_heard(Kind.HELLO)
+def test_each_sign_of_life_is_told_while_the_chain_is_busy(driver):
+    chain, told = driver.chain(), threading.Event()
+    chain.alive = told.set
+    driver.has_heard(FrameKind.HELLO)
     driver.now += control.ALIVE_SECS
     driver.server._wake()
     assert told.wait(BOUND_SECS)  # nobody has called `next`
-    slot.close()
+    chain.close()
 
 
 @pytest.mark.parametrize(
-    ("slot", "run", "secret"),
-    [(SLOTS[0], b"x" * 32, SECRET), (SLOTS[0], RUN, b"x" * 32), (SlotId(5, 5), RUN, SECRET)],
-    ids=["another run", "without its secret", "a slot that it has not"],
+    ("chain", "run", "secret"),
+    [(SLOTS[0], b"x" * 32, SECRET), (SLOTS[0], RUN, b"x" * 32), (ChainId(5, 5), RUN, SECRET)],
+    ids=["another run", "without its secret", "a chain that it has not"],
 )
-def test_who_is_of_no_slot_is_turned_away(driver, slot, run, secret, caplog):
+def test_who_is_of_no_chain_is_turned_away(driver, chain, run, secret, caplog):
     for _ in range(2):
         with pytest.raises(ControlLostError, match="did not answer"):
-            driver.slot(slot, run, secret)
+            driver.chain(chain, run, secret)
     wait_for(lambda: driver.server.refused == 2, "two were refused")
     assert not driver.heard
     assert len([each for each in caplog.messages if "turned away" in each]) == 1
@@ -123,10 +123,10 @@ def test_a_stranger_who_says_much_or_nothing_is_turned_away(driver, stranger):
         driver.server._wake()
         assert closed(silent)
     wait_for(lambda: driver.server.refused == 2, "both were refused")
-    driver.slot().close()  # who belongs to the run is let in all the same
+    driver.chain().close()  # who belongs to the run is let in all the same
 
 
-def test_more_strangers_than_it_takes_do_not_keep_a_slot_out_for_ever(driver, monkeypatch):
+def test_more_strangers_than_it_takes_do_not_keep_a_chain_out_for_ever(driver, monkeypatch):
     monkeypatch.setattr(control, "STRANGERS_MAX", 3)
     with contextlib.ExitStack() as stack:
         there = [
@@ -134,43 +134,43 @@ def test_more_strangers_than_it_takes_do_not_keep_a_slot_out_for_ever(driver, mo
         ]
         assert all(each.recv(4096) for each in there)
         with pytest.raises(ControlLostError):
-            driver.slot()
+            driver.chain()
         driver.now += control.HELLO_SECS + control.ALIVE_SECS
         driver.server._wake()
         assert all(map(closed, there))
-        driver.slot().close()
+        driver.chain().close()
 
 
-def test_a_second_connection_for_a_slot_ends_the_run(driver):
-    first = driver.slot()
-    driver.has_heard(Kind.HELLO)
+def test_a_second_connection_for_a_chain_ends_the_run(driver):
+    first = driver.chain()
+    driver.has_heard(FrameKind.HELLO)
     with pytest.raises(ControlLostError):
-        driver.slot().next()
+        driver.chain().next()
     wait_for(lambda: driver.lost, "the run ends")
     assert "second connection" in driver.lost[0][1]
     first.close()
 
 
-def test_nobody_takes_the_place_of_a_slot_that_is_gone(driver):
-    driver.slot().close()
+def test_nobody_takes_the_place_of_a_chain_that_is_gone(driver):
+    driver.chain().close()
     wait_for(lambda: driver.lost, "it is lost")
     with pytest.raises(ControlLostError):
-        driver.slot().next()
-    assert [slot for slot, kind, _ in driver.heard if kind is Kind.HELLO] == [SLOTS[0]]
+        driver.chain().next()
+    assert [chain for chain, kind, _ in driver.heard if kind is FrameKind.HELLO] == [SLOTS[0]]
 
 
-def test_a_slot_that_is_gone_is_lost(driver):
-    driver.slot().close()
+def test_a_chain_that_is_gone_is_lost(driver):
+    driver.chain().close()
     wait_for(lambda: driver.lost, "it is lost")
     assert driver.lost == [(SLOTS[0], "its connection was closed")]
 
 
 @pytest.mark.slow
-def test_a_slot_that_gives_no_sign_of_life_is_lost(driver):
+def test_a_chain_that_gives_no_sign_of_life_is_lost(driver):
     with socket.create_connection(driver.server.address, timeout=BOUND_SECS) as frozen:
         nonce = frozen.recv(messages.CHALLENGE_BYTES)[len(messages.MAGIC) :]
-        frozen.sendall(frame(Kind.HELLO, messages.hello(SECRET, nonce, RUN, SLOTS[0])))
-        alive = driver.slot(SLOTS[1])
+        frozen.sendall(frame(FrameKind.HELLO, messages.hello(SECRET, nonce, RUN, SLOTS[0])))
+        alive = driver.chain(SLOTS[1])
         wait_for(lambda: len(driver.heard) == 2, "both are there")
         for _ in range(int(control.SILENCE_SECS / control.ALIVE_SECS) + 2):
             before = driver.server._known[SLOTS[1]].heard
@@ -178,20 +178,20 @@ def test_a_slot_that_gives_no_sign_of_life_is_lost(driver):
             driver.server._wake()
             wait_for(lambda before=before: driver.server._known[SLOTS[1]].heard > before, "a sign of life")
         wait_for(lambda: driver.lost, "it is lost")
-        assert [slot for slot, _ in driver.lost] == [SLOTS[0]]
+        assert [chain for chain, _ in driver.lost] == [SLOTS[0]]
         assert driver.lost[0][1].startswith("no sign of life for 2")
         alive.check()
         alive.close()
 
 
-def test_a_slot_whose_driver_is_gone_ends(driver):
-    slot = driver.slot()
+def test_a_chain_whose_driver_is_gone_ends(driver):
+    chain = driver.chain()
     driver.server.close()
     with pytest.raises(ControlLostError):
-        slot.next()
+        chain.next()
     with pytest.raises(ControlLostError):
-        slot.check()
-    slot.close()
+        chain.check()
+    chain.close()
 
 
 def test_a_driver_without_the_secret_is_none(monkeypatch):
@@ -199,14 +199,14 @@ def test_a_driver_without_the_secret_is_none(monkeypatch):
     monkeypatch.setattr(messages, "welcome", lambda *_: b"x" * 32)
     monkeypatch.setattr(messages, "is_welcome", lambda *_: False)
     with pytest.raises(ControlLostError, match="is not the driver of this run"):
-        driver.slot()
+        driver.chain()
     driver.server.close()
 
 
 def test_a_driver_that_is_not_there_is_named():
     port = free_port()
     with pytest.raises(DriverUnreachableError, match=rf"127\.0\.0\.1:{port} can't be reached.*topology\.control\.port"):
-        SlotControl(("127.0.0.1", port), RUN, SECRET, SLOTS[0])
+        ChainControl(("127.0.0.1", port), RUN, SECRET, SLOTS[0])
 
 
 def test_a_port_that_is_taken_is_named():
@@ -221,23 +221,23 @@ def test_ipv6():
         driver = Driver("::1")
     except ConfigError:
         pytest.skip("this machine has no IPv6")
-    slot = driver.slot()
-    driver.has_heard(Kind.HELLO)
-    slot.close()
+    chain = driver.chain()
+    driver.has_heard(FrameKind.HELLO)
+    chain.close()
     driver.server.close()
 
 
 def test_a_frame_that_is_none_is_refused():
     with pytest.raises(FrameError, match="at most 10"):
-        list(Frames(10).feed(frame(Kind.RUN, b"x" * 11)))
+        list(Frames(10).feed(frame(FrameKind.RUN, b"x" * 11)))
     with pytest.raises(FrameError, match="unknown kind 77"):
         list(Frames().feed(b"\0\0\0\0\x4d"))
     with pytest.raises(FrameError, match="bytes: at most"):
-        frame(Kind.RUN, bytes(messages.FRAME_BYTES_MAX + 1))
+        frame(FrameKind.RUN, bytes(messages.FRAME_BYTES_MAX + 1))
 
 
 def test_frames_come_in_pieces():
     frames, found = Frames(), []
-    for byte in frame(Kind.RUN, b"abc") + frame(Kind.END):
+    for byte in frame(FrameKind.RUN, b"abc") + frame(FrameKind.END):
         found += frames.feed(bytes([byte]))
-    assert found == [(Kind.RUN, b"abc"), (Kind.END, b"")]
+    assert found == [(FrameKind.RUN, b"abc"), (FrameKind.END, b"")]

@@ -167,7 +167,7 @@ def test_nothing_talks_to_an_object_store_before_workers_are_forked():
     """Its client has threads, which no fork takes along: workers would hang at their first request."""
     loaded = f"import importlib, sys; [importlib.import_module(name) for name in {daemon.LOADED}]"
     run = subprocess.run(
-        [sys.executable, "-c", f"{loaded}; print('obstore' in sys.modules, 'statefx.runtime.slot' in sys.modules)"],
+        [sys.executable, "-c", f"{loaded}; print('obstore' in sys.modules, 'statefx.runtime.chain' in sys.modules)"],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert run.stdout.split() == ["False", "True"]

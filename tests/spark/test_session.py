@@ -106,7 +106,7 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
     assert len({pid for pid, *_ in told["own"]}) == 4
     for _, parent, there, rows, product, compiled in told["own"]:
         assert "statefx.spark.daemon" in parent
-        assert there == ["pandas", "statefx.runtime.slot"]
+        assert there == ["pandas", "statefx.runtime.chain"]
         assert (rows, product) == (1000, 300.0)
         assert compiled, "pyspark.zip has no compiled modules"
 

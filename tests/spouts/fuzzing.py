@@ -1,6 +1,6 @@
 """Random lives of topologies of spouts: what a seed stands for is played, and the outcome compared with what there is.
 
-Spouts of all kinds, one or several, whose partitions and rows become more; up to four transactions in flight; slots
+Spouts of all kinds, one or several, whose partitions and rows become more; up to four transactions in flight; chains
 that are lost, cut off or frozen; drivers that crash, are abandoned, or are replaced at any moment of theirs.
 """
 
@@ -135,7 +135,7 @@ class Life:
         self.failing = self.rng.choice([0, 0, 0.01])
         self.provider = self.rng.choice([REFERENCES["memory"], REFERENCE])
         self.orphans = []
-        """Testers whose drivers have crashed, and whose slots may still run."""
+        """Testers whose drivers have crashed, and whose chains may still run."""
         self.told = []
         """What happened, for whoever has to understand a failure."""
 

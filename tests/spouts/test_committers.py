@@ -105,8 +105,8 @@ class Flow:
 
         def hold(engine):
             for run in engine.runs:
-                for place, slot in run.slots.items():
-                    slot.frozen = place.level >= self.tester._launch.plan.cut and call not in self.calls
+                for place, chain in run.chains.items():
+                    chain.frozen = place.level >= self.tester._launch.plan.cut and call not in self.calls
 
         self.tester._engine.chances = hold
 
@@ -173,10 +173,10 @@ def test_what_a_committer_did_in_an_attempt_that_is_rolled_back_it_does_again(tm
     flow = Flow(tmp_path)
 
     def lose(engine):
-        """D has finished batch 1, and its ack is lost with its slot."""
+        """D has finished batch 1, and its ack is lost with its chain."""
         run = engine.runs[-1] if engine.runs else None
         if ("d", "finishBatch", 1, 0) in flow.calls and len(engine.runs) == 1 and not run.is_over:
-            run.lose(max(run.slots))
+            run.lose(max(run.chains))
 
     flow.tester._engine.chances = lose
     flow.drain()

@@ -20,7 +20,7 @@ from statefx.runtime.outlets import Outbox
 from statefx.runtime.spout_task import SpoutTask
 from statefx.runtime.worker import Worker
 from statefx.testing import Crash, TopologyTester, rows
-from tests.runtime.one_slot import FIRST, deployment
+from tests.runtime.one_chain import FIRST, deployment
 from tests.runtime.test_bytes import collected
 from tests.spouts.numbers import ALL, TAKEN, Count, Emitted, Opaque, Planned, Whole, topology
 from tests.spouts.test_transactions import FailsOnce

@@ -303,7 +303,7 @@ def test_messages_that_another_one_has_taken_over_fail_the_transaction(queue, pl
 def opened(
     queue: Queue, generation: int, txid: int = 1, attempt: int = 0, origin: str = "origin", **options: Any
 ) -> QueueSpout:
-    """Open the spout of a task as its slot does."""
+    """Open the spout of a task as its chain does."""
     spout = queue.spout(**options)
     context = {"generation": generation, "txid": txid, "attempt": attempt}
     spout.open(SimpleNamespace(origin=origin, component="jobs", task=0, **context))

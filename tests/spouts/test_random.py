@@ -34,7 +34,7 @@ def play(seed, folder, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("secs", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_random_lives_lose_and_double_nothing(place, monkeypatch, secs):
-    """Their slots and connections are lost at any step."""
+    """Their chains and connections are lost at any step."""
     logging.disable(logging.CRITICAL)
     for seed in seeds(secs):
         play(seed, place / str(seed), monkeypatch)

@@ -1,7 +1,7 @@
 """Event time, windows, timers, a time to live: all together under random schedules, against a plain reference.
 
 Rows out of order, without a time and far ahead, several spouts and partitions, idle inputs, clocks that jump, restarts,
-crashes, slots and connections that are lost. What each bolt emits is kept with its transaction, so that the reference
+crashes, chains and connections that are lost. What each bolt emits is kept with its transaction, so that the reference
 is asked in which one it has to come.
 """
 
@@ -156,7 +156,7 @@ def drive(chance, of, place, crashes):
         if driver is not None:  # else it crashed while it began
             clock = START + timedelta(
                 seconds=driver._time() - START.timestamp()
-            )  # it passes while slots are silent, too
+            )  # it passes while chains are silent, too
         if driver is not None and ends:
             driver.close()
             driver = None

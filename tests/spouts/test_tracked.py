@@ -368,9 +368,9 @@ def test_random_trees(place, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lives", [2, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
-def test_random_trees_with_slots_lost_and_frozen(place, lives):
+def test_random_trees_with_chains_lost_and_frozen(place, lives):
     runs = sum(live(place / str(seed), seed, breaks=True) for seed in range(lives))
-    assert runs > 1.5 * lives  # slots were lost
+    assert runs > 1.5 * lives  # chains were lost
 
 
 # ---- mistakes
@@ -668,7 +668,7 @@ def test_a_task_gives_a_hundred_reasons_and_then_others(place):
     assert [found[word] for word in words] == [("fail", why) for why in [*own, *[f"bolt 'check': {OTHERS}"] * 2]]
 
 
-def test_slots_are_told_the_reasons_of_their_own_roots_up_to_a_bound():
+def test_chains_are_told_the_reasons_of_their_own_roots_up_to_a_bound():
     roots = [root_of(7, number % 2, number) for number in range(4 * REASONS_TOLD_MAX)]
     failed = {f"why {number}": (root,) for number, root in enumerate(roots)}
     part = TreeReport(failed).part_of({1: "words/1"}).failed

@@ -407,9 +407,9 @@ def test_the_driver_logs_it_and_nothing_else_changes(place, caplog, monkeypatch)
 
     def inside(name):
         seen.append(name)
-        for slot in tester._engine.runs[-1].slots.values():  # as the thread that reads from the driver does
-            slot.alive()
-            slot.alive()
+        for chain in tester._engine.runs[-1].chains.values():  # as the thread that reads from the driver does
+            chain.alive()
+            chain.alive()
 
     monkeypatch.setattr(tracked_spout_task, "HANGS_SECS", 0.0)
     monkeypatch.setattr(Calls, "__deepcopy__", lambda self, memo: Calls(inside, *self.left), raising=False)

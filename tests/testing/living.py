@@ -3,30 +3,30 @@
 import random
 
 from statefx.protocol.identity import TaskId
-from statefx.protocol.messages import SlotId
+from statefx.protocol.messages import ChainId
 from statefx.runtime.user_objects import ProcessGone
 from statefx.testing import Crash, TopologyTester
 
 CHANCES = {"lose": 0.003, "cut": 0.003, "freeze": 0.003, "miss": 0.02, "thaw": 0.014, "time_out": 0.002}
-"""How likely each is at a step: a slot's process dies; a connection is lost; a slot freezes; the driver misses the
+"""How likely each is at a step: a chain's process dies; a connection is lost; a chain freezes; the driver misses the
 sign of life of one that is frozen; all frozen ones wake; an attempt takes too long."""
 
 
 class LivingTester(TopologyTester):
-    """Breaks slots and connections.
+    """Breaks chains and connections.
 
     Parameters
     ----------
     breaks : bool
-        Whether slots are lost and frozen.
-    cut_at : tuple of SlotId, str, int, optional
-        Which slot loses its connection, after how many frames ``to_slot`` or ``to_driver``; once.
+        Whether chains are lost and frozen.
+    cut_at : tuple of ChainId, str, int, optional
+        Which chain loses its connection, after how many frames ``to_chain`` or ``to_driver``; once.
     """
 
     def __init__(self, topology, place, config, *, seed, breaks=False, cut_at=None, **options):
         self._breaks, self._cut_at, self._chance = breaks, cut_at, random.Random(seed)
         self.orphans = []
-        """Testers whose drivers are gone: what is left of their slots goes on meanwhile."""
+        """Testers whose drivers are gone: what is left of their chains goes on meanwhile."""
         super().__init__(topology, place, config, seed=seed, **options)
 
     def _driving(self, do):
@@ -38,10 +38,10 @@ class LivingTester(TopologyTester):
             self._chance.choice(self.orphans).step_orphans()
         if self._cut_at is not None:
             place, way, after = self._cut_at
-            slot = engine.runs[-1].slots[place] if engine.runs else None
-            if slot is not None and slot.carried[way] >= after:
+            chain = engine.runs[-1].chains[place] if engine.runs else None
+            if chain is not None and chain.carried[way] >= after:
                 self._cut_at = None
-                slot.cut()
+                chain.cut()
         if self._breaks:
             self._break(engine)
 
@@ -52,27 +52,27 @@ class LivingTester(TopologyTester):
         draw = self._chance.random()
         for what, chance in CHANCES.items():
             if draw < chance:
-                getattr(self, f"_{what}")(run, self._chance.choice(list(run.slots.values())))
+                getattr(self, f"_{what}")(run, self._chance.choice(list(run.chains.values())))
                 return
             draw -= chance
 
-    def _lose(self, run, slot):
-        run.lose(slot.slot)
+    def _lose(self, run, chain):
+        run.lose(chain.chain)
 
-    def _cut(self, run, slot):
-        slot.cut()
+    def _cut(self, run, chain):
+        chain.cut()
 
-    def _freeze(self, run, slot):
-        slot.frozen = True
+    def _freeze(self, run, chain):
+        chain.frozen = True
 
-    def _miss(self, run, slot):
-        if any(each.frozen for each in run.slots.values()):
+    def _miss(self, run, chain):
+        if any(each.frozen for each in run.chains.values()):
             run.fail("silence")
 
-    def _thaw(self, run, slot):
+    def _thaw(self, run, chain):
         self.thaw()
 
-    def _time_out(self, run, slot):
+    def _time_out(self, run, chain):
         self.time_out()
 
     def time_out(self):
@@ -80,16 +80,16 @@ class LivingTester(TopologyTester):
         self._now += self._launch.settings.transaction_timeout_secs
 
     def lose(self):
-        """Lose a slot of the run that there is."""
+        """Lose a chain of the run that there is."""
         run = self._engine.runs[-1] if self._engine.runs else None
         if run is not None and run.is_ready and not run.is_over:
-            run.lose(self._chance.choice(list(run.slots)))
+            run.lose(self._chance.choice(list(run.chains)))
 
     @property
     def carried(self):
-        """How many frames each connection of the first run has carried, by slot and way."""
+        """How many frames each connection of the first run has carried, by chain and way."""
         return {
-            (place, way): n for place, slot in self._engine.runs[0].slots.items() for way, n in slot.carried.items()
+            (place, way): n for place, chain in self._engine.runs[0].chains.items() for way, n in chain.carried.items()
         }
 
     @property
@@ -98,10 +98,10 @@ class LivingTester(TopologyTester):
         return len(self._engine.runs)
 
     def thaw(self):
-        """Let all slots go on that are frozen, also those of runs that are over."""
+        """Let all chains go on that are frozen, also those of runs that are over."""
         for run in self._engine.runs:
-            for slot in run.slots.values():
-                slot.frozen = False
+            for chain in run.chains.values():
+                chain.frozen = False
 
     def wake(self):
         """Let everything happen that still can, also in runs that are over."""
@@ -109,13 +109,13 @@ class LivingTester(TopologyTester):
         super().wake()
 
     def vanish(self):
-        """Let the driver be gone, and its slots go on by `step_orphans`."""
+        """Let the driver be gone, and its chains go on by `step_orphans`."""
         self._steps.crashed = self._steps._crash_at = None  # it was the driver's crash
         self._engine.vanish()
         self.thaw()
 
     def step_orphans(self):
-        """Let something happen to a slot that has lost its driver; tell whether anything could."""
+        """Let something happen to a chain that has lost its driver; tell whether anything could."""
         return self._engine.step()
 
 
@@ -134,7 +134,7 @@ def _once(tester, moment, do):
 
 
 def lose_run(tester, moment):
-    """Let the run of all slots be lost at a moment, once; each of them goes on until it notices."""
+    """Let the run of all chains be lost at a moment, once; each of them goes on until it notices."""
     _once(tester, moment, lambda: tester._engine.runs[-1].fail("it was lost"))
 
 
@@ -145,35 +145,35 @@ def left_behind(tester, txid=1):
 
 
 class Zombie:
-    """The slot of a task freezes at a moment of its own, as by SIGSTOP, and the driver misses its sign of life.
+    """The chain of a task freezes at a moment of its own, as by SIGSTOP, and the driver misses its sign of life.
 
     Attributes
     ----------
-    slot : LocalSlot or None
+    chain : LocalChain or None
         None: the moment has not come.
     """
 
     def __init__(self, tester, moment, component, task=0):
-        self.slot = None
+        self.chain = None
         self._engine = tester._engine
-        self._place = SlotId(*tester._launch.plan.place[TaskId(component, task)])
+        self._place = ChainId(*tester._launch.plan.place[TaskId(component, task)])
         _once(tester, moment, self._freeze)
 
     def _freeze(self):
         run = self._engine.runs[-1]
-        self.slot = run.slots[self._place]
-        self.slot.frozen = True
+        self.chain = run.chains[self._place]
+        self.chain.frozen = True
         run.fail("silence")
         try:
-            self.slot._pause()
+            self.chain._pause()
         except ProcessGone as gone:  # what it was writing stays as it is, as after a crash
             raise Crash("killed while it was frozen") from gone
 
     def go_on(self):
         """Let it go on to its end, here and now, if it is frozen; called by anyone but itself."""
-        if self.slot is None:
+        if self.chain is None:
             return
-        self.slot.frozen = False
-        self.slot._hang_up()
-        while not self.slot.ended:
-            self.slot.step()
+        self.chain.frozen = False
+        self.chain._hang_up()
+        while not self.chain.ended:
+            self.chain.step()

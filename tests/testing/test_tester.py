@@ -83,7 +83,7 @@ def test_faults_strike_once(driver):
     assert tester.send(lines("a")).progress.attempt == 0, "nothing was rolled back, so nothing was struck"
 
 
-def test_slots_of_a_run_that_is_lost_go_on_when_they_are_woken(driver):
+def test_chains_of_a_run_that_is_lost_go_on_when_they_are_woken(driver):
     tester = driver.start()
     for n in (1, 2):
         tester.send(lines("a b c"), JobFails())

@@ -1,4 +1,4 @@
-"""Slots in one attempt, without a driver: what they are given, what they send, and what their tasks ack."""
+"""Chains in one attempt, without a driver: what they are given, what they send, and what their tasks ack."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan, compile_plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import SlotId
+from statefx.protocol.messages import ChainId
 from statefx.protocol.order import Order
 from statefx.protocol.staged import StagedPart
-from statefx.runtime.slot import SlotAttempt, task_of
+from statefx.runtime.chain import ChainAttempt, task_of
 from statefx.runtime.task import Task
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
@@ -55,7 +55,7 @@ def order_of(
     return Order(attempt, 1, emissions=StagedEmissions(plan, list(staged)).orders(Attempt(attempt)), **told)
 
 
-def slot(
+def chain_attempt(
     worker: Worker,
     deployment: Deployment,
     order: Order,
@@ -65,11 +65,11 @@ def slot(
     acks: list[Ack] | None = None,
     tasks: Sequence[Task] = (),
     make_task: Callable[[Worker, Deployment, TaskId], Task] = task_of,
-) -> SlotAttempt:
-    """Make an attempt of a slot, of new tasks unless some are given; what they ack is added to `acks`."""
+) -> ChainAttempt:
+    """Make an attempt of a chain, of new tasks unless some are given; what they ack is added to `acks`."""
     found = [] if acks is None else acks
     own = tasks or [make_task(worker, deployment, id) for id in deployment.plan.levels[level][partition]]
-    return SlotAttempt(deployment, SlotId(level, partition), own, order, ack=found.append)
+    return ChainAttempt(deployment, ChainId(level, partition), own, order, ack=found.append)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:
@@ -79,14 +79,14 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:
 
 
 def run(worker: Worker, deployment: Deployment, order: Order) -> Mapping[TaskId, Ack]:
-    """Run all slots, level by level, and return the acks."""
+    """Run all chains, level by level, and return the acks."""
     acks: list[Ack] = []
     given: list[wire.WireRow] = []
     for level, width in enumerate(deployment.plan.widths):
         sent: list[wire.WireRow] = []
         for partition in range(width):
             own = [row for row in given if row[0] == partition]
-            one = slot(worker, deployment, order, level, partition, acks=acks)
+            one = chain_attempt(worker, deployment, order, level, partition, acks=acks)
             sent += rows_of(one.run([wire.to_batch(own)] if own else []))
         given = sent
     return {ack.id: ack for ack in acks}

@@ -1,8 +1,8 @@
-"""A slot, resident for a whole run: the chain of tasks at one level and partition.
+"""A chain, resident for a whole run: the chain of tasks at one level and partition.
 
 ::
 
-    driver -- RUN t --> slot -- rows of t, barriers, filler --> slots of the next level
+    driver -- RUN t --> chain -- rows of t, barriers, filler --> chains of the next level
                           |
                           +---- ACK --> driver
 
@@ -11,7 +11,7 @@
 3. The barriers go on, then the tasks prepare, then they ack (rule 13.4).
 4. A filler goes behind the barriers: Spark hands the last row on when another one comes.
 
-An attempt is abandoned between two batches. The slot tells those that read from it, by a row: they may be waiting for
+An attempt is abandoned between two batches. The chain tells those that read from it, by a row: they may be waiting for
 rows that never come, and a row is all that wakes them.
 """
 
@@ -35,7 +35,7 @@ from statefx.protocol.alignment import Alignment, Channel
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
 from statefx.protocol.watermark import TimeOrder
 from statefx.runtime.bolt_task import BoltTask
@@ -56,7 +56,7 @@ while: at 1 ms it is asked 50 times a second, which costs a tenth of a percent o
 
 
 END_SECS = 5.0
-"""How long the rows of the level before may take to end, when the slot has ended. All slots of a run end together."""
+"""How long the rows of the level before may take to end, when the chain has ended. All chains of a run end together."""
 
 
 RESTORES_SECS = 1.0
@@ -68,17 +68,17 @@ TRANSACTIONS_MAX = 1000
 
 
 class Control(Protocol):
-    """A slot's connection to the driver."""
+    """A chain's connection to the driver."""
 
     abandoned: Callable[[tuple[int, int]], None]
     """Called by the thread that reads, when the driver abandons an attempt."""
     alive: Callable[[], None]
     """Called by that thread with each sign of life of the driver, about once a second."""
 
-    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+    def next(self, timeout_secs: float | None = None) -> tuple[FrameKind, bytes] | None:
         """Wait for what the driver says next; None after `timeout_secs`."""
 
-    def send(self, kind: Kind, body: bytes = b"") -> None:
+    def send(self, kind: FrameKind, body: bytes = b"") -> None:
         """Tell the driver."""
 
     def check(self) -> None:
@@ -175,11 +175,11 @@ class EarlyRows:
 class ReadAhead:
     """The rows of an iterator, one by one, read by a thread as they come: in memory up to a bound, others in files.
 
-    For slots behind the cut (rule 13.9): rows of t+1 come before their order, while that of t, or its decision, is
+    For chains behind the cut (rule 13.9): rows of t+1 come before their order, while that of t, or its decision, is
     awaited. Meanwhile Spark's connections would hold all of them in memory: of 300 MB that waited, 262 were seen there.
-    Slots before the cut don't need it: they take an attempt's rows as soon as they have done with the one before.
+    Chains before the cut don't need it: they take an attempt's rows as soon as they have done with the one before.
 
-    Rows of an attempt go when one of the transaction's next attempt comes: a slot that waits for its order would else
+    Rows of an attempt go when one of the transaction's next attempt comes: a chain that waits for its order would else
     keep those of all attempts that have failed before the cut, however often they are tried. Fillers go at once.
 
     Raises
@@ -265,14 +265,14 @@ class ReadAhead:
             raise TimeoutError(f"the rows of the level before have not ended after {END_SECS:g} s")
 
 
-class Slot:
+class TaskChain:
     """The tasks of one level and partition, for as long as a run lasts.
 
     Parameters
     ----------
     worker : Worker
     deployment : Deployment
-    slot : SlotId
+    chain : ChainId
     control : Control
     fillers : (int, int)
         How many batches of fillers there are behind the barriers, and the bytes of each for each reader: as many as
@@ -285,25 +285,25 @@ class Slot:
         self,
         worker: Worker,
         deployment: Deployment,
-        slot: SlotId,
+        chain: ChainId,
         control: Control,
         fillers: tuple[int, int],
         make_task: Callable[[Worker, Deployment, TaskId], Task] = task_of,
     ) -> None:
         self._worker, self._deployment, self._control = worker, deployment, control
-        self._slot = slot
+        self._chain = chain
         plan = deployment.plan
-        self._closing = plan.barriers_through(slot.level, slot.partition)
-        following = slot.level + 1
+        self._closing = plan.barriers_through(chain.level, chain.partition)
+        following = chain.level + 1
         self._readers = range(plan.widths[following]) if following < len(plan.widths) else range(0)
         self._filler_batches, size = fillers
         self._filler = bytes(size)
         self._early = EarlyRows()
-        self.tasks = {id: make_task(worker, deployment, id) for id in plan.levels[slot.level][slot.partition]}
+        self.tasks = {id: make_task(worker, deployment, id) for id in plan.levels[chain.level][chain.partition]}
         self._has_woken = False
         """Whether the driver knows that a spout needs a transaction."""
         self._abandoned: set[TransactionAttempt] = set()
-        self._running: SlotAttempt | None = None
+        self._running: ChainAttempt | None = None
         self._lock = threading.Lock()
         """Of `_abandoned`, which the thread that reads from the driver adds to."""
         control.abandoned = self._note_abandoned
@@ -331,18 +331,18 @@ class Slot:
         while True:
             kind, body = self._next()
             match kind:
-                case Kind.RUN:
+                case FrameKind.RUN:
                     self._has_woken = False  # before the spout is asked: what it emits from here on may be too late
                     yield from self._attempt(SentOrder(body.decode(), self._deployment), rows)
-                case Kind.TOLD:
-                    txid, report = messages.unpack_told(body)
+                case FrameKind.OUTCOME:
+                    txid, report = messages.unpack_outcome(body)
                     for host in self._hosts:
                         host.tell(txid, report)
-                case Kind.RESOLVE:
+                case FrameKind.RESOLVE:
                     self._resolve(body)
-                case Kind.ABANDON:
+                case FrameKind.ABANDON:
                     yield from self._drop(TransactionAttempt(*messages.unpack_attempt(body)))
-                case Kind.END:
+                case FrameKind.END:
                     # To the end, which comes when the level before has ended. Spark puts a worker back when it has
                     # ended; if its input has not, Spark closes it afterwards, and the next task that it is given fails.
                     for _ in rows:
@@ -351,13 +351,13 @@ class Slot:
                 case _:
                     raise messages.FrameError(f"the driver sent {kind.name}")
 
-    def _next(self) -> tuple[Kind, bytes]:
+    def _next(self) -> tuple[FrameKind, bytes]:
         """Wait for what the driver says next; ask spouts meanwhile."""
         waits = 0
         while True:
             if not self._has_woken and any(host.is_waiting for host in self._hosts):
                 self._has_woken = True
-                self._control.send(Kind.WAKE)
+                self._control.send(FrameKind.WAKE)
             asked = [host for host in self._hosts if host.may_be_asked]
             frame = self._control.next(self._wait_secs(waits) if asked else None)
             if frame is not None:
@@ -370,10 +370,10 @@ class Slot:
         limit = time.monotonic() - RESTORES_SECS
         restoring = [id for id, task in self.tasks.items() if (since := task.restores_since) and since <= limit]
         if restoring:
-            self._control.send(Kind.RESTORES, "\n".join(map(str, restoring)).encode())
+            self._control.send(FrameKind.RESTORES, "\n".join(map(str, restoring)).encode())
         for host in self._hosts:
             if said := host.hangs():
-                self._control.send(Kind.HANGS, said.encode())
+                self._control.send(FrameKind.HANGS, said.encode())
 
     def _wait_secs(self, waits: int) -> float:
         """Return how long a spout is left alone that has had nothing so many times in a row."""
@@ -404,13 +404,13 @@ class Slot:
             self._running = None
         self._worker.settle()
 
-    def _enter(self, order: RunOrder) -> SlotAttempt:
-        return SlotAttempt(
+    def _enter(self, order: RunOrder) -> ChainAttempt:
+        return ChainAttempt(
             self._deployment,
-            self._slot,
+            self._chain,
             list(self.tasks.values()),
             order,
-            ack=lambda ack: self._control.send(Kind.ACK, ack.pack()),
+            ack=lambda ack: self._control.send(FrameKind.ACK, ack.pack()),
             check=self._control.check,
             behind_barriers=self._fillers(),
         )
@@ -454,7 +454,7 @@ class Slot:
         self._abandoned.add(attempt)
         self._early.drop(lambda each: each == attempt)
         yield from self._wake_readers(attempt)
-        self._control.send(Kind.CONFIRMED, messages.pack_attempt(attempt.txid, attempt.attempt))
+        self._control.send(FrameKind.CONFIRMED, messages.pack_attempt(attempt.txid, attempt.attempt))
 
     def _wake_readers(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
         if self._readers:
@@ -476,7 +476,7 @@ class Slot:
         order = SentResolution(body.decode(), self._deployment)
         for task in order.tasks:
             self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
-            self._control.send(Kind.REPORT, self.tasks[task].resolve(order).pack())
+            self._control.send(FrameKind.REPORT, self.tasks[task].resolve(order).pack())
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -540,23 +540,23 @@ class HeldRows:
 
 
 class AbandonedError(Exception):
-    """The attempt was abandoned: its slot goes no further."""
+    """The attempt was abandoned: its chain goes no further."""
 
 
-class SlotAttempt:
-    """One attempt of a slot's tasks: rows in, through the chain, rows out; then barriers, then acks.
+class ChainAttempt:
+    """One attempt of a chain's tasks: rows in, through the chain, rows out; then barriers, then acks.
 
     Parameters
     ----------
     deployment : Deployment
-    slot : SlotId
+    chain : ChainId
     tasks : sequence of Task
         In the order of the chain.
     order : RunOrder
     ack : callable
         Takes the acks.
     check : callable
-        Raises if the slot must prepare nothing more (rule 13.7).
+        Raises if the chain must prepare nothing more (rule 13.7).
     behind_barriers : sequence of wire.WireRow
         Sent behind the barriers.
     """
@@ -564,7 +564,7 @@ class SlotAttempt:
     def __init__(
         self,
         deployment: Deployment,
-        slot: SlotId,
+        chain: ChainId,
         tasks: Sequence[Task],
         order: RunOrder,
         *,
@@ -574,10 +574,10 @@ class SlotAttempt:
     ) -> None:
         plan = self._plan = deployment.plan
         self.attempt = order.attempt
-        self._level = slot.level
+        self._level = chain.level
         self._ack, self._check, self._behind_barriers = ack, check, behind_barriers
         self._is_abandoned = False
-        self._outbox = Outbox(slot.level, slot.partition, plan.widths)
+        self._outbox = Outbox(chain.level, chain.partition, plan.widths)
         self._tasks = {task.id.component: task for task in tasks}
         for task in tasks:
             token = uuid.uuid4().hex  # rule 1.3: also this very attempt in another run gets another one

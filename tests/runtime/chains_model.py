@@ -1,8 +1,8 @@
-"""A slot that can be in many states at once: what it has been given so far is played to a new one.
+"""A chain that can be in many states at once: what it has been given so far is played to a new one.
 
-Real are `Slot`, and the steps of its `SlotAttempt`; tasks are models, which send or see one row for each channel and
-attempt. A slot can't be copied, as it stands in the middle of its generators. So each of its states is known by what
-was given to reach it, and by all that decides what it does next, which is read off its frames.
+Real are `TaskChain`, and the steps of its `ChainAttempt`; tasks are models, which send or see one row for each channel
+and attempt. A chain can't be copied, as it stands in the middle of its generators. So each of its states is known by
+what was given to reach it, and by all that decides what it does next, which is read off its frames.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from statefx.plan.levels import Plan
 from statefx.protocol import messages
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.messages import Kind, SlotId
-from statefx.runtime import slot
+from statefx.protocol.messages import ChainId, FrameKind
+from statefx.runtime import chain
 from statefx.runtime.outlets import Outbox
 
-Frame = tuple[Kind, bytes]
+Frame = tuple[FrameKind, bytes]
 Row = tuple[int, int, bytes]
 """Reader, kind and head."""
 
 
 class Blocked(BaseException):
-    """A slot has been given all that there is; it would wait, or go on, here."""
+    """A chain has been given all that there is; it would wait, or go on, here."""
 
     def __init__(self, at: str, inside: object, in_task: bool) -> None:
         self.at, self.inside, self.in_task = at, inside, in_task
@@ -39,7 +39,7 @@ class Blocked(BaseException):
 
 @dataclass(frozen=True)
 class Played:
-    """A slot in one of its states.
+    """A chain in one of its states.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Played:
     in_task : bool
         It may go on from a step of an attempt.
     number : int
-        Of the state, among those of all slots.
+        Of the state, among those of all chains.
     said, sent : tuple
         To the driver and to the next level, by what it was given last.
     """
@@ -67,9 +67,9 @@ class Played:
 
 
 class Player:
-    """What one slot sees of the world: its control connection and its rows, from a script."""
+    """What one chain sees of the world: its control connection and its rows, from a script."""
 
-    def __init__(self, plan: Plan, place: SlotId, given: tuple[Any, ...]) -> None:
+    def __init__(self, plan: Plan, place: ChainId, given: tuple[Any, ...]) -> None:
         self.plan, self.place, self.script = plan, place, deque(given)
         self.inbox: deque[Frame] = deque()
         self.gone = False
@@ -80,19 +80,19 @@ class Player:
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
         worker = SimpleNamespace(settle=lambda: None, player=self)
-        self.slot = ModelSlot(worker, deployment, place, self, (1, 0), ModelTask)
+        self.chain = ModelChain(worker, deployment, place, self, (1, 0), ModelTask)
 
     @property
     def early(self) -> set[TransactionAttempt]:
         """The attempts whose rows it keeps, when it has been given all."""
         self.play()
-        return set(self.slot._early._queues)
+        return set(self.chain._early._queues)
 
     def play(self) -> Played:
         given, in_task = tuple(self.script), False
         self.base = sys._getframe()
         try:
-            for batch in self.slot.run(self.rows()):
+            for batch in self.chain.run(self.rows()):
                 for target, kind, _, head, _ in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     if kind != wire.FILLER:
                         self.sent.append((target, kind, head))
@@ -107,7 +107,7 @@ class Player:
     def _take(self, at: str) -> Any:
         """Take the next thing from the script: a row or None are answers to who waits; the rest is on its way in."""
         if not self.script:
-            in_task = at == "step" and self.slot._running is not None
+            in_task = at == "step" and self.chain._running is not None
             raise Blocked(at, self._inside(sys._getframe(1)), in_task)
         if len(self.script) == 1:
             self.mark = len(self.said), len(self.sent)
@@ -115,7 +115,7 @@ class Player:
         if kind == "frame":
             frame = more[0]
             self.inbox.append(frame)
-            if frame[0] is Kind.ABANDON:
+            if frame[0] is FrameKind.ABANDON:
                 self.abandoned(messages.unpack_attempt(frame[1]))
         elif kind == "gone":
             self.gone = True
@@ -129,7 +129,7 @@ class Player:
             self._take("control")
         return self.inbox.popleft()
 
-    def send(self, kind: Kind, body: bytes = b"") -> None:
+    def send(self, kind: FrameKind, body: bytes = b"") -> None:
         self._refuse_gone()
         self.said.append((kind, body))
 
@@ -163,11 +163,11 @@ class Player:
             own = {name: known(value) for name, value in frame.f_locals.items() if name not in ("self", "given")}
             frames.append((code.co_name, frame.f_lasti, frozenset(own.items())))
             frame = frame.f_back
-        early = self.slot._early._queues
-        running = self.slot._running
+        early = self.chain._early._queues
+        running = self.chain._running
         return (
             tuple(frames),
-            frozenset(self.slot._abandoned),
+            frozenset(self.chain._abandoned),
             frozenset((of, tuple(known(row) for _, row, _ in rows._waiting)) for of, rows in early.items()),
             None if running is None else (running.attempt, running._is_abandoned),
             tuple(self.inbox),
@@ -266,22 +266,22 @@ class ModelAttempt:
         return Ack(self.task.name, *self.task.id, f"{self.task.id} {self.task.name}")
 
 
-class ModelSlot(slot.Slot):
+class ModelChain(chain.TaskChain):
     """A real one, over model tasks."""
 
     def _enter(self, order):
-        return ModelSlotAttempt(self, order)
+        return ModelChainAttempt(self, order)
 
 
-class ModelSlotAttempt(slot.SlotAttempt):
+class ModelChainAttempt(chain.ChainAttempt):
     """The steps of a real one."""
 
     def __init__(self, of, order):
-        self.attempt, self._level, self._plan = order.attempt, of._slot.level, of._deployment.plan
+        self.attempt, self._level, self._plan = order.attempt, of._chain.level, of._deployment.plan
         self._is_abandoned = False
-        self._ack, self._check = lambda ack: of._control.send(Kind.ACK, ack.pack()), of._control.check
+        self._ack, self._check = lambda ack: of._control.send(FrameKind.ACK, ack.pack()), of._control.check
         self._behind_barriers, self._held = of._fillers(), None
-        self._outbox = Outbox(of._slot.level, of._slot.partition, self._plan.widths)
+        self._outbox = Outbox(of._chain.level, of._chain.partition, self._plan.widths)
         (self._head,) = of.tasks.values()
         self._head.enter(order, "", (), self._outbox)
         self._tasks = {self._head.id.component: self._head}
@@ -297,20 +297,20 @@ class ModelSlotAttempt(slot.SlotAttempt):
 
 
 class Players:
-    """Plays slots, each of their states once."""
+    """Plays chains, each of their states once."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.first = {
-            SlotId(level, partition): Player(plan, SlotId(level, partition), ()).play()
+            ChainId(level, partition): Player(plan, ChainId(level, partition), ()).play()
             for level, width in enumerate(plan.widths)
             for partition in range(width)
         }
         self._after: dict[object, Played] = {}
         self._numbers: dict[object, int] = {}
 
-    def after(self, place: SlotId, before: Played, given: tuple[Any, ...]) -> Played:
-        """Return a slot after it was given something more; one in an equal state is as good."""
+    def after(self, place: ChainId, before: Played, given: tuple[Any, ...]) -> Played:
+        """Return a chain after it was given something more; one in an equal state is as good."""
         key = place, before.number, given
         if key not in self._after:
             script = (*before.given, given)
