@@ -18,7 +18,7 @@ from statefx.errors import ConfigError
 from statefx.operators.schema import to_ddl
 from statefx.operators.state_schema import Form
 from statefx.state.contract.ranges import in_blocks
-from statefx.state.contract.spaces import Kind, Space, end_of, head_of
+from statefx.state.contract.spaces import NameKind, Space, end_of, head_of
 from statefx.state.contract.store import StateStore
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap
@@ -102,7 +102,7 @@ class Shown:
         return value if self.head == Space.USER.value or expiry_of(value) == NEVER else value[EXPIRY_BYTES:]
 
 
-def shown_of(kind: Kind | None, name: str, codec: Codec, start: Any = None, stop: Any = None) -> Shown:
+def shown_of(kind: NameKind | None, name: str, codec: Codec, start: Any = None, stop: Any = None) -> Shown:
     """Return which keys are shown, of the state itself or of a map; CodecError for a bound that can't be a key."""
     head = Space.USER.value if kind is None else head_of(kind, name)
     encode = codec_for(codec, head)[0].encode_key

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from statefx.errors import BoltError
 from statefx.operators.context import DRIVER
 from statefx.operators.user_errors import bolt_error
-from statefx.state.contract.spaces import Kind, Space, head_of, name_of
+from statefx.state.contract.spaces import NameKind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap, wrap
 from statefx.state.view.changes import OWN_KEYS, codec_for
@@ -95,15 +95,15 @@ class EntryForms:
             return self._timer(stored, data)
         kind, name = name_of(stored) if space == Space.NAMED.value else (None, None)
         head = space if kind is None else head_of(kind, name or "")
-        codec = self._spaced(head, of_task=kind in (Kind.LIST, Kind.VALUE))
+        codec = self._spaced(head, of_task=kind in (NameKind.LIST, NameKind.VALUE))
         key = codec.decode_key(stored)
         if kind is None and isinstance(key, str) and key.startswith(OWN_KEYS):
             return Entry(stored, self._relabelled(data), Owner.TASK, is_new=False)
         data = self._value(key if name is None else (name, key), data)
-        if kind in (Kind.LIST, Kind.VALUE):  # their keys are statefx's own
+        if kind in (NameKind.LIST, NameKind.VALUE):  # their keys are statefx's own
             return Entry(stored, data, Owner.TASK, is_new=False)
         moved = stored if self.key is None else self._moved(codec, key, name)
-        return Entry(moved, data, Owner.ALL if kind is Kind.BROADCAST else Owner.KEY, moved != stored)
+        return Entry(moved, data, Owner.ALL if kind is NameKind.BROADCAST else Owner.KEY, moved != stored)
 
     def shown(self, stored: bytes) -> str:
         """Return the key of an entry as a message names it."""

@@ -50,7 +50,7 @@ from statefx.operators.state_schema import Form
 from statefx.operators.windows import WINDOWS, Layout
 from statefx.protocol.topology_identity import StatefulIdentity, StateLayout
 from statefx.protocol.trees import task_of, txid_of
-from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
+from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import expiry_of, unwrap, wrap
 from statefx.state.encoding.keys import key_decoder
@@ -145,13 +145,13 @@ class _Windows(OwnSpace):
         super().learn(read, codec)
         marks = {
             key: self._decoded(value)
-            for key, value in self._entries(read, head_of(Kind.WINDOWS, "marks"))
+            for key, value in self._entries(read, head_of(NameKind.WINDOWS, "marks"))
             if value is not None
         }
         self._next, self._shapes = marks.get("next"), marks.get("shapes", [])
 
     def rows(self, read: Read, key: Any = ANY) -> Iterator[Pair]:
-        head = head_of(Kind.WINDOWS, "open")
+        head = head_of(NameKind.WINDOWS, "open")
         match self._form:
             case Layout.TUMBLING:
                 for (start, own), value in self._entries(read, head):
@@ -242,7 +242,7 @@ class _Waiting(OwnSpace):
 
     def learn(self, read: Read, codec: Codec) -> None:
         super().learn(read, codec)
-        forms = [value for _, value in self._entries(read, head_of(Kind.VALUE, "forms")) if value is not None]
+        forms = [value for _, value in self._entries(read, head_of(NameKind.VALUE, "forms")) if value is not None]
         self._forms: Sequence[Any] = self._decoded(forms[0]) if forms else ()
         self._names = [[parse_schema(side[0]).names for side in form[:2]] for form in self._forms]
 
@@ -263,7 +263,7 @@ class _Waiting(OwnSpace):
 
     def _apart(self, read: Read, side: int, key: Any) -> Iterator[dict[str, Any]]:
         """Yield the rows of a key that have entries of their own."""
-        head = head_of(Kind.MAP, ("left", "right")[side])
+        head = head_of(NameKind.MAP, ("left", "right")[side])
         encode, begin = codec_for(self._codec, head)[0].encode_key, key if isinstance(key, tuple) else (key,)
         for _, value in self._entries(read, head, encode((*begin, -_FAR)), encode((*begin, _FAR))):
             if value is not None:
@@ -281,7 +281,7 @@ class _Ids(OwnSpace):
     key_fields = "id string"
 
     def rows(self, read: Read, key: Any = ANY) -> Iterator[Pair]:
-        for data, value in self._entries(read, head_of(Kind.MAP, IDS)):
+        for data, value in self._entries(read, head_of(NameKind.MAP, IDS)):
             id = _decode_id(data)
             if key is ANY or id == key:
                 yield id, GONE if value is None else time_of(expiry_of(value) * 1000)
@@ -351,9 +351,9 @@ _FORMS: Mapping[str, type[OwnSpace]] = {
 }
 
 
-def kept_names(read: Read) -> dict[Kind, set[str]]:
+def kept_names(read: Read) -> dict[NameKind, set[str]]:
     """Return the names under which a task keeps something, by kind; one entry of each is read."""
-    found: dict[Kind, set[str]] = {}
+    found: dict[NameKind, set[str]] = {}
     low, high = Space.NAMED.value, end_of(Space.NAMED.value)
     while (entry := next(iter(read(low, high)), None)) is not None:
         kind, name = name_of(entry[0])
@@ -461,7 +461,7 @@ class OwnEntries:
         if head == Space.NAMED.value:
             kind, name = name_of(entry)
             head, space = head_of(kind, name), f"{kind.value} {name}"
-            if kind is not Kind.MAP:
+            if kind is not NameKind.MAP:
                 codec = StandardCodec()
         elif head != Space.USER.value:
             return "timers", None, head

@@ -37,7 +37,7 @@ from statefx.state import Codec, KeyValueState, MapState, load_provider
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.ranges import in_blocks
-from statefx.state.contract.spaces import Kind, Space
+from statefx.state.contract.spaces import NameKind, Space
 from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version, open_store
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
@@ -156,16 +156,16 @@ class _Opened:
         """Return under which names the bolt keeps something, by kind."""
         own, whole = self.name_of_own or ("", False)
         states = () if whole else self.states.values()
-        kinds = [kind.value for kind in Kind if kind is not Kind.WINDOWS]  # which are statefx's own
+        kinds = [kind.value for kind in NameKind if kind is not NameKind.WINDOWS]  # which are statefx's own
         names = {kind: sorted({name for state in states for name in state.names(kind)}) for kind in kinds}
         return names | ({"statefx": [own]} if own else {})
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> NameKind | None:
         """What the view is of: the state itself, a map, or one that all tasks hold alike."""
         if self.map is None:
             return None
-        return Kind.BROADCAST if next(iter(self.states.values())).broadcast(self.map) else Kind.MAP
+        return NameKind.BROADCAST if next(iter(self.states.values())).broadcast(self.map) else NameKind.MAP
 
     def shown(self, by_task: bool) -> Mapping[int, _Rows]:
         """Return what the view is of; what all tasks hold alike once, unless it is wanted `by_task`."""
@@ -173,7 +173,7 @@ class _Opened:
             return {task: OwnRows(self.own, self.read(task), self.codec) for task in self.states}
         if self.map is None:
             return self.states
-        if self.kind is Kind.BROADCAST:
+        if self.kind is NameKind.BROADCAST:
             shown = self.states if by_task else dict([next(iter(self.states.items()))])
             return {task: state.broadcast(self.map) for task, state in shown.items()}
         return {task: state.map(self.map) for task, state in self.states.items()}
@@ -577,11 +577,15 @@ def check_map(
     component: str,
     known: StatefulIdentity,
     map: str,
-    found: Iterable[Mapping[Kind, Iterable[str]]],
+    found: Iterable[Mapping[NameKind, Iterable[str]]],
 ) -> None:
     """Refuse a map that no task has, and of which the bolt does not say that it has it; `found`: names by task."""
     own, whole = own_name(known) or ("", False)
-    kept = () if whole else (name for of in found for kind in (Kind.MAP, Kind.BROADCAST) for name in of.get(kind, ()))
+    kept = (
+        ()
+        if whole
+        else (name for of in found for kind in (NameKind.MAP, NameKind.BROADCAST) for name in of.get(kind, ()))
+    )
     there = {*kept, *known.schemas, own} - {""}
     if map not in there:
         raise CheckpointError(

@@ -25,7 +25,7 @@ from statefx.operators.quarantine import GroupKeys
 from statefx.operators.schema import parse_type
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.contract.spaces import Kind, Space, head_of, name_of
+from statefx.state.contract.spaces import NameKind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.changes import OWN_KEYS
 from statefx.state.view.time_index import index_part, indexed_keys, timer_key
@@ -197,7 +197,7 @@ class Router:
         head = first[:1]
         if head == Space.NAMED.value:
             kind, name = name_of(first)
-            if kind is not Kind.MAP:
+            if kind is not NameKind.MAP:
                 return None
             head = head_of(kind, name)
         elif head != Space.USER.value:
@@ -251,10 +251,12 @@ class Router:
             if part.keys:
                 runs[new].add(*(stored, value) if whole else index_part(stored, part.keys, new))
 
-    def _without_proof(self, stored: bytes, value: bytes, kind: Kind | None, task: int, runs: Sequence[Taker]) -> bool:
+    def _without_proof(
+        self, stored: bytes, value: bytes, kind: NameKind | None, task: int, runs: Sequence[Taker]
+    ) -> bool:
         """Give away an entry whose key is not the bolt's; tell whether it is one."""
         space = stored[:1]
-        if kind is Kind.BROADCAST:
+        if kind is NameKind.BROADCAST:
             for run in runs if task == 0 else ():  # all tasks hold the same
                 run.add(stored, value)
             return True
@@ -284,7 +286,7 @@ class Router:
         """Return the task of a key of the state itself; CheckpointError if it does not say what is grouped by."""
         return 0 if tasks == 1 else self._hash_of(key, None) % tasks
 
-    def _key_of(self, stored: bytes, kind: Kind | None, name: str | None) -> Any:
+    def _key_of(self, stored: bytes, kind: NameKind | None, name: str | None) -> Any:
         assert self.codec is not None
         if kind is None:
             timed = stored[:1] == Space.TIMERS.value
@@ -295,11 +297,11 @@ class Router:
                     "rows to a bolt of a new name, with a table of its own"
                 )
             return key
-        if kind is not Kind.MAP:
+        if kind is not NameKind.MAP:
             raise self._refused(
                 f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key. Let the bolt, with the "
                 "tasks of now, move what is in it into state.map, by keys that it is grouped by, and empty it "
-                f"({'truncate(0)' if kind is Kind.LIST else 'delete()'}). Rescale then"
+                f"({'truncate(0)' if kind is NameKind.LIST else 'delete()'}). Rescale then"
             )
         return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
 

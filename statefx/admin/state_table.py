@@ -34,7 +34,7 @@ from statefx.state.changelog import merging
 from statefx.state.changelog.chain import Changelog, committed
 from statefx.state.changelog.files import Chunk, listed, names_of
 from statefx.state.changelog.store import ChangelogProvider
-from statefx.state.contract.spaces import Kind, Space, end_of
+from statefx.state.contract.spaces import NameKind, Space, end_of
 from statefx.state.contract.store import StateContext, StateProvider, open_store
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
@@ -268,10 +268,10 @@ def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -
     """Return the table of a map; of one that all tasks hold alike, that of the first task."""
     if not isinstance(name, str) or not name or "\0" in name:
         raise ConfigError(f"map={name!r}: give the name that it has in the bolt's state.map(...)")
-    rules, first = shown_of(Kind.BROADCAST, name, codec), table.tasks[:1]
+    rules, first = shown_of(NameKind.BROADCAST, name, codec), table.tasks[:1]
     if any(next(table.entries(moment, task, rules), None) for moment in table.moments for task in first):
-        return replace(table, shown=shown_of(Kind.BROADCAST, name, codec, start, stop), tasks=first)
-    return replace(table, shown=shown_of(Kind.MAP, name, codec, start, stop))
+        return replace(table, shown=shown_of(NameKind.BROADCAST, name, codec, start, stop), tasks=first)
+    return replace(table, shown=shown_of(NameKind.MAP, name, codec, start, stop))
 
 
 def moment_of(

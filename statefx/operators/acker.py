@@ -71,7 +71,7 @@ def is_of_acks(component: str) -> bool:
     return component == ACKER or component.startswith(ACKNOWLEDGES)
 
 
-class Kind(IntEnum):
+class TreeEvent(IntEnum):
     """Of an internal row: what a task says of a tree."""
 
     HELD = 0  # `number`: XOR of the tuples that it holds from this transaction on
@@ -209,11 +209,11 @@ class Acker(ReadyMade, BatchBolt):
     def finishBatch(self, collector: Collector) -> None:
         """Apply what was said, and see whose time is over."""
         said = pa.Table.from_batches(self._said, ROWS)
-        of_trees = said.filter(pc.field("kind") != Kind.ASK)
+        of_trees = said.filter(pc.field("kind") != TreeEvent.ASK)
         acked, held = self._apply(of_trees) if of_trees.num_rows else ([], [])
         expired, due_ms = self._expire()
         failed = {f"{TIMED_OUT} {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
-        asked = said.filter(pc.field("kind") == Kind.ASK)["data"].to_pylist()
+        asked = said.filter(pc.field("kind") == TreeEvent.ASK)["data"].to_pylist()
         self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(asked), due_ms)
 
     def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
@@ -224,7 +224,7 @@ class Acker(ReadyMade, BatchBolt):
         roots, kinds = roots[order], kinds[order]
         firsts = np.flatnonzero(np.diff(roots, prepend=-1))
         trees = roots[firsts]
-        bits = np.bitwise_xor.reduceat(np.where(kinds <= Kind.RELEASED, numbers[order], 0), firsts).view(np.uint64)
+        bits = np.bitwise_xor.reduceat(np.where(kinds <= TreeEvent.RELEASED, numbers[order], 0), firsts).view(np.uint64)
         said_of = np.bitwise_or.reduceat(1 << kinds, firsts)
 
         first_new = root_of(self._context.txid, 0, 0)
@@ -240,12 +240,12 @@ class Acker(ReadyMade, BatchBolt):
         trees, bits, said_of, row, place, was_open = (
             each[known] for each in (trees, bits, said_of, row, place, was_open)
         )
-        has_failed = (said_of & 1 << Kind.FAILED) != 0  # failed wins over complete (rule 11.4)
+        has_failed = (said_of & 1 << TreeEvent.FAILED) != 0  # failed wins over complete (rule 11.4)
         bits = np.where(has_failed, 0, blocks.bits[row, place] ^ bits)
         blocks.bits[row, place] = bits
-        anew = (said_of & 1 << Kind.RESET) != 0
+        anew = (said_of & 1 << TreeEvent.RESET) != 0
         blocks.anew_ms[row[anew], place[anew]] = self._now_ms
-        if (said_of & 1 << Kind.ID).any():
+        if (said_of & 1 << TreeEvent.ID).any():
             self._name(blocks, said)
         self._write(blocks, np.unique(row[was_open | (bits != 0)]))
         return trees[was_open & (bits == 0) & ~has_failed].tolist(), trees[~was_open & (bits != 0)].tolist()
@@ -253,7 +253,7 @@ class Acker(ReadyMade, BatchBolt):
     def _name(self, blocks: Blocks, said: pa.Table) -> None:
         """Take note of the ids of messages."""
         row_of = {key: row for row, key in enumerate(blocks.keys)}
-        named = said.filter(pc.field("kind") == Kind.ID).select([BLOCK, "place", "data"])
+        named = said.filter(pc.field("kind") == TreeEvent.ID).select([BLOCK, "place", "data"])
         for key, place, data in zip(*(column.to_pylist() for column in named.columns), strict=True):
             spout, _, id = data.partition(b"\0")
             blocks.ids.setdefault(row_of[key], (spout, {}))[1][place] = id

@@ -43,7 +43,7 @@ _HEAD = struct.Struct(">IB")
 _HELLO = struct.Struct(">32sHI32s")
 _ATTEMPT = struct.Struct(">QI")
 
-_TOLD = msgspec.msgpack.Decoder(tuple[int, TreeReport])
+_OUTCOME = msgspec.msgpack.Decoder(tuple[int, TreeReport])
 
 
 class FrameKind(IntEnum):
@@ -155,7 +155,7 @@ def pack_outcome(txid: int, report: TreeReport) -> bytes:
 def unpack_outcome(body: bytes) -> tuple[int, TreeReport]:
     """Read what `pack_outcome` wrote; FrameError if it is something else."""
     try:
-        return _TOLD.decode(body)
+        return _OUTCOME.decode(body)
     except msgspec.DecodeError as error:
         raise FrameError(f"a OUTCOME that can't be read: {error}") from None
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
-from statefx.operators.acker import ACKS, ASKS, Kind, key_of, place_of
+from statefx.operators.acker import ACKS, ASKS, TreeEvent, key_of, place_of
 from statefx.operators.tracked_spouts import TAKEN
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -272,12 +272,12 @@ class SpoutHost(SpoutCollector):
         found: list[Delivery] = []
         if not self._is_open:
             asking = f"{self._task}\0{self._name}".encode()
-            found.append((ASKS, (0, 0, Kind.ASK, 0, asking), None, None))
+            found.append((ASKS, (0, 0, TreeEvent.ASK, 0, asking), None, None))
         # Most trees that go on end with the transaction after: their ids are never needed.
         for began, root in self._unnamed:
             if root in self._tracked and began < txid - 1:
                 data = f"{self._name}\0".encode() + self._tracked[root][1]
-                found.append((ACKS, (key_of(root), place_of(root), Kind.ID, 0, data), None, None))
+                found.append((ACKS, (key_of(root), place_of(root), TreeEvent.ID, 0, data), None, None))
         self._unnamed = [(began, root) for began, root in self._unnamed if began >= txid - 1]
         first = root_of(txid, self._number, 0)
         for root, (stream, values, task, tracked) in enumerate(self._waiting, first):

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from statefx.errors import BoltError
-from statefx.operators.acker import ROWS, Kind, key_of, place_of
+from statefx.operators.acker import ROWS, TreeEvent, key_of, place_of
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import held_number, isTick
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
@@ -356,7 +356,7 @@ class Trees:
         if not len(told):
             return _NO_ROWS
         counts = (len(held), len(released), len(failed), len(self._reset))
-        kinds = np.repeat([Kind.HELD, Kind.RELEASED, Kind.FAILED, Kind.RESET], counts)
+        kinds = np.repeat([TreeEvent.HELD, TreeEvent.RELEASED, TreeEvent.FAILED, TreeEvent.RESET], counts)
         numbers = np.zeros(len(told), np.int64)
         numbers[: len(held) + len(released)] = [*held.values(), *released.values()]
         columns = (key_of(told), place_of(told), kinds, numbers, pa.nulls(len(told), pa.binary()))

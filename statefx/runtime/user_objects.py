@@ -30,7 +30,7 @@ from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
-from statefx.state.contract.spaces import Kind
+from statefx.state.contract.spaces import NameKind
 from statefx.state.contract.store import StateStore
 from statefx.state.view.task_state import TaskState
 from statefx.state.view.time_index import Timers
@@ -159,7 +159,7 @@ def view_of(
         with hook(task, "migrateState", txid):
             if isinstance(bolt, WindowedBolt) and type(key) is tuple and key:
                 place = key[0]  # (kind, name), which no key of a user's can be
-                if type(place) is tuple and place and place[0] is Kind.WINDOWS:
+                if type(place) is tuple and place and place[0] is NameKind.WINDOWS:
                     return upgraded(bolt, place[1], key[1], value, version)
             return bolt.migrateState(version, key, value)
 

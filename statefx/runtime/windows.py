@@ -38,7 +38,7 @@ from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing, hook, values_of
-from statefx.state.contract.spaces import Kind
+from statefx.state.contract.spaces import NameKind
 from statefx.state.view.changes import Journal
 from statefx.state.view.task_state import TaskState, has_taken, windows_of
 from statefx.topology.graph import Edge
@@ -241,7 +241,7 @@ class Windows:
 
 def _check_names(task: TaskAttempt, state: TaskState) -> None:
     """Refuse a map of the user's that tools could not tell from the open windows."""
-    if any(has_taken(state, kind, WINDOWS) for kind in (Kind.MAP, Kind.BROADCAST)):
+    if any(has_taken(state, kind, WINDOWS) for kind in (NameKind.MAP, NameKind.BROADCAST)):
         with hook(task.id, "initState", task.txid):
             raise TypeError(
                 f"state.map({WINDOWS!r}): tools call the open windows of a windowed bolt so: give the map another name"

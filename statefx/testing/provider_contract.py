@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from statefx.errors import StateClosedError, StatePhaseError
-from statefx.state.contract.spaces import Kind, Space, end_of, head_of
+from statefx.state.contract.spaces import NameKind, Space, end_of, head_of
 from statefx.state.contract.store import EMPTY, Version
 from statefx.state.encoding.keys import encode_key
 from statefx.state.view.state import ExpiringMap
@@ -105,7 +105,7 @@ class StateProviderContract(DurabilityContract):
     @pytest.mark.parametrize("opened", [1, 20, 100])
     def test_what_is_over_is_removed_a_few_entries_at_a_time(self, site: Site, opened: int) -> None:
         """Also where state is opened anew after so many transactions, and nothing is known of what was put before."""
-        version, now, head = EMPTY, 0, head_of(Kind.MAP, "recent")
+        version, now, head = EMPTY, 0, head_of(NameKind.MAP, "recent")
         state = KeyValueState[Any, Any](site.open(), clock_ms=now)
         for txid in range(1, 61):
             if txid % opened == 0:

@@ -5,12 +5,14 @@ import pytest
 from statefx.admin.layouts import OwnEntries
 from statefx.errors import StateCorruptedError
 from statefx.operators import IntervalJoin
-from statefx.state.contract.spaces import Kind, Space, head_of
+from statefx.state.contract.spaces import NameKind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
 
 CODEC = StandardCodec()
-FORMS, SWEPT, BETWEEN = (head_of(Kind.VALUE, name) + CODEC.encode_key(None) for name in ("forms", "swept", "between"))
-TIMES = head_of(Kind.MAP, "leftTimes")
+FORMS, SWEPT, BETWEEN = (
+    head_of(NameKind.VALUE, name) + CODEC.encode_key(None) for name in ("forms", "swept", "between")
+)
+TIMES = head_of(NameKind.MAP, "leftTimes")
 
 
 def join(grouped=(0,)):
@@ -49,8 +51,8 @@ def test_a_key_of_a_join_is_taken_apart_as_its_grouping_says():
     own, targets = join((-1, 0, -1)), []
     for stored in (
         Space.USER.value + CODEC.encode_key((1, 2, 3)),
-        head_of(Kind.MAP, "left") + CODEC.encode_key((1, 2, 3, 99, 5, 0)),
-        head_of(Kind.MAP, "rightTimes") + CODEC.encode_key((99, 5, 0, 0)),
+        head_of(NameKind.MAP, "left") + CODEC.encode_key((1, 2, 3, 99, 5, 0)),
+        head_of(NameKind.MAP, "rightTimes") + CODEC.encode_key((99, 5, 0, 0)),
     ):
         kept(own, stored, (99, 1, 2, 3), lambda row: targets.append([*row]) or 0)
     assert targets == [[2]] * 3
@@ -58,7 +60,7 @@ def test_a_key_of_a_join_is_taken_apart_as_its_grouping_says():
 
 def test_what_no_layout_names_is_the_users():
     own = join()
-    for stored in (Space.TIMERS.value + b"e", head_of(Kind.MAP, "mine") + CODEC.encode_key(1)):
+    for stored in (Space.TIMERS.value + b"e", head_of(NameKind.MAP, "mine") + CODEC.encode_key(1)):
         assert own.pieces(stored, b"", lambda row: 0) is None
 
 

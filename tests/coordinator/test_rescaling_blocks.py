@@ -12,14 +12,14 @@ from statefx.admin.routing import Router
 from statefx.admin.sorted_files import SortedRun
 from statefx.errors import CheckpointError, StateError
 from statefx.plan.hashing import row_hasher
-from statefx.state.contract.spaces import Kind, Space, head_of
+from statefx.state.contract.spaces import NameKind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
 from tests.coordinator.changing import held, send
 from tests.coordinator.test_rescaling import topology
 from tests.testing.disks import Disk
 from tests.testing.topologies import SMALL, Driver
 
-HEADS = (head_of(Kind.MAP, "last"), Space.USER.value)
+HEADS = (head_of(NameKind.MAP, "last"), Space.USER.value)
 
 
 class Taken:

@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from statefx.operators import acker as acker_module
-from statefx.operators.acker import WIDTH, Kind
+from statefx.operators.acker import WIDTH, TreeEvent
 from statefx.protocol.trees import TIMED_OUT, root_of, task_of, txid_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of
 
 
 def held(*roots):
-    return [(root, Kind.HELD, root + 1, None) for root in roots]
+    return [(root, TreeEvent.HELD, root + 1, None) for root in roots]
 
 
 def released(*roots):
-    return [(root, Kind.RELEASED, root + 1, None) for root in roots]
+    return [(root, TreeEvent.RELEASED, root + 1, None) for root in roots]
 
 
 def expired_of(report):
@@ -116,10 +116,14 @@ def rows_of(chance, said):
         parts = [[] for _ in range(3)]
         for number in what["toggled"]:
             chance.choice(parts).append(number)
-        rows += [(root, chance.choice([Kind.HELD, Kind.RELEASED]), reduce(xor, part), None) for part in parts if part]
-        rows += [(root, Kind.FAILED, 0, None)] * (what["failed"] * chance.randrange(1, 3))
-        rows += [(root, Kind.RESET, 0, None)] * (what["reset"] * chance.randrange(1, 3))
-        rows += [(root, Kind.ID, 0, what["id"])] if what["id"] else []
+        rows += [
+            (root, chance.choice([TreeEvent.HELD, TreeEvent.RELEASED]), reduce(xor, part), None)
+            for part in parts
+            if part
+        ]
+        rows += [(root, TreeEvent.FAILED, 0, None)] * (what["failed"] * chance.randrange(1, 3))
+        rows += [(root, TreeEvent.RESET, 0, None)] * (what["reset"] * chance.randrange(1, 3))
+        rows += [(root, TreeEvent.ID, 0, what["id"])] if what["id"] else []
     chance.shuffle(rows)
     return rows
 
@@ -133,7 +137,7 @@ def play(seed, place):
             after, said = model.copy(), drawn(chance, txid, model, ended)
             rows = rows_of(chance, said)
             asked = chance.random() < 0.2
-            rows += [(0, Kind.ASK, 0, b"renamed/1\0spout/1")] * asked
+            rows += [(0, TreeEvent.ASK, 0, b"renamed/1\0spout/1")] * asked
             cut = chance.randrange(len(rows) + 1)
             report = life.attempt([batch_of(rows[:cut]), batch_of(rows[cut:])], now_ms)
             acked, new, over = after.transact(txid, said, now_ms)
@@ -191,7 +195,7 @@ def test_trees_that_begin_anew_without_end_do_not_keep_others_from_timing_out(li
     life.transact(held(*first))
     life.transact(held(*second), BEGIN_MS + 1)
     late_ms = BEGIN_MS + TIMEOUT_MS - 1
-    life.transact([(root, Kind.RESET, 0, None) for root in first], late_ms)
+    life.transact([(root, TreeEvent.RESET, 0, None) for root in first], late_ms)
     report = life.transact(now_ms=BEGIN_MS + TIMEOUT_MS + 1)
     assert expired_of(report) == second
     assert report.due_ms == late_ms + TIMEOUT_MS
@@ -204,8 +208,8 @@ def test_a_tree_takes_at_most_64_bytes_of_state(life, step, most):
     roots = [root_of(7, 3, step * place) for place in range(5000)]
     life.transact(held(*roots))
     assert life.size_bytes() / len(roots) <= most
-    ids = [(root, Kind.ID, 0, b"messages/3\0%016d" % root) for root in roots]
-    resets = [(root, Kind.RESET, 0, None) for root in roots]
+    ids = [(root, TreeEvent.ID, 0, b"messages/3\0%016d" % root) for root in roots]
+    resets = [(root, TreeEvent.RESET, 0, None) for root in roots]
     life.transact(ids + resets)
     without_ids = life.size_bytes() - sum(len(data) for *_, data in ids)
     assert without_ids / len(roots) <= most
@@ -216,9 +220,9 @@ def test_a_tree_takes_as_much_state_however_many_tuples_are_held(life, tuples):
     """As many tasks as there are tuples hold one each, in one transaction, and release it in another one."""
     chance = random.Random(1)
     root, numbers = root_of(1, 0, 0), [chance.getrandbits(62) | 1 << 62 for _ in range(tuples)]
-    life.transact([(root, Kind.HELD, number, None) for number in numbers])
+    life.transact([(root, TreeEvent.HELD, number, None) for number in numbers])
     assert life.size_bytes() == 32
-    assert life.transact([(root, Kind.RELEASED, number, None) for number in numbers]).acked == (root,)
+    assert life.transact([(root, TreeEvent.RELEASED, number, None) for number in numbers]).acked == (root,)
     assert life.size_bytes() == 0
 
 

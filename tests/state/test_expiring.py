@@ -9,11 +9,11 @@ import pytest
 
 from statefx.errors import CodecError, StateCorruptedError, StateError, StatePhaseError
 from statefx.state import Version
-from statefx.state.contract.spaces import Kind, end_of, head_of
+from statefx.state.contract.spaces import NameKind, end_of, head_of
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
 
-HEAD = head_of(Kind.MAP, "recent")
+HEAD = head_of(NameKind.MAP, "recent")
 
 
 def commit(state):

@@ -26,7 +26,7 @@ class Space(Enum):
     QUARANTINE = b"q"
 
 
-class Kind(Enum):
+class NameKind(Enum):
     """What is kept under a name, in `Space.NAMED`: by the user, and of the windows of a windowed bolt."""
 
     MAP = "map"
@@ -37,19 +37,19 @@ class Kind(Enum):
     WINDOWS = "windows"
 
 
-def head_of(kind: Kind, name: str) -> bytes:
+def head_of(kind: NameKind, name: str) -> bytes:
     r"""Return what the bytes of all keys of a named map, list or value begin with, and no other key.
 
-    >>> head_of(Kind.MAP, "recent")
+    >>> head_of(NameKind.MAP, "recent")
     b'nmap\x00recent\x00'
     """
     return b"\0".join((Space.NAMED.value + kind.value.encode(), name.encode(), b""))
 
 
-def name_of(key: bytes) -> tuple[Kind, str]:
+def name_of(key: bytes) -> tuple[NameKind, str]:
     """Return whose key this is, of `Space.NAMED`."""
     kind, name, _ = key[1:].split(b"\0", 2)
-    return Kind(kind.decode()), name.decode()
+    return NameKind(kind.decode()), name.decode()
 
 
 def end_of(head: bytes) -> bytes:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, overload
 
 from statefx.errors import CommitFailedError, StateClosedError, StateError, StatePhaseError
-from statefx.state.contract.spaces import Kind, Space, end_of, head_of, name_of
+from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.contract.store import EMPTY, SnapshotRef, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
 from statefx.state.encoding.envelope import expiry_of
@@ -163,12 +163,12 @@ class KeyValueState(Entries[K, V]):
         codec, cache_bytes, state_version, upgrade = self._form
         if len(head) > 1:
             kind, name = name_of(head)
-            if kind is Kind.WINDOWS:
+            if kind is NameKind.WINDOWS:
                 codec = None  # of windows the shape is statefx's own
-            elif kind in (Kind.LIST, Kind.VALUE) and codec is not None and type(codec) is not StandardCodec:
+            elif kind in (NameKind.LIST, NameKind.VALUE) and codec is not None and type(codec) is not StandardCodec:
                 codec = _own_keys(codec)
             if upgrade is not None:
-                upgrade = _named_upgrade(upgrade, (kind, name) if kind is Kind.WINDOWS else name)
+                upgrade = _named_upgrade(upgrade, (kind, name) if kind is NameKind.WINDOWS else name)
         return overlay_for(Overlay, self._reads, codec, cache_bytes, head, state_version, upgrade)
 
     def _lasting_overlay(self, head: bytes) -> ExpiringOverlay:
@@ -402,7 +402,7 @@ class KeyValueState(Entries[K, V]):
         lifetime = lifetime_of(name, ttl, touch)
         if lifetime is None:
             if self._phase is not ViewPhase.READ_ONLY or self._clock_ms is None:
-                shown = self._view(Kind.MAP, name, partial(MapState, self))
+                shown = self._view(NameKind.MAP, name, partial(MapState, self))
                 if isinstance(shown, ExpiringMap):
                     raise ValueError(_TWICE.format(name))
                 return shown
@@ -412,7 +412,7 @@ class KeyValueState(Entries[K, V]):
                 f"state.map({name!r}, ttl={ttl!r}): this state has no clock, as that of a TransactionalClient: delete "
                 "what is old yourself. In a test of your own, give KeyValueState a clock_ms"
             )
-        lasting = self._view(Kind.MAP, name, partial(self._lasting_map, lifetime), lasting=True)
+        lasting = self._view(NameKind.MAP, name, partial(self._lasting_map, lifetime), lasting=True)
         if not isinstance(lasting, ExpiringMap) or lasting._overlay.lifetime != lifetime:
             raise ValueError(_TWICE.format(name))
         return lasting
@@ -427,15 +427,15 @@ class KeyValueState(Entries[K, V]):
 
         ``executeBroadcast`` fills it, in a bolt that reads by ``broadcastGrouping``; all other hooks only read it.
         """
-        return self._view(Kind.BROADCAST, name, partial(BroadcastMap, self))
+        return self._view(NameKind.BROADCAST, name, partial(BroadcastMap, self))
 
     def list(self, name: str) -> ListState[Any]:
         """Return the list that the task keeps under a name; empty at first. Raises as `map`."""
-        return self._view(Kind.LIST, name, lambda overlay: ListState(MapState(self, overlay)))
+        return self._view(NameKind.LIST, name, lambda overlay: ListState(MapState(self, overlay)))
 
     def value(self, name: str) -> ValueState[Any]:
         """Return the single value that the task keeps under a name; none at first. Raises as `map`."""
-        return self._view(Kind.VALUE, name, lambda overlay: ValueState(MapState(self, overlay)))
+        return self._view(NameKind.VALUE, name, lambda overlay: ValueState(MapState(self, overlay)))
 
     def names(self, kind: str = "map") -> Iterator[str]:
         """Yield the names of the maps in which something is kept, in order; or of another kind.
@@ -444,9 +444,9 @@ class KeyValueState(Entries[K, V]):
         ----------
         kind : {"map", "list", "value", "broadcast"}
         """
-        return self._names(Kind(kind))
+        return self._names(NameKind(kind))
 
-    def _view(self, kind: Kind, name: str, show: Callable[[Any], _Shown], *, lasting: bool = False) -> _Shown:
+    def _view(self, kind: NameKind, name: str, show: Callable[[Any], _Shown], *, lasting: bool = False) -> _Shown:
         """Return what shows the entries of a kind under a name, the same object for the whole transaction.
 
         If `lasting`, each entry may be over at a time; whether it was so in the transaction before does not matter.
@@ -481,7 +481,7 @@ class KeyValueState(Entries[K, V]):
             overlay = self._named[head] = Overlay(self._reads, _RAW, cache_bytes, head)
         return overlay
 
-    def _names(self, kind: Kind) -> Iterator[str]:
+    def _names(self, kind: NameKind) -> Iterator[str]:
         """Yield the names under which something of a kind is kept, in order; reads one entry of each."""
         self._require_open()
         start = Space.NAMED.value + kind.value.encode() + b"\0"
@@ -533,7 +533,7 @@ def _in_order(changes: list[tuple[Overlay, list[Write]]]) -> list[Write]:
     return writes
 
 
-def _named_upgrade(upgrade: Upgrade, name: str | tuple[Kind, str]) -> Upgrade:
+def _named_upgrade(upgrade: Upgrade, name: str | tuple[NameKind, str]) -> Upgrade:
     """Have `upgrade` told under which name a value is kept: its key is (name, key); of windows ((kind, name), key)."""
     return lambda version, key, value: upgrade(version, (name, key), value)
 
@@ -666,10 +666,10 @@ def snapshot(state: TaskState) -> SnapshotRef | None:
 
 def windows_of(state: TaskState, name: str) -> MapState[Any, Any]:
     """Return what is kept under a name of the windows of a windowed bolt."""
-    return state._view(Kind.WINDOWS, name, partial(MapState, state))
+    return state._view(NameKind.WINDOWS, name, partial(MapState, state))
 
 
-def has_taken(state: TaskState, kind: Kind, name: str) -> bool:
+def has_taken(state: TaskState, kind: NameKind, name: str) -> bool:
     """Return whether the bolt has taken a map, list or value of this name in this transaction."""
     return head_of(kind, name) in state._views
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 from measuring import arguments, take_turns
 
-from statefx.operators.acker import Kind
+from statefx.operators.acker import TreeEvent
 from statefx.protocol.trees import root_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of
@@ -37,7 +37,7 @@ def begun(name: str) -> Life:
     return Life(args.work / f"{name}-{chance.getrandbits(64):x}", "rocksdb")
 
 
-def batches(kind: Kind, roots: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def batches(kind: TreeEvent, roots: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield what tasks say of messages, by transaction; of each that one tuple is held, or no longer."""
     for first in range(0, len(roots), EACH):
         yield batch_of([(root, kind, root ^ 1 << 62, None) for root in roots[first : first + EACH]])
@@ -58,7 +58,7 @@ def filled(name: str) -> tuple[Life, list[int], list[float]]:
     """Have all messages held; return the acker, their roots, and the milliseconds."""
     life = begun(name)
     roots = [root_of(1 + place // EACH, 0, place % EACH) for place in range(messages)]
-    ms = taken(life, list(batches(Kind.HELD, roots)))
+    ms = taken(life, list(batches(TreeEvent.HELD, roots)))
     sizes["state_bytes_a_message"] = life.size_bytes() / messages
     return life, roots, ms
 
@@ -71,14 +71,14 @@ def held(turn: int) -> list[float]:
 def acked(turn: int) -> list[float]:
     """Have them acked, in the order in which they came."""
     life, roots, _ = filled("acked")
-    return taken(life, list(batches(Kind.RELEASED, roots)))
+    return taken(life, list(batches(TreeEvent.RELEASED, roots)))
 
 
 def scattered(turn: int) -> list[float]:
     """Have some of them acked in each transaction, in no order."""
     life, roots, _ = filled("scattered")
     chosen = chance.sample(roots, min(10 * SOME, messages))
-    said = [next(batches(Kind.RELEASED, chosen[first : first + SOME])) for first in range(0, len(chosen), SOME)]
+    said = [next(batches(TreeEvent.RELEASED, chosen[first : first + SOME])) for first in range(0, len(chosen), SOME)]
     return taken(life, said)
 
 
