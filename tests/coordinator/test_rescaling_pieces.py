@@ -14,7 +14,7 @@ from tests.testing.topologies import SMALL, Driver
 class Twice:
     """Three workers; each piece is done twice, the last one first, and what the second try returns is taken."""
 
-    chains = 3
+    slots = 3
 
     def run(self, work, pieces, told):
         for piece in reversed(pieces):
@@ -22,16 +22,16 @@ class Twice:
             yield work(piece, told)
 
 
-@pytest.mark.parametrize("chains", [1, 2, 4, 7])
+@pytest.mark.parametrize("slots", [1, 2, 4, 7])
 @pytest.mark.parametrize(("was", "now"), [(1, 5), (5, 1), (2, 4), (4, 2), (6, 4), (3, 4), (12, 8), (64, 96)])
-def test_each_new_task_is_written_once_by_one_who_reads_all_that_may_have_its_keys(was, now, chains):
-    pieces = pieces_of(was, now, chains, together=False)
+def test_each_new_task_is_written_once_by_one_who_reads_all_that_may_have_its_keys(was, now, slots):
+    pieces = pieces_of(was, now, slots, together=False)
     assert sorted(task for piece in pieces for task in piece.now) == list(range(now))
     of = {task: piece for piece in pieces for task in piece.now}
     for hashed in range(lcm(was, now)):
         assert hashed % was in of[hashed % now].was
-    assert len(pieces) >= min(chains, now)
-    if gcd(was, now) >= chains:
+    assert len(pieces) >= min(slots, now)
+    if gcd(was, now) >= slots:
         assert sorted(task for piece in pieces for task in piece.was) == list(range(was)), "no task is read twice"
 
 
