@@ -141,4 +141,6 @@ def test_progress_ends_with_all_of_it(place):
         done = rescale(driver.folder, {"count": 4}, progress=lambda so_far, total: told.append((so_far, total)))
         assert [so_far for so_far, _ in told] == sorted(so_far for so_far, _ in told)
         assert all(so_far <= total for so_far, total in told)
-        assert told[-1][0] == told[-1][1] >= 3 * done.bytes
+        assert told[-1][0] == told[-1][1]
+        read = told[-1][0] - 2 * done.bytes  # what was written was read back
+        assert 0.9 * done.bytes < read <= done.bytes  # an entry of the index by time is parted among tasks
