@@ -59,9 +59,8 @@ if TYPE_CHECKING:
     from statefx.spark.executors import rescale
     from statefx.spark.query import Query
     from statefx.spark.session import session
-    from statefx.spark.state_table import readState
-    from statefx.spark.state_writing import writeState
     from statefx.spark.submit import submit
+    from statefx.spark.tables import readState, writeState
 
 __version__ = "0.1.0.dev0"
 
@@ -133,11 +132,11 @@ __all__ = [
 
 _WITH_PYSPARK = {
     "Query": "statefx.spark.query",
-    "readState": "statefx.spark.state_table",
+    "readState": "statefx.spark.tables",
     "rescale": "statefx.spark.executors",
     "session": "statefx.spark.session",
     "submit": "statefx.spark.submit",
-    "writeState": "statefx.spark.state_writing",
+    "writeState": "statefx.spark.tables",
 }
 
 

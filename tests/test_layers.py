@@ -116,7 +116,7 @@ MAY_OPEN_FILES = {
     },
     "statefx/spark/bar.py": "asks how wide the terminal is",
     "statefx/spark/preflight.py": "asks where Python is",
-    "statefx/spark/state_table.py": "asks whether a checkpoint's folder is mounted on an executor",
+    "statefx/spark/tables.py": "asks whether a checkpoint's folder is mounted on an executor",
     **{f"statefx/connectors/files/{name}.py": "the input, which is the user's" for name in ("readers", "spout")},
     "statefx/connectors/kafka/clients.py": "looks whether certificates are there, which librdkafka will read",
     "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",

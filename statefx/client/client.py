@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from statefx.client.receiving import ACKS, Receiver
+from statefx.client.messages import ACKS, Receiver
 from statefx.client.session import Session
 from statefx.client.transaction import OpenTransaction
 from statefx.coordinator.launch import Launch

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from statefx.client.buffer import TransactionBuffer
 from statefx.client.engine import Changes, ClientEngine, reason_of
-from statefx.client.receiving import ACKS, Received, Receiver
-from statefx.client.rows import to_batches
+from statefx.client.messages import ACKS, Received, Receiver, to_batches
 from statefx.coordinator.attempt import Batch
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.retrying import RenewInputError, StoppedError

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from statefx.client.buffer import TransactionBuffer
-from statefx.client.receiving import Received
+from statefx.client.messages import Received
 from statefx.client.session import Session
 from statefx.errors import TransactionError
 from statefx.state import KeyValueState

@@ -9,8 +9,7 @@ from statefx.coordinator.progress import received_rows
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
 from statefx.operators.acker import is_of_acks
-from statefx.plan.levels import Plan
-from statefx.plan.segments import segments_of
+from statefx.plan.levels import Plan, segments_of
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment
 from statefx.protocol.failure import Failure, FailureKind

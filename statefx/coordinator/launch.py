@@ -61,12 +61,11 @@ from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.store import FILES_MAX, StateLocation
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
-from statefx.topology.acking import with_acker, with_acknowledging, with_dedup
+from statefx.topology.additions import with_acker, with_acknowledging, with_dedup, with_ticks
 from statefx.topology.checks import encodings_of
 from statefx.topology.graph import INTERNAL, Topology
 from statefx.topology.identity import identify
 from statefx.topology.submission import check_misplaced, check_sendable, check_settings
-from statefx.topology.ticks import with_ticks
 
 logger = logging.getLogger("statefx")
 

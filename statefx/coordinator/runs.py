@@ -23,8 +23,7 @@ import msgspec
 from statefx.coordinator.attempt import Answer, Attempt, Part, came_of
 from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
-from statefx.plan.levels import Plan
-from statefx.plan.segments import segments_of
+from statefx.plan.levels import Plan, segments_of
 from statefx.protocol import messages
 from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment

@@ -1,4 +1,17 @@
-"""A topology compiled into levels: which tasks share a chain, and where every row goes next."""
+"""A topology compiled into levels: which tasks share a chain, and where every row goes next.
+
+So that several transactions can be in flight, a plan is cut in two segments.
+
+::
+
+    PROCESSING    levels 0 .. cut-1        no committer, and nothing that reads from one
+    - - - the cut - - - - rows wait here, in the chains that will read them
+    ORDERED       levels cut .. last       committers, and everything downstream of one
+
+PROCESSING of several transactions may run side by side; ORDERED runs for one transaction at a time, in the order of
+txids (rules 2.1 and 2.3). This is why a committer never stands before the cut, and why a chain never crosses it: it
+would wait for the transaction before in the middle of a transaction, and those behind could not run ahead.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +26,7 @@ from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_to_several
 from statefx.operators.dedup import DEDUP
 from statefx.plan.wire import next_partition, with_roots
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
 from statefx.protocol.watermark import Timing
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
@@ -34,7 +48,7 @@ class Plan:
     edges: tuple[Edge, ...]  # all edges, in the order of their ids
     # ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
     levels: tuple[tuple[tuple[TaskId, ...], ...], ...]
-    cut: int = 0  # how many levels are before the cut (see `statefx.plan.segments`); 0 for a plan that one job runs
+    cut: int = 0  # how many levels are before the cut (see `statefx.plan.levels`); 0 for a plan that one job runs
 
     @cached_property
     def place(self) -> Mapping[TaskId, tuple[int, int]]:
@@ -209,7 +223,7 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
     ----------
     topology : Topology
     segments : int
-        1: an attempt is one order to all tasks. 2: it is cut before the committers (see `statefx.plan.segments`). What
+        1: an attempt is one order to all tasks. 2: it is cut before the committers (see `statefx.plan.levels`). What
         is behind the cut has levels behind all others, and no chain has tasks on both sides.
     """
     edges = list(topology.edges)
@@ -308,3 +322,31 @@ def _depths(
             depth[name] = own if head_of[name] == name else depth[head_of[name]]
         lowest = 1 + max(depth.values(), default=0)
     return depth
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSegment:
+    """What one segment runs of a plan, and what the ledger judges when it has ended."""
+
+    segment: Segment
+    levels: range  # the plan's levels that it runs
+    tasks: tuple[TaskId, ...]  # those that ack in this segment
+    # Those whose acks are judged: of ORDERED all of them, because it has received the rows of PROCESSING (rule 5.1).
+    judged_tasks: tuple[TaskId, ...]
+    # Edges whose rows are counted: of PROCESSING those inside it, because nobody has received the rows at the cut.
+    judged_edges: tuple[Edge, ...]
+
+
+def segments_of(plan: Plan) -> Mapping[Segment, PlanSegment]:
+    """Return the segments of a transaction: ``WHOLE`` alone, or ``PROCESSING`` and ``ORDERED`` of a cut plan."""
+    height = len(plan.levels)
+    if not plan.cut:
+        whole = PlanSegment(Segment.WHOLE, range(height), plan.tasks, plan.tasks, plan.edges)
+        return {Segment.WHOLE: whole}
+    before = tuple(task for task in plan.tasks if plan.place[task][0] < plan.cut)
+    behind = tuple(task for task in plan.tasks if plan.place[task][0] >= plan.cut)
+    inside = tuple(edge for edge in plan.edges if plan.place[TaskId(edge.target, 0)][0] < plan.cut)
+    return {
+        Segment.PROCESSING: PlanSegment(Segment.PROCESSING, range(plan.cut), before, before, inside),
+        Segment.ORDERED: PlanSegment(Segment.ORDERED, range(plan.cut, height), behind, plan.tasks, plan.edges),
+    }

@@ -33,7 +33,7 @@ from statefx.runtime.task import Prepared
 from statefx.runtime.trees import LOOSE_ROOT
 from statefx.runtime.user_objects import close_object, context_of, hook, made_object
 from statefx.state.encoding.keys import key_decoder, key_encoder
-from statefx.topology.acking import without_ids
+from statefx.topology.additions import without_ids
 
 ROWS_MAX = 100_000
 """Tuples of a task in one transaction: as Python objects some 20 MB, and as much of those that wait meanwhile."""

@@ -48,8 +48,21 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.changes import OWN_KEYS
 from statefx.state.view.task_state import KeyValueState
 from statefx.values.backend import KeyValueBackend, Row
-from statefx.values.stamp import RESERVED, Stamp, check_keys, owner_of, stamp_of
-from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of
+from statefx.values.steps import (
+    RESERVED,
+    Get,
+    Put,
+    Stamp,
+    Steps,
+    carry_out,
+    check_keys,
+    decode,
+    encode,
+    owner_of,
+    refuse_stubborn,
+    stamp_of,
+    version_of,
+)
 from statefx.values.value import OpaqueValue, behind
 
 T = TypeVar("T")

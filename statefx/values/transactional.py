@@ -9,8 +9,20 @@ from statefx.errors import TopologyError, ValueMismatchError
 from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values.backend import KeyValueBackend, Row
-from statefx.values.stamp import Stamp, check_keys, owner_of, stamp_of
-from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of
+from statefx.values.steps import (
+    Get,
+    Put,
+    Stamp,
+    Steps,
+    carry_out,
+    check_keys,
+    decode,
+    encode,
+    owner_of,
+    refuse_stubborn,
+    stamp_of,
+    version_of,
+)
 from statefx.values.value import TransactionalValue
 
 T = TypeVar("T")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from statefx import BasicBolt, Stateful, Topology, TopologyBuilder
 from statefx.plan import wire
-from statefx.plan.levels import Plan, compile_plan
-from statefx.plan.segments import PlanSegment, segments_of
+from statefx.plan.levels import Plan, PlanSegment, compile_plan, segments_of
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.outlets import Outbox

@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from statefx.errors import CheckpointError, StatefxError, StorageError
-from statefx.storage import profiles, storage_at
+from statefx.storage import objects as profiles
+from statefx.storage import storage_at
 from tests.storage.s3_server import SECRET, made_bucket
 from tests.storage.test_checkpoints import Remote
 

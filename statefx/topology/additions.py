@@ -1,4 +1,4 @@
-"""Puts into a topology what acknowledges: the acker of trees that outlive their transaction, and sinks for queues."""
+"""What statefx adds to a topology: ticks, a spout that remembers ids, and the acker with the edges to it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ from statefx.operators.dedup import DEDUP, ID, Dedup
 from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping
+
+
+def with_ticks(topology: Topology, secs: float | None) -> Topology:
+    """Return the topology whose bolts get a tick every so many seconds, unless they have a period of their own."""
+    if secs is None:
+        return topology
+
+    def with_period(component: Component) -> Component:
+        is_asked = component.kind is ComponentKind.BOLT and component.tick_secs is None
+        return replace(component, tick_secs=secs) if is_asked else component
+
+    return Topology(topology.name, tuple(map(with_period, topology.components)), topology.edges)
+
 
 EXECUTORS = 1
 """Tasks of the acker if nobody says: one takes what hundreds of thousands of held tuples a second come to. Storm takes
