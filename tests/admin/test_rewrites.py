@@ -388,16 +388,23 @@ def cases() -> Iterator[Any]:
             yield pytest.param(name, kept_by, id=f"{name}, {kept_by}", marks=[*marks, pytest.mark.slow])
 
 
-@pytest.mark.parametrize(("name", "kept_by"), [*cases()])
-def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
-    place: Path, request: pytest.FixtureRequest, name: str, kept_by: str
-) -> None:
+def begun(place: Path, request: pytest.FixtureRequest, name: str, kept_by: str) -> tuple[Any, Any, Site]:
+    """Return a tool, the server that it needs, if any, and a site on which its topology has run."""
     tool = TOOLS[name]
     server = request.getfixturevalue("server") if kept_by == "redis" or name == "migrate to a server" else None
     site = Site(place, kept_by, server)
     site.run(site.folder, FIRST, tool.begins())
     if name in KEEPS_VERSIONS:
         savepoint(site.folder, "one")
+    return tool, server, site
+
+
+@pytest.mark.parametrize(("name", "kept_by"), [*cases()])
+def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
+    place: Path, request: pytest.FixtureRequest, name: str, kept_by: str
+) -> None:
+    tool, server, site = begun(place, request, name, kept_by)
+    if name in KEEPS_VERSIONS:
         site.run(site.folder, SECOND, tool.begins())
     then = added(FIRST, SECOND) if name in KEEPS_VERSIONS else FIRST
     before, after = expected(then, then), expected(FIRST, FIRST if tool.own is None else tool.own(FIRST))
@@ -429,12 +436,7 @@ def test_a_driver_that_takes_over_at_any_moment_wins(
     place: Path, request: pytest.FixtureRequest, name: str, kept_by: str, stride: int
 ) -> None:
     """An export fences no driver."""
-    tool = TOOLS[name]
-    server = request.getfixturevalue("server") if kept_by == "redis" or name == "migrate to a server" else None
-    site = Site(place, kept_by, server)
-    site.run(site.folder, FIRST, tool.begins())
-    if name in KEEPS_VERSIONS:
-        savepoint(site.folder, "one")
+    tool, server, site = begun(place, request, name, kept_by)
     kept = Server(server.url) if server else {}
     shutil.copytree(site.folder, place / "before")
     content, rehearsal = deepcopy(kept), DurableSteps()

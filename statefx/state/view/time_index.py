@@ -637,7 +637,7 @@ class ExpiringOverlay(Overlay):
         return type(row[1]) is tuple or expiry_of(row[1]) > self._now_ms
 
     def changes(self) -> list[Write]:
-        """Return what was changed since it was last settled, its places in the index, and removals of what is over."""
+        """Return what was changed since the last commit, its places in the index, and removals of what is over."""
         writes = super().changes()
         next_due, removals = self._next_due, list[Write]()
         if next_due <= self._now_ms:
