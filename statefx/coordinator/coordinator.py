@@ -22,20 +22,19 @@ from functools import partial
 from typing import Never
 
 from statefx.coordinator.attempt import Answer, Attempt, Batch, Engine
-from statefx.coordinator.judging import Judge
 from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress, Summary, TransactionProgress
-from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import (
     BACKOFF_FIRST_SECS,
     RenewInputError,
+    Resolver,
     StoppedError,
     Waits,
     backoff_secs,
     exhausted,
     may_be_tried_again,
 )
-from statefx.coordinator.running_attempts import RunningAttempts
+from statefx.coordinator.running_attempts import Judge, RunningAttempts
 from statefx.coordinator.spouts import OneBatch, Source
 from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces

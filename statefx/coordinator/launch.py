@@ -30,7 +30,6 @@ from statefx.coordinator.attempt import Engine
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.driver_spout import DriverSpout, check_spouts
 from statefx.coordinator.janitor import Janitor
-from statefx.coordinator.judging import Judge
 from statefx.coordinator.participants import (
     Participant,
     Participants,
@@ -40,6 +39,7 @@ from statefx.coordinator.participants import (
     sinks_of,
 )
 from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.running_attempts import Judge
 from statefx.coordinator.runs import RunEngine
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.times import Ticks

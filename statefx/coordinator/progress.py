@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
-from statefx.protocol.barrier import Ack, LeftOut, SetAside
-from statefx.protocol.history import Past, SinkVolume
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.trees import NOTHING, TreeReport, merged
+from statefx.protocol.log_state import Past, SinkVolume
+from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
 from statefx.protocol.watermark import BEGINNING
 from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL

@@ -24,13 +24,13 @@ from statefx.coordinator.times import Ticks
 from statefx.errors import StatefxError
 from statefx.log.log import TransactionLog
 from statefx.plan.levels import Plan
-from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import EmissionOrder
 from statefx.protocol.records import Input, SourceNotes, StreamInput
+from statefx.protocol.reports import FailureKind
 from statefx.protocol.staged import Sharing, StagedPart, orders_of, times_of
 from statefx.protocol.watermark import Heard
-from statefx.topology.groupings import Promise
+from statefx.topology.graph import Promise
 
 _NOTE_SECS = 1.0
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from statefx.log.log import TransactionLog
 from statefx.operators.spouts import has_partitions
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
+from statefx.protocol.reports import Ack
 from statefx.protocol.watermark import BEGINNING, FINISHED, Heard, TimeOrder, Timing, reached, then, unit_of
 from statefx.state.view.time_index import time_of
 from statefx.topology.graph import ComponentKind

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from statefx.operators.context import Collector, Context
+    from statefx.protocol.reports import TreeReport
     from statefx.protocol.topology_identity import StateLayout
-    from statefx.protocol.trees import TreeReport
     from statefx.state.view.time_index import Timers
 
 # ---- how a bolt's input is added up before it is sent to the bolt

@@ -29,8 +29,7 @@ from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
 from statefx.protocol.watermark import Timing
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
-from statefx.topology.groupings import Promise
+from statefx.topology.graph import Component, ComponentKind, Edge, Promise, Topology, is_tracked
 
 ROOT, ROOTS = pa.int64(), pa.list_(pa.int64())
 

@@ -8,10 +8,9 @@ from itertools import count
 from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
-from statefx.protocol.history import Past
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
-from statefx.protocol.log_state import Fork, InFlight, LogState, Published, TakenBack
+from statefx.protocol.log_state import Fork, InFlight, LogState, Past, Published, TakenBack
 from statefx.protocol.metadata import BySpout, stacked
 from statefx.protocol.records import (
     BatchInput,

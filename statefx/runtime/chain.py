@@ -31,12 +31,12 @@ from statefx.operators import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
-from statefx.protocol.alignment import Alignment, Channel
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
+from statefx.protocol.completeness import Alignment, Channel
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
+from statefx.protocol.reports import Ack, Barrier
 from statefx.protocol.watermark import TimeOrder
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of

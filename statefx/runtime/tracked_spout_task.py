@@ -22,10 +22,10 @@ import pyarrow as pa
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
 from statefx.operators.acker import ACKS, ASKS, TreeEvent, key_of, place_of
-from statefx.operators.tracked_spouts import TAKEN
+from statefx.operators.spouts import TAKEN
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of
+from statefx.protocol.reports import ROOTS_MAX, TreeReport, root_of
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import is_text, weight
 from statefx.runtime.spout_task import SourceTask

@@ -18,9 +18,9 @@ from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import Run, RunEngine
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
-from statefx.protocol.barrier import Ack
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import ResolutionOrder
+from statefx.protocol.reports import Ack
 from statefx.runtime.chain import TaskChain
 from statefx.runtime.user_objects import ProcessGone
 from statefx.testing.faults import Fault, HooksFail, JobFails

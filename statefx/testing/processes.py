@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import TaskResolution
+from statefx.protocol.reports import Report
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.chain import task_of
 from statefx.runtime.collector import TaskCollector

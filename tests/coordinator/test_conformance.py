@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.judging import Judge
+from statefx.coordinator.running_attempts import Judge
 from statefx.coordinator.runs import Run
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
 from statefx.log.log import read_state
 from statefx.plan.levels import compile_plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment
-from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 from statefx.testing.faults import HooksFail, JobFails

@@ -15,8 +15,7 @@ from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.outlets import Outbox
 from statefx.testing import rows
-from statefx.topology.graph import Component, ComponentKind, Edge
-from statefx.topology.groupings import Grouping
+from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
 
 ROWS = [(f"key-{n % 3}", n) for n in range(4)]
 ATTEMPT = TransactionAttempt(1, 0)

@@ -10,8 +10,6 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import (
     Acked,
     Append,
@@ -31,9 +29,8 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
-from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.completeness import AckLedger, Alignment, Complete, LedgerEdge
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.pipeline import Pipeline, Shape
@@ -47,6 +44,7 @@ from statefx.protocol.records import (
     RolledBack,
     StreamInput,
 )
+from statefx.protocol.reports import Ack, Barrier, Failure, FailureKind
 from statefx.protocol.topology_identity import NO_TOPOLOGY
 
 

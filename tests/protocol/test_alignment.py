@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.completeness import AckLedger, Alignment, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.protocol.reports import Ack, Barrier
 
 ATTEMPT = TransactionAttempt(3, 1)
 CHANNELS = [(edge, "split", task) for edge in (0, 1) for task in (0, 1, 2)]

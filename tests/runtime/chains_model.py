@@ -19,9 +19,9 @@ import pyarrow as pa
 from statefx.plan import wire
 from statefx.plan.levels import Plan
 from statefx.protocol import messages
-from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from statefx.runtime.outlets import Outbox
 

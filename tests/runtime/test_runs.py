@@ -10,11 +10,11 @@ from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import READY_SECS, RunEngine
 from statefx.plan.levels import compile_plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.reports import Ack
 from tests.testing.topologies import Count, Split
 
 

@@ -19,10 +19,10 @@ from statefx.coordinator import runs
 from statefx.coordinator.retrying import JobFailedError
 from statefx.errors import StatefxError
 from statefx.protocol import pipeline
-from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Failed, Idle, Offered, Run
 from statefx.protocol.messages import FrameKind
 from statefx.protocol.pipeline import Shape
+from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from tests.runtime.chains_model import Frame, Player
 from tests.runtime.runs_model import Budget, Job, Model, ModelEngine, Step, World, chain_moves

@@ -19,8 +19,8 @@ from statefx import Topology, TopologyBuilder
 from statefx.coordinator.retrying import RenewInputError
 from statefx.coordinator.runs import text_for
 from statefx.plan import wire
-from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
+from statefx.protocol.reports import FailureKind
 from statefx.protocol.staged import Sharing, StagedPart, orders_of
 from statefx.protocol.watermark import Timing
 from statefx.runtime import staging

@@ -24,12 +24,11 @@ from statefx.errors import (
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
-from statefx.protocol.failure import FailureKind
+from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
-from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
+from statefx.protocol.reports import Ack, Barrier, FailureKind
 from statefx.protocol.watermark import Heard, TimeOrder
 from statefx.runtime import chain as ahead_chain
 from statefx.runtime import outlets

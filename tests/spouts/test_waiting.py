@@ -14,7 +14,7 @@ from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.times import AGAIN_MS, STILL_MS
 from statefx.errors import BoltError
 from statefx.protocol.identity import TaskId
-from statefx.protocol.trees import TreeReport
+from statefx.protocol.reports import TreeReport
 from statefx.runtime import tracked_spout_task, user_objects
 from statefx.runtime.tracked_spout_task import HANGS_SECS, SpoutHost
 from statefx.state.view.time_index import EPOCH
