@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.attempt import Answer, Attempt, Part, came_of
+from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
@@ -88,7 +88,7 @@ class ClientEngine:
 
     def next(self, timeout_secs: float | None) -> Answer | None:
         """Run one of those that have begun."""
-        return came_of(*self._left.popleft()) if self._left else None
+        return answer_of(*self._left.popleft()) if self._left else None
 
     def cancel(self, attempt: Attempt) -> None:
         """Drop what has not run."""

@@ -380,7 +380,7 @@ class Participants:
         yield from self.others
 
     @property
-    def settles(self) -> bool:
+    def commits_at_decision(self) -> bool:
         """Whether COMMITTING commits, since nobody has anything to do at a commit."""
         # Rule 3.5. Decided once for a start and not for each transaction: the `Shape` of a pipeline does not change.
         return not self.others and not self.state.committing

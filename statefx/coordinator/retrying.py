@@ -52,7 +52,7 @@ def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: f
     return min(max(max_secs, first_secs), first_secs * 2.0**doublings)
 
 
-def may_be_tried_again(failure: StatefxError) -> bool:
+def is_retryable(failure: StatefxError) -> bool:
     """Tell whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
     # Rule 6.7: a bolt that raises would raise again. Rule 6.8: machines come back.
     return isinstance(failure, AttemptFailedError | FailedException)
@@ -181,7 +181,7 @@ class Resolver:
             The query is being stopped; the next driver goes on.
         """
         self.progress.called(name)
-        work, reasons = self._judged(name, attempt, failure)
+        work, reasons = self._remaining(name, attempt, failure)
         if work is not None:
             attempt.left[name] = work
             attempt.reasons += reasons
@@ -229,7 +229,7 @@ class Resolver:
         self.progress.stuck(None, 0, "")
         self.attempt = None
 
-    def _judged(self, name: str, attempt: Attempt, failure: BaseException | None) -> tuple[Work | None, list[str]]:
+    def _remaining(self, name: str, attempt: Attempt, failure: BaseException | None) -> tuple[Work | None, list[str]]:
         """Return what is left of the work of one that takes part, and why."""
         work = attempt.left[name]
         if isinstance(work, ResolutionOrder):

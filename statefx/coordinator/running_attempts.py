@@ -28,16 +28,16 @@ from statefx.topology.graph import ComponentKind
 logger = logging.getLogger("statefx")
 
 
-class Judge:
+class AckChecker:
     """Judges the acks of one plan's segments (rules 5.1 and 5.2); `segments` is how many an attempt has."""
 
     def __init__(self, plan: Plan) -> None:
         self._segments = {
             segment: (
-                part.judged_tasks,
+                part.checked_tasks,
                 tuple(
                     LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
-                    for edge in part.judged_edges
+                    for edge in part.checked_edges
                 ),
             )
             for segment, part in segments_of(plan).items()
@@ -49,8 +49,8 @@ class Judge:
         sources = (ComponentKind.SPOUT, ComponentKind.STREAM)
         self._source_edges = [edge for edge in edges if plan.components[edge.source].kind in sources]
 
-    def judge(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
-        """Judge the acks of `segment`, with those of the segment before it.
+    def check(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
+        """Check the acks of `segment`, with those of the segment before it.
 
         After FencedError this driver rolls nothing back: its successor has done that at its start (rule 6.5).
         """
@@ -58,7 +58,7 @@ class Judge:
         for ack in acks:
             if not ledger.add(ack):  # rule 6.4: of a former attempt
                 logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
-        verdict = ledger.judge()
+        verdict = ledger.check()
         return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
 
     def input_rows(self, complete: Complete) -> int:
@@ -66,7 +66,7 @@ class Judge:
         found: dict[tuple[str, str], int] = {}
         for edge in self._source_edges:
             acks = [ack for task, ack in complete.acks.items() if task.component == edge.source]
-            rows = sum(ack.taken.get(edge.id) or ack.emitted.get(edge.id, 0) for ack in acks)
+            rows = sum(ack.rows_before_combining.get(edge.id) or ack.emitted.get(edge.id, 0) for ack in acks)
             stream = edge.source, edge.stream
             found[stream] = max(found.get(stream, 0), rows)
         return sum(found.values())
@@ -106,7 +106,7 @@ class RunningAttempts:
     """The topology's."""
     log: TransactionLog
     participants: Participants
-    judge: Judge
+    checker: AckChecker
     policy: SnapshotPolicy
     progress: Progress
     ticks: Ticks
@@ -115,8 +115,8 @@ class RunningAttempts:
     _knows_finished: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._times = EventTimes(self.judge.plan)
-        self._standstill = Standstill(self.judge.plan)
+        self._times = EventTimes(self.checker.plan)
+        self._standstill = Standstill(self.checker.plan)
 
     def order(self, attempt: Attempt) -> Order:
         """Return what the tasks of an attempt are told; FailedException if a spout on the driver fails it.
@@ -143,13 +143,13 @@ class RunningAttempts:
         heads = state.heads_to_come()
         return Order(attempt.name, state.generation, heads, newest, due, attempt.orders, clock_ms, times, ticks)
 
-    def judged(self, attempt: Attempt, segment: Segment) -> StatefxError | None:
-        """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
+    def check(self, attempt: Attempt, segment: Segment) -> StatefxError | None:
+        """Check the acks of a segment; return why the attempt is to be rolled back, if it is."""
         # Those of both segments are judged together: ORDERED has received the rows of PROCESSING.
-        verdict = self.judge.judge(segment, attempt.name, attempt.acks)
+        verdict = self.checker.check(segment, attempt.name, attempt.acks)
         if isinstance(verdict, StatefxError):
             return verdict
-        attempt.input_rows = self.judge.input_rows(verdict)
+        attempt.input_rows = self.checker.input_rows(verdict)
         if self.log.state.closed and attempt.input_rows:
             return self._closed(attempt.name.txid)
         assert attempt.batch is not None
@@ -196,7 +196,7 @@ class RunningAttempts:
             attempt.name,
             complete.acks,
             input_rows=attempt.input_rows,
-            output_rows=self.judge.output_rows(complete),
+            output_rows=self.checker.output_rows(complete),
             emitted=_emitted(attempt, Emission.OPAQUE),
             committed=committed,
         )
@@ -208,7 +208,7 @@ class RunningAttempts:
         self.progress.committing(attempt, sink_volumes(record.committables))
 
     def _warn_of_standstill(self, complete: Complete, clock_ms: int, partitions: Mapping[str, int]) -> None:
-        if not self.judge.plan.timed or self.log.state.closed:
+        if not self.checker.plan.timed or self.log.state.closed:
             return
         acks, finished = complete.acks.values(), self._times.finished
         warning = self._standstill.warning(self.log.state, acks, clock_ms, self._since_ms or 0, partitions, finished)

@@ -181,14 +181,14 @@ class OwnTimers:
         return found
 
 
-def hears_timers(operator: object) -> bool:
+def has_timer_hook(operator: object) -> bool:
     """Return whether an operator is a bolt that defines ``onTimer``."""
     return isinstance(operator, Stateful) and overrides(type(operator), "onTimer")
 
 
-def lend_timers(bolt: Stateful, timers: Callable[[], Timers]) -> None:
+def attach_timers(bolt: Stateful, timers: Callable[[], Timers]) -> None:
     """Give a bolt the timers of its task, if it has a use for them; called by the runtime before ``initState``."""
-    if hears_timers(bolt):
+    if has_timer_hook(bolt):
         bolt.__dict__[_TIMERS] = timers()
 
 

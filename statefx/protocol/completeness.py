@@ -235,7 +235,7 @@ class AckLedger:
             self._unexpected.append(ack.failed or _misaligned(ack.id, "two acks that differ"))
         return True
 
-    def judge(self) -> Complete | Incomplete:
+    def check(self) -> Complete | Incomplete:
         """Decide on what has been added so far; call it when no more acks are awaited."""
         failures = [*self._unexpected, *self._failed()]
         fenced = [failure for failure in failures if failure.kind is FailureKind.FENCED]

@@ -12,7 +12,7 @@ from statefx.protocol.metadata import BySpout, Metadata
 from statefx.protocol.records import BatchInput, Committing, Input, Pin, SourceNotes, StreamInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
-from statefx.protocol.watermark import Heard
+from statefx.protocol.watermark import UnitTime
 
 KEPT = 1000
 """How many ended attempts are remembered. An attempt is a line of some 100 bytes in the CHECKPOINT, so 100 kB, written
@@ -216,9 +216,9 @@ class LogState:
     published: Mapping[str, Published] = field(default_factory=dict)  # by sink
     taken_back: tuple[TakenBack, ...] = ()  # what restoring has had sinks take back, the oldest first
     batch_id: int | None = None  # the highest id given by a caller that has been committed
-    # Event time as decided: the watermarks of tasks, by ``component/task``, and what was heard of the units of sources.
+    # Event time as decided: the watermarks of tasks, by ``component/task``, and the times of the units of sources.
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
     due_ms: int = 0  # when the first timer of the clock is due, as the last decided transaction leaves them; 0: none
     closed: int = 0  # the transaction that has closed event time (rule 14.12); 0: none has
 

@@ -308,7 +308,7 @@ class Ack:
     # How many keys the state held when the transaction found it, where its provider counts; shown to people.
     found_keys: int | None = field(default=None, compare=False)
     # Edge id -> rows that were added up to those emitted, where they are; shown to people, and decides nothing.
-    taken: Mapping[int, int] = field(default_factory=dict, compare=False)
+    rows_before_combining: Mapping[int, int] = field(default_factory=dict, compare=False)
     # Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.

@@ -220,7 +220,9 @@ class TaskAttempt:
             seen=self._aligned.seen,
             received=self._aligned.received,
             emitted={outlet.edge.id: outlet.emitted for outlet in outlets},
-            taken={outlet.edge.id: outlet.taken for outlet in outlets if outlet.taken},
+            rows_before_combining={
+                outlet.edge.id: outlet.rows_before_combining for outlet in outlets if outlet.rows_before_combining
+            },
             failed=self.failure,
             prepared_bytes=prepared.size_bytes,
             found_keys=prepared.found_keys,

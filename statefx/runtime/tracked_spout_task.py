@@ -157,7 +157,7 @@ class SpoutHost(SpoutCollector):
         self._call("nextTuple", self._spout.nextTuple, self)
         return len(self._waiting) > before
 
-    def tell(self, txid: int, report: TreeReport) -> None:
+    def on_committed(self, txid: int, report: TreeReport) -> None:
         """Tell the spout what became of its tuples, now that a transaction is committed."""
         if not self._is_open:
             self._open(report.pending.get(str(self._task), ()))

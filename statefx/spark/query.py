@@ -28,7 +28,7 @@ from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
-from statefx.spark.failures import unburied
+from statefx.spark.failures import without_internal_frames
 
 logger = logging.getLogger("statefx")
 
@@ -339,7 +339,7 @@ class Query:
             self._error = error
             # of a bolt's error the lines that count are in its own traceback, which is shown before it
             if isinstance(error, StatefxError):
-                unburied(error, f"query {self.name} ended")
+                without_internal_frames(error, f"query {self.name} ended")
             self._trace = error.__traceback__
             if self._started.is_set() and not self._listeners:  # who neither waits nor asks would never hear of it
                 known = isinstance(error, StatefxError) and not isinstance(error, BoltError)  # its text says enough

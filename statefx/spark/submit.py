@@ -22,7 +22,7 @@ from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.spark.checkpoint import RunFolder, SparkCheckpoint, query_id
 from statefx.spark.executors import Executors
-from statefx.spark.failures import unburied
+from statefx.spark.failures import without_internal_frames
 from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
@@ -115,7 +115,7 @@ def submit(
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
         return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress)
     except StatefxError as error:
-        raise unburied(error, "submit ended") from error.__cause__
+        raise without_internal_frames(error, "submit ended") from error.__cause__
 
 
 def _submit(

@@ -151,7 +151,7 @@ def judged(acks):
     ledger = AckLedger(LEDGER_ATTEMPT, TASKS, EDGES)
     for ack in acks:
         ledger.add(ack)
-    return ledger.judge()
+    return ledger.check()
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_acks_of_another_attempt_change_nothing():
     other = [replace(ack, attempt=TransactionAttempt(3, 1)) for ack in run_of(FIRST)]
     assert [ledger.add(ack) for ack in other] == [False] * len(TASKS)
     assert ledger.stale == other
-    assert isinstance(ledger.judge(), Incomplete)
+    assert isinstance(ledger.check(), Incomplete)
 
 
 def test_an_ack_of_a_task_nobody_knows_makes_it_incomplete():
@@ -241,7 +241,7 @@ def test_a_task_of_a_local_edge_has_only_the_source_task_of_its_number():
         ledger = AckLedger(LEDGER_ATTEMPT, tasks, [LedgerEdge(0, "split", "count", local=local)])
         for ack in acks:
             ledger.add(ack)
-        return ledger.judge()
+        return ledger.check()
 
     assert isinstance(verdict(local=True), Complete)
     assert isinstance(verdict(local=False), Incomplete)

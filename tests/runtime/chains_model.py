@@ -79,7 +79,7 @@ class Player:
         self.sent: list[Row] = []
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
-        worker = SimpleNamespace(settle=lambda: None, player=self)
+        worker = SimpleNamespace(freeze_loaded_objects=lambda: None, player=self)
         self.chain = ModelChain(worker, deployment, place, self, (1, 0), ModelTask)
 
     @property

@@ -374,7 +374,7 @@ def test_acks_and_fails_are_told_too(failed, name):
     alone = Alone("a")
     ((*_, root),) = alone.host.batch(1)
     alone.looks[name] = int(HANGS_SECS) + 1
-    alone.host.tell(1, TreeReport(dict.fromkeys(failed, (root,))))
+    alone.host.on_committed(1, TreeReport(dict.fromkeys(failed, (root,))))
     (said,) = alone.said
     assert said.startswith(f"spout 'jobs', task 3: {name} has not returned for 10 s")
     assert said.endswith("give what it calls a time-out")
