@@ -114,7 +114,7 @@ MAY_OPEN_FILES = {
         f"statefx/spark/{name}.py": "Spark's own part, in a folder of the driver's machine that is rebuilt from the log"
         for name in ("checkpoint", "local", "source_notes")
     },
-    "statefx/spark/bar.py": "asks how wide the terminal is",
+    "statefx/spark/query.py": "asks how wide the terminal is",
     "statefx/spark/preflight.py": "asks where Python is",
     "statefx/spark/tables.py": "asks whether a checkpoint's folder is mounted on an executor",
     **{f"statefx/connectors/files/{name}.py": "the input, which is the user's" for name in ("readers", "spout")},

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import ConfigError
-from statefx.operators.schema import to_ddl
-from statefx.operators.state_schema import Form
+from statefx.operators.schema import Form, to_ddl
 from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of
 from statefx.state.contract.store import StateStore

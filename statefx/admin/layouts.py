@@ -45,11 +45,10 @@ from statefx.errors import ConfigError, StateCorruptedError
 from statefx.operators import DEFAULT_STREAM
 from statefx.operators.acker import Blocks, place_of
 from statefx.operators.dedup import IDS
-from statefx.operators.schema import parse_schema
-from statefx.operators.state_schema import Form
+from statefx.operators.schema import Form, parse_schema
 from statefx.operators.windows import WINDOWS, Layout
+from statefx.protocol.reports import task_of, txid_of
 from statefx.protocol.topology_identity import StatefulIdentity, StateLayout
-from statefx.protocol.trees import task_of, txid_of
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import expiry_of, unwrap, wrap

@@ -27,7 +27,7 @@ from statefx.errors import (
 )
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.takeover import read_checkpoint
-from statefx.operators.state_schema import Form
+from statefx.operators.schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import Namespace, TaskId
 from statefx.protocol.log_state import LogState

@@ -25,7 +25,7 @@ from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import pinned
 from statefx.log.takeover import read_checkpoint
-from statefx.operators.state_schema import Form
+from statefx.operators.schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.log_state import LogState

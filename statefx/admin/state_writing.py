@@ -33,7 +33,7 @@ from statefx.admin.work import Report
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
-from statefx.operators.state_schema import Form
+from statefx.operators.schema import Form
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.ranges import Block, in_blocks
 from statefx.state.contract.spaces import Space

@@ -18,7 +18,7 @@ from statefx.coordinator.launch import Launch
 from statefx.errors import ConfigError, TopologyError
 from statefx.log.adoption import Adopt
 from statefx.operators import Sink, Spout, StatefulBolt, parse_schema, to_ddl
-from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN_ROWS
+from statefx.operators.spouts import DEAD_FIELDS, TAKEN_ROWS
 from statefx.state import KeyValueState
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.graph import RowStream, Topology

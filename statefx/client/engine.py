@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.attempt import Answer, Attempt, Part, came_of
+from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.reports import Ack, Barrier
 from statefx.runtime.outlets import Outbox
 from statefx.runtime.sink_task import SinkTask
 from statefx.runtime.task import Prepared, Task
@@ -88,7 +88,7 @@ class ClientEngine:
 
     def next(self, timeout_secs: float | None) -> Answer | None:
         """Run one of those that have begun."""
-        return came_of(*self._left.popleft()) if self._left else None
+        return answer_of(*self._left.popleft()) if self._left else None
 
     def cancel(self, attempt: Attempt) -> None:
         """Drop what has not run."""

@@ -196,7 +196,7 @@ class Session:
             found += [message for message in messages if message not in dead]
             if sink is None or not dead:
                 break
-            self._bury(buffer, sink, dead)
+            self._send_dead_letters(buffer, sink, dead)
         return found
 
     def _had(self, queue: str, but: TransactionBuffer | None = None) -> set[Any]:
@@ -215,7 +215,7 @@ class Session:
         for id in ids:
             self.queues[queue].hold(id, buffer.since + self._timeout_secs)
 
-    def _bury(self, buffer: TransactionBuffer, sink: str, dead: Sequence[Received]) -> None:
+    def _send_dead_letters(self, buffer: TransactionBuffer, sink: str, dead: Sequence[Received]) -> None:
         """Send messages where dead letters go, and let them leave their queue with that."""
         for message in dead:
             reason = self.queues[message.queue].reason(message.id)

@@ -41,7 +41,7 @@ from statefx.operators.sinks import (
     SinkWriter,
     WriterContext,
 )
-from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN
+from statefx.operators.spouts import DEAD_FIELDS, TAKEN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from statefx.errors import StatefxError
-from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment
+from statefx.protocol.completeness import Complete
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
-from statefx.protocol.ledger import Complete
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
 from statefx.protocol.records import Input
-from statefx.protocol.watermark import Heard
+from statefx.protocol.reports import Ack, Report
+from statefx.protocol.watermark import UnitTime
 
 Work = ResolutionOrder | Callable[[], object]
 """What one that takes part has to do at a commit or a rollback: tasks are told, or something is called on the driver.
@@ -50,7 +50,7 @@ class Emissions:
     def processed(self, attempt: Attempt) -> None:
         """Take note of what the tasks have emitted: the next transaction goes on behind it."""
 
-    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
+    def times(self, clock_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
         """Return what rows of DataFrames say of event time, by stream, and how many are too far ahead to count."""
         return {}, {}
 
@@ -98,14 +98,14 @@ class Attempt:
     running: set[Part] = field(default_factory=set)
     """What the coordinator waits for."""
     part: Part = ""
-    """What tasks carry out, and by which order; the engine's, as all that follows up to `put_off_secs`."""
+    """What tasks carry out, and by which order; the engine's, as all that follows up to `extended_secs`."""
     order: Order | ResolutionOrder | None = None
     waiting: set[TaskId] = field(default_factory=set)
     """Tasks that have not answered."""
     reports: list[Report] = field(default_factory=list)
     since: float | None = None
     """When its orders were sent."""
-    put_off_secs: float = 0.0
+    extended_secs: float = 0.0
     """By how much its end is put off: its timeout begins again while tasks restore state (rule 6.9)."""
 
     # ---- its commit or its rollback
@@ -180,7 +180,7 @@ class Engine(Protocol):
         """Release what it holds: nothing is begun any more, and nothing is under way."""
 
 
-def came_of(attempt: Attempt, part: Part, call: Callable[[], object]) -> Answer:
+def answer_of(attempt: Attempt, part: Part, call: Callable[[], object]) -> Answer:
     """Call something, and return what came of it."""
     try:
         call()

@@ -22,20 +22,19 @@ from functools import partial
 from typing import Never
 
 from statefx.coordinator.attempt import Answer, Attempt, Batch, Engine
-from statefx.coordinator.judging import Judge
 from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress, Summary, TransactionProgress
-from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import (
     BACKOFF_FIRST_SECS,
     RenewInputError,
+    Resolver,
     StoppedError,
     Waits,
     backoff_secs,
     exhausted,
-    may_be_tried_again,
+    is_retryable,
 )
-from statefx.coordinator.running_attempts import RunningAttempts
+from statefx.coordinator.running_attempts import AckChecker, RunningAttempts
 from statefx.coordinator.spouts import OneBatch, Source
 from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces
@@ -55,8 +54,8 @@ from statefx.protocol.commands import (
     Resolution,
     Resolve,
     Resolved,
-    Run,
     Segment,
+    StartSegment,
     Stop,
     Unresolved,
 )
@@ -77,7 +76,7 @@ class Coordinator:
     """Open, with this driver's GENERATION record as the newest of its kind."""
     engine: Engine
     participants: Participants
-    judge: Judge
+    checker: AckChecker
     shape: Shape
     ticks: Ticks
     pause: Callable[[float], bool]
@@ -108,7 +107,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
         self._running = RunningAttempts(
-            self.name, self.log, self.participants, self.judge, self.policy, self.progress, self.ticks
+            self.name, self.log, self.participants, self.checker, self.policy, self.progress, self.ticks
         )
         self._waits = Waits(self.progress.clock)
         self.summary = Summary(self.name, self.progress.clock)
@@ -131,10 +130,10 @@ class Coordinator:
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             self.progress.recovering(way, Attempt(entry.name, failure=FailedException("found under way at start")))
         with self._cancelling():
-            self._pipeline, commands = Pipeline.found(self.shape, state.committed, state.in_flight, state.attempts)
+            self._pipeline, commands = Pipeline.recover(self.shape, state.committed, state.in_flight, state.attempts)
             self._carry_out(commands)
             while self._pipeline.entries:
-                self._heed_stops()
+                self._handle_stops()
                 self._wait()
             self._advance(Idle())
 
@@ -207,7 +206,7 @@ class Coordinator:
 
     def _loop_once(self, source: Source) -> bool:
         """Do one thing; tell whether the loop goes on."""
-        self._heed_stops()
+        self._handle_stops()
         if self._pipeline.ended:
             if self._ending is not None:
                 raise self._ending
@@ -271,7 +270,7 @@ class Coordinator:
         away = self.progress.away_reason
         return StoppedError("the query was stopped" + (f" while nothing could be read: {away}" if away else ""))
 
-    def _heed_stops(self) -> None:
+    def _handle_stops(self) -> None:
         while self._stops:
             stop = self._stops.popleft()
             if stop.now and self._waits.resolution:  # it may fail for ever; the next driver goes on with it
@@ -288,7 +287,7 @@ class Coordinator:
             self._take_resolution(attempt, part, failure)
             return
         if failure is None:
-            failure = self._running.judged(attempt, part)
+            failure = self._running.check(attempt, part)
         elif not isinstance(failure, BoltError | TransactionError):
             raise failure
         if isinstance(failure, StatefxError):
@@ -298,7 +297,7 @@ class Coordinator:
 
     def _fail(self, attempt: Attempt, failure: StatefxError) -> None:
         """Have an attempt rolled back; the pipeline decides whether there is another one."""
-        txid, final, stopping = attempt.name.txid, not may_be_tried_again(failure), self._pipeline.stopping
+        txid, final, stopping = attempt.name.txid, not is_retryable(failure), self._pipeline.stopping
         attempt.failure = failure
         self._pipeline, commands = self._pipeline.on(Failed(attempt.name, final))
         if final:
@@ -328,7 +327,7 @@ class Coordinator:
             case Append():
                 self._append(command)
                 return Appended(command)
-            case Run(segment, name):  # steps 3 and 5
+            case StartSegment(segment, name):  # steps 3 and 5
                 self._run(self._attempt(name), segment)
             case Cancel(name):
                 self._cancel(self._attempt(name))
@@ -428,7 +427,7 @@ class Coordinator:
             elif done is False:
                 self._waits.add(self._resolver.wait_secs(attempt), Unresolved(resolution, attempt.name))
         except (AttemptsExhaustedError, BoltError) as error:
-            if resolution is Resolution.COMMIT or why is None or may_be_tried_again(why):
+            if resolution is Resolution.COMMIT or why is None or is_retryable(why):
                 raise
             logger.error("%s; the next start rolls it back", error.message)
             raise why from error  # what ended the query is still what is raised

@@ -30,7 +30,6 @@ from statefx.coordinator.attempt import Engine
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.driver_spout import DriverSpout, check_spouts
 from statefx.coordinator.janitor import Janitor
-from statefx.coordinator.judging import Judge
 from statefx.coordinator.participants import (
     Participant,
     Participants,
@@ -40,6 +39,7 @@ from statefx.coordinator.participants import (
     sinks_of,
 )
 from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.running_attempts import AckChecker
 from statefx.coordinator.runs import RunEngine
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.times import Ticks
@@ -383,7 +383,7 @@ class Launch:
 
         def swept(done: TransactionProgress) -> None:
             if isinstance(engine, RunEngine) and self.topology.tracked_spouts:
-                engine.tell_spouts(done.txid, done.trees)
+                engine.send_outcomes(done.txid, done.trees)
             janitor.committed(done.txid)
             committed(done)
 
@@ -397,13 +397,13 @@ class Launch:
 
         shown = progress or Progress()
         shown.found_sinks([sink.name for sink in self._sinks], log.state.past())
-        participants, judge = self.participants(log), Judge(self.plan)
+        participants, checker = self.participants(log), AckChecker(self.plan)
         shape = Shape(
             self.pending,
-            judge.segments,
+            checker.segments,
             emitted=bool(self._emissions - {Emission.AGAIN}),
             writes_processed=self._writes_processed,
-            settles=participants.settles,
+            commits_at_decision=participants.commits_at_decision,
             attempts_max=attempts_max or self.settings.transaction_attempts_max,
         )
         return Coordinator(
@@ -411,7 +411,7 @@ class Launch:
             log=log,
             engine=engine,
             participants=participants,
-            judge=judge,
+            checker=checker,
             shape=shape,
             ticks=Ticks(self._tick_secs, log, round(shown.now() * 1000)),
             pause=pause,

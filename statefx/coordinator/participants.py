@@ -22,7 +22,6 @@ from statefx.operators import to_ddl
 from statefx.operators.hooks import overrides
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
@@ -30,6 +29,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.records import Committing
+from statefx.protocol.reports import Ack
 from statefx.state.contract.store import StateLocation, StateProvider
 from statefx.storage import Storage
 from statefx.topology.graph import Topology
@@ -380,7 +380,7 @@ class Participants:
         yield from self.others
 
     @property
-    def settles(self) -> bool:
+    def commits_at_decision(self) -> bool:
         """Whether COMMITTING commits, since nobody has anything to do at a commit."""
         # Rule 3.5. Decided once for a start and not for each transaction: the `Shape` of a pipeline does not change.
         return not self.others and not self.state.committing

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
-from statefx.protocol.barrier import Ack, LeftOut, SetAside
-from statefx.protocol.history import Past, SinkVolume
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.trees import NOTHING, TreeReport, merged
+from statefx.protocol.log_state import Past, SinkVolume
+from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
 from statefx.protocol.watermark import BEGINNING
 from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
@@ -136,7 +135,7 @@ class TransactionProgress:
         }
 
 
-def came_to(
+def progress_of(
     attempt: TransactionAttempt,
     acks: Mapping[TaskId, Ack],
     input_rows: int,
@@ -267,7 +266,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingCall:
     """A hook of a spout's copy on the driver that is running."""
 
     spout: str
@@ -306,7 +305,7 @@ class Progress:
         self._away: dict[str, Any] | None = None
         self._failed: dict[str, Any] | None = None
         """The last attempt that failed of the transaction that is tried again."""
-        self._asked: Asked | None = None
+        self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """What takes part in a commit and is called on the driver now, by name, and since when."""
         self._sinks: dict[str, dict[str, Any]] = {}
@@ -334,7 +333,7 @@ class Progress:
             entry = self.under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
             acks = {} if entry.complete is None else entry.complete.acks
-            done = came_to(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
+            done = progress_of(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
@@ -390,7 +389,7 @@ class Progress:
     @contextmanager
     def asking(self, spout: str, hook: str, txid: int) -> Iterator[None]:
         """While the block runs, a hook of a spout's copy on the driver is called: nothing is committed meanwhile."""
-        asked = Asked(spout, hook, txid, self.clock(), self.now())
+        asked = PendingCall(spout, hook, txid, self.clock(), self.now())
         with self._lock:
             self._asked = asked
         try:
@@ -399,7 +398,7 @@ class Progress:
             with self._lock:
                 self._asked = None
 
-    def asked(self, secs: float) -> Asked | None:
+    def asked(self, secs: float) -> PendingCall | None:
         """Return the hook that has been running for so many seconds, or longer."""
         with self._lock:
             asked = self._asked

@@ -1,19 +1,28 @@
-"""How attempts fail; what is tried again, how often, and after which time."""
+"""Errors that end attempts, backoff, and the rounds of a commit or rollback until every participant is done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from statefx.coordinator.attempt import Attempt, Engine, Work
+from statefx.coordinator.progress import Progress
 from statefx.errors import (
     AttemptsExhaustedError,
+    BoltError,
     FailedException,
+    FencedError,
     StatefxError,
     TransactionError,
     TransactionTimeoutError,
 )
-from statefx.protocol.commands import Unresolved
+from statefx.protocol.commands import Resolution, Unresolved
+from statefx.protocol.order import ResolutionOrder
+from statefx.protocol.reports import FailureKind
+
+logger = logging.getLogger("statefx")
 
 
 class AttemptFailedError(TransactionError):
@@ -43,7 +52,7 @@ def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: f
     return min(max(max_secs, first_secs), first_secs * 2.0**doublings)
 
 
-def may_be_tried_again(failure: StatefxError) -> bool:
+def is_retryable(failure: StatefxError) -> bool:
     """Tell whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
     # Rule 6.7: a bolt that raises would raise again. Rule 6.8: machines come back.
     return isinstance(failure, AttemptFailedError | FailedException)
@@ -105,3 +114,155 @@ class Waits:
     def resolution(self) -> bool:
         """Whether the next round of a commit or a rollback is waited for."""
         return any(wait.then is not None for wait in self._waits)
+
+
+_REASONS_SHOWN = 3
+
+_REMEDIES = {
+    Resolution.COMMIT: "It is decided: mend what fails and start again, and it is committed first",
+    Resolution.ROLLBACK: "The next start goes on with it",
+}
+_WARNINGS = {
+    Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
+    "fails, or stop and start again with mended code",
+    Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
+}
+
+
+@dataclass
+class Resolver:
+    """One commit or rollback at a time, round by round; a round has those do it who have not done it yet.
+
+    So a participant that fails keeps no other from ending, and none is told again once it has said that it is done. One
+    at a time is enough: the pipeline commits a transaction before it lets the next one be decided (rule 2.4), and tells
+    tasks of a rollback only when all transactions before it are committed (rule 6.3).
+    """
+
+    engine: Engine
+    progress: Progress
+    attempts_max: int
+    """How often a rollback is tried. A commit is tried for ever: it is decided."""
+    attempt: Attempt | None = field(default=None, init=False)
+    """The one under way."""
+    _told: str = field(default="", init=False)
+    """The reason that the log has been told last."""
+
+    def begin(self, resolution: Resolution, attempt: Attempt, works: Mapping[str, Work]) -> bool:
+        """Begin with the first round; tell whether there is nothing to do. `works` are by the names of participants."""
+        self.attempt, attempt.resolution, attempt.left, attempt.rounds = attempt, resolution, dict(works), 0
+        return self.round(attempt)
+
+    def round(self, attempt: Attempt) -> bool:
+        """Have those do it who have not; tell whether nothing was left to do."""
+        if not attempt.left:
+            self._end()
+            return True
+        attempt.rounds += 1
+        attempt.reasons = []
+        attempt.running = set(attempt.left)
+        for name, work in attempt.left.items():
+            if isinstance(work, ResolutionOrder):
+                self.engine.resolve(attempt, name, work)
+            else:
+                self.progress.calling(name)
+                self.engine.call(attempt, name, work)
+        return False
+
+    def answered(self, attempt: Attempt, name: str, failure: BaseException | None) -> bool | None:
+        """Take what came of one; tell whether all is done. None: others of the round go on.
+
+        Raises
+        ------
+        FencedError
+            A newer generation has taken over.
+        BoltError
+            A hook did what no further try would mend.
+        StoppedError
+            The query is being stopped; the next driver goes on.
+        """
+        self.progress.called(name)
+        work, reasons = self._remaining(name, attempt, failure)
+        if work is not None:
+            attempt.left[name] = work
+            attempt.reasons += reasons
+            self.progress.failing(name, "; ".join(reasons).removeprefix(f"{name}: "))
+        else:
+            del attempt.left[name]
+            if attempt.resolution is Resolution.COMMIT:
+                self.progress.published(name)
+        if attempt.running:
+            return None
+        if attempt.left:
+            return False
+        self._end()
+        return True
+
+    def wait_secs(self, attempt: Attempt) -> float:
+        """Say, and show in the status, what is stuck; return how long to wait before the next round.
+
+        AttemptsExhaustedError: a rollback has failed too often.
+        """
+        txid, rounds, resolution, reason = attempt.name.txid, attempt.rounds, attempt.resolution, _reason(attempt)
+        assert resolution is not None
+        # Once, at the first try; another reason at tries 2, 4, 8, ...: the status has it at any time.
+        if rounds.bit_count() == 1 and (rounds == 1 or reason != self._told):
+            self._told = reason
+            logger.warning(_WARNINGS[resolution], txid, reason)
+        self.progress.stuck(resolution, txid, reason)
+        if resolution is Resolution.ROLLBACK and rounds >= self.attempts_max:
+            raise AttemptsExhaustedError(
+                f"the rollback of transaction {txid} failed {rounds} times: {reason}", txid=txid
+            )
+        return backoff_secs(rounds)
+
+    def stopped(self) -> StoppedError:
+        """Return the error of a driver that is stopped before the next round."""
+        attempt = self.attempt
+        assert attempt is not None
+        assert attempt.resolution is not None
+        return StoppedError(
+            f"stopped while the {attempt.resolution} of transaction {attempt.name.txid} went on: {_reason(attempt)}. "
+            f"{_REMEDIES[attempt.resolution]}"
+        )
+
+    def _end(self) -> None:
+        self.progress.stuck(None, 0, "")
+        self.attempt = None
+
+    def _remaining(self, name: str, attempt: Attempt, failure: BaseException | None) -> tuple[Work | None, list[str]]:
+        """Return what is left of the work of one that takes part, and why."""
+        work = attempt.left[name]
+        if isinstance(work, ResolutionOrder):
+            if failure is not None and not isinstance(failure, JobFailedError):
+                raise failure
+            return self._tasks_left(work, attempt, failure)
+        if failure is None:
+            return None, []
+        # Whatever a sink's client raises: it is decided, and may be done again (rule 10.4). What is no Exception ends
+        # the driver; FencedError and StoppedError do as well.
+        if not isinstance(failure, Exception) or isinstance(failure, FencedError | StoppedError):
+            raise failure
+        return work, [f"{name}: {getattr(failure, 'message', None) or f'{type(failure).__name__}: {failure}'}"]
+
+    def _tasks_left(
+        self, order: ResolutionOrder, attempt: Attempt, failure: JobFailedError | None
+    ) -> tuple[ResolutionOrder | None, list[str]]:
+        # A task without a report may have done it or not: told again.
+        failed = dict.fromkeys(order.tasks, "no report" if failure is None else failure.message)
+        for report in attempt.reports:
+            if report.kind is FailureKind.FENCED:  # the successor carries it out (rule 6.5)
+                raise FencedError(report.error or "", component=report.component, task=report.task)
+            if report.kind is FailureKind.MISUSE:
+                raise BoltError(f"{report.error}. {_REMEDIES[order.resolution]}", **report.facts)
+            if report.error is None:
+                failed.pop(report.id, None)
+            else:
+                failed[report.id] = report.error
+        if not failed:
+            return None, []
+        tasks = tuple(task for task in order.tasks if task in failed)
+        return replace(order, tasks=tasks), [f"{task.component}[{task.task}]: {failed[task]}" for task in tasks]
+
+
+def _reason(attempt: Attempt) -> str:
+    return "; ".join(attempt.reasons[:_REASONS_SHOWN])

@@ -1,26 +1,98 @@
-"""The attempts of this driver: from what each of them reads and has acked follow its orders and records."""
+"""Attempts of this driver: builds their instructions and records, and checks their acks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from statefx.coordinator.attempt import Attempt, Batch
-from statefx.coordinator.judging import Judge
 from statefx.coordinator.participants import Participants, SnapshotPolicy
-from statefx.coordinator.progress import Progress
+from statefx.coordinator.progress import Progress, received_rows
+from statefx.coordinator.retrying import AttemptFailedError
 from statefx.coordinator.times import EventTimes, Numbers, Standstill, Ticks
-from statefx.errors import InputError, StatefxError
+from statefx.errors import BoltError, FailedException, FencedError, InputError, StateCorruptedError, StatefxError
 from statefx.log.log import TransactionLog
+from statefx.operators.acker import is_of_acks
+from statefx.plan.levels import Plan, segments_of
 from statefx.protocol.commands import Append, Segment
-from statefx.protocol.history import sink_volumes
-from statefx.protocol.ledger import Complete
+from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.log_state import sink_volumes
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, Order
 from statefx.protocol.records import Preparing, Processed, RolledBack
+from statefx.protocol.reports import Ack, Failure, FailureKind
+from statefx.topology.graph import ComponentKind
 
 logger = logging.getLogger("statefx")
+
+
+class AckChecker:
+    """Judges the acks of one plan's segments (rules 5.1 and 5.2); `segments` is how many an attempt has."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._segments = {
+            segment: (
+                part.checked_tasks,
+                tuple(
+                    LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
+                    for edge in part.checked_edges
+                ),
+            )
+            for segment, part in segments_of(plan).items()
+        }
+        self.plan = plan
+        self.segments = len(self._segments)
+        edges = [edge for edge in plan.edges if not is_of_acks(edge.target)]
+        self._sources = frozenset(edge.source for edge in edges)
+        sources = (ComponentKind.SPOUT, ComponentKind.STREAM)
+        self._source_edges = [edge for edge in edges if plan.components[edge.source].kind in sources]
+
+    def check(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
+        """Check the acks of `segment`, with those of the segment before it.
+
+        After FencedError this driver rolls nothing back: its successor has done that at its start (rule 6.5).
+        """
+        ledger = AckLedger(attempt, *self._segments[segment])
+        for ack in acks:
+            if not ledger.add(ack):  # rule 6.4: of a former attempt
+                logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
+        verdict = ledger.check()
+        return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
+
+    def input_rows(self, complete: Complete) -> int:
+        """Count the rows of DataFrames and spouts, each once, however many edges leave its stream."""
+        found: dict[tuple[str, str], int] = {}
+        for edge in self._source_edges:
+            acks = [ack for task, ack in complete.acks.items() if task.component == edge.source]
+            rows = sum(ack.rows_before_combining.get(edge.id) or ack.emitted.get(edge.id, 0) for ack in acks)
+            stream = edge.source, edge.stream
+            found[stream] = max(found.get(stream, 0), rows)
+        return sum(found.values())
+
+    def output_rows(self, complete: Complete) -> int:
+        """Count the rows that reached the ends of the topology: the bolts that nobody reads from."""
+        rows = received_rows(complete.acks)
+        return sum(received for component, received in rows.items() if component not in self._sources)
+
+
+def _error(attempt: TransactionAttempt, verdict: Incomplete) -> StatefxError:
+    """Return what the failures come to. A bolt's error comes first: what else failed may well follow from it."""
+    bolts = (each for each in verdict.failures if each.kind is FailureKind.BOLT)
+    failure: Failure = next(bolts, verdict.failure)
+    message, data = f"{failure.component}[{failure.task}]: {failure.reason}", {"component": failure.component}
+    match failure.kind:
+        case FailureKind.FENCED:
+            raise FencedError(message, txid=attempt.txid)
+        case FailureKind.BOLT:  # rule 6.7: another attempt would raise the same
+            return BoltError(failure.reason, **failure.facts)
+        case FailureKind.CORRUPTED:
+            return StateCorruptedError(failure.reason, **data, task=failure.task)
+        case FailureKind.FAILED:
+            return FailedException(message, **data, task=failure.task)
+        case kind:  # rule 6.8: of the machines, or the input was not whole (rules 5.1 and 5.2): try again
+            return AttemptFailedError(message, **data, task=failure.task, kind=kind)
 
 
 @dataclass
@@ -34,7 +106,7 @@ class RunningAttempts:
     """The topology's."""
     log: TransactionLog
     participants: Participants
-    judge: Judge
+    checker: AckChecker
     policy: SnapshotPolicy
     progress: Progress
     ticks: Ticks
@@ -43,8 +115,8 @@ class RunningAttempts:
     _knows_finished: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._times = EventTimes(self.judge.plan)
-        self._standstill = Standstill(self.judge.plan)
+        self._times = EventTimes(self.checker.plan)
+        self._standstill = Standstill(self.checker.plan)
 
     def order(self, attempt: Attempt) -> Order:
         """Return what the tasks of an attempt are told; FailedException if a spout on the driver fails it.
@@ -71,13 +143,13 @@ class RunningAttempts:
         heads = state.heads_to_come()
         return Order(attempt.name, state.generation, heads, newest, due, attempt.orders, clock_ms, times, ticks)
 
-    def judged(self, attempt: Attempt, segment: Segment) -> StatefxError | None:
-        """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
+    def check(self, attempt: Attempt, segment: Segment) -> StatefxError | None:
+        """Check the acks of a segment; return why the attempt is to be rolled back, if it is."""
         # Those of both segments are judged together: ORDERED has received the rows of PROCESSING.
-        verdict = self.judge.judge(segment, attempt.name, attempt.acks)
+        verdict = self.checker.check(segment, attempt.name, attempt.acks)
         if isinstance(verdict, StatefxError):
             return verdict
-        attempt.input_rows = self.judge.input_rows(verdict)
+        attempt.input_rows = self.checker.input_rows(verdict)
         if self.log.state.closed and attempt.input_rows:
             return self._closed(attempt.name.txid)
         assert attempt.batch is not None
@@ -124,7 +196,7 @@ class RunningAttempts:
             attempt.name,
             complete.acks,
             input_rows=attempt.input_rows,
-            output_rows=self.judge.output_rows(complete),
+            output_rows=self.checker.output_rows(complete),
             emitted=_emitted(attempt, Emission.OPAQUE),
             committed=committed,
         )
@@ -136,7 +208,7 @@ class RunningAttempts:
         self.progress.committing(attempt, sink_volumes(record.committables))
 
     def _warn_of_standstill(self, complete: Complete, clock_ms: int, partitions: Mapping[str, int]) -> None:
-        if not self.judge.plan.timed or self.log.state.closed:
+        if not self.checker.plan.timed or self.log.state.closed:
             return
         acks, finished = complete.acks.values(), self._times.finished
         warning = self._standstill.warning(self.log.state, acks, clock_ms, self._since_ms or 0, partitions, finished)

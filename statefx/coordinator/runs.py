@@ -1,7 +1,7 @@
 """Carries out attempts by orders to tasks that live: who has answered, what took too long, what ends a run.
 
 A run holds all chains of a topology at once (rule 13). How it is started and how bytes reach its chains is the business
-of a `Run`: on Spark one job over its pipelined shuffle, in the tester threads of this process.
+of a `PipelinedRun`: on Spark one job over its pipelined shuffle, in the tester threads of this process.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from statefx.coordinator.attempt import Answer, Attempt, Part, came_of
+from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol import messages
-from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of, runs_of
-from statefx.protocol.trees import TreeReport
+from statefx.protocol.reports import Ack, Report, TreeReport
 
 logger = logging.getLogger("statefx")
 
@@ -74,7 +73,7 @@ class NoSlotsError(NotBegunError):
     """There are too few slots for all of its tasks now."""
 
 
-class UnreachableError(JobFailedError):
+class ControlUnreachableError(JobFailedError):
     """A chain can't reach the driver."""
 
 
@@ -82,12 +81,12 @@ RESTORES_FRESH_SECS = 10.0
 """How long after a chain's last report that tasks restore state they still count as restoring. Reports come each
 second, but a worker that reads a large image may stand still for some."""
 
-PUT_OFF_SECS_MAX = 3600.0
+EXTENSION_SECS_MAX = 3600.0
 """After which the time of an attempt is over, also while state is restored: a restore that hangs shows itself as under
 way too."""
 
 
-class Run(Protocol):
+class PipelinedRun(Protocol):
     """All chains of a topology, alive at once."""
 
     id: str
@@ -106,7 +105,7 @@ class Run(Protocol):
 class RunEngine(ABC):
     """Runs one deployment of tasks that live (see `statefx.coordinator.attempt.Engine`).
 
-    A subclass starts runs, and calls `ready`, `heard` and `over` of what becomes of them, from any thread.
+    A subclass starts runs, and calls `on_ready`, `on_frame` and `on_ended` for them, from any thread.
 
     Parameters
     ----------
@@ -134,7 +133,7 @@ class RunEngine(ABC):
         self._chain_of = {task: ChainId(*chain) for task, chain in plan.place.items()}
         self.chains = tuple(dict.fromkeys(self._chain_of.values()))
         self._lock = threading.RLock()
-        self._run: Run | None = None
+        self._run: PipelinedRun | None = None
         self._ready = False
         self._since: datetime | None = None
         self._begun = 0.0
@@ -155,7 +154,7 @@ class RunEngine(ABC):
         self._spout_chains: dict[ChainId, dict[int, str]] = {}
         """The chains of spouts that live: by chain, number and name of their tasks."""
         for number, task in enumerate(plan.spouts):
-            if plan.lives(task.component):
+            if plan.is_resident(task.component):
                 self._spout_chains.setdefault(self._chain_of[task], {})[number] = str(task)
         self._restoring: dict[ChainId, tuple[float, str]] = {}
         """By chain of this run: when it last reported that tasks restore state, and which."""
@@ -175,8 +174,8 @@ class RunEngine(ABC):
     # ---- what a subclass does
 
     @abstractmethod
-    def start_run(self) -> Run:
-        """Begin a run; `ready` is called when all its chains are there."""
+    def start_run(self) -> PipelinedRun:
+        """Begin a run; `on_ready` is called when all its chains are there."""
 
     @abstractmethod
     def call_aside(self, name: str, call: Callable[[], None]) -> None:
@@ -219,7 +218,7 @@ class RunEngine(ABC):
                     self._answers.put(Answer(attempt, part, lost))
                     return
             attempt.part, attempt.order, attempt.waiting = part, order, set(tasks)
-            attempt.reports, attempt.since, attempt.put_off_secs = [], None, 0.0
+            attempt.reports, attempt.since, attempt.extended_secs = [], None, 0.0
             self._pending.append(attempt)
             if self._ready:
                 self._send(attempt)
@@ -230,7 +229,7 @@ class RunEngine(ABC):
         """Begin to call something on the driver, in a thread of its own."""
 
         def called() -> None:
-            answer = came_of(attempt, part, call)
+            answer = answer_of(attempt, part, call)
             if answer.failure is not None and self._stopping:  # it would fail for ever
                 answer = answer._replace(failure=StoppedError("the query was stopped"))
             self._answers.put(answer)
@@ -291,7 +290,7 @@ class RunEngine(ABC):
                     self._answers.put(Answer(attempt, attempt.part, StoppedError("the query was stopped")))
         self.interrupt()
 
-    def tell_spouts(self, txid: int, report: TreeReport) -> None:
+    def send_outcomes(self, txid: int, report: TreeReport) -> None:
         """Tell the spouts that live in their tasks that a transaction is committed, and what became of trees.
 
         Those of a run that was lost meanwhile are gone, and their sources deliver again what they were not told of.
@@ -317,7 +316,7 @@ class RunEngine(ABC):
 
     # ---- what becomes of runs
 
-    def ready(self, run: Run) -> None:
+    def on_ready(self, run: PipelinedRun) -> None:
         """All chains of a run are there."""
         with self._lock:
             if run is not self._run:
@@ -330,7 +329,7 @@ class RunEngine(ABC):
                 self._send(attempt)
         self.interrupt()  # `next` waits since before the time of these began
 
-    def over(self, run: Run, failure: StatefxError) -> None:
+    def on_ended(self, run: PipelinedRun, failure: StatefxError) -> None:
         """A run is over: a chain was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
         with self._lock:
             if run is not self._run:
@@ -345,7 +344,7 @@ class RunEngine(ABC):
                 failure = StoppedError("the query was stopped")
             if not self._pending and not self._stopping:
                 logger.warning("%s: run %s has ended: %s", self._name, run.id, failure.message)
-            failed = self._taken(failure)
+            failed = self._pop_failing_jobs(failure)
             self._ending += 1
         try:
             run.end()  # before another one begins: both would listen at the same port
@@ -359,7 +358,7 @@ class RunEngine(ABC):
                 self._begin()
         self.interrupt()
 
-    def _taken(self, failure: Exception) -> list[Attempt]:
+    def _pop_failing_jobs(self, failure: Exception) -> list[Attempt]:
         """Take the attempts that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
 
         While there are no slots for a run, none fails: the loss of an executor alone ends no query (rule 6.8).
@@ -381,7 +380,7 @@ class RunEngine(ABC):
         self._pending = []
         return failed
 
-    def heard(self, run: Run, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+    def on_frame(self, run: PipelinedRun, chain: ChainId, kind: FrameKind, body: bytes) -> None:
         """A chain has said something."""
         with self._lock:
             if run is not self._run:
@@ -414,7 +413,7 @@ class RunEngine(ABC):
         try:
             self._run = self.start_run()
         except Exception as error:  # noqa: BLE001 - `over` is called by threads in which nobody would hear of it
-            for attempt in self._taken(error):
+            for attempt in self._pop_failing_jobs(error):
                 self._answers.put(Answer(attempt, attempt.part, error))
 
     def _send(self, attempt: Attempt) -> None:
@@ -482,10 +481,10 @@ class RunEngine(ABC):
     def _look_at_times(self, now: float) -> float | None:
         """Fail what has taken too long; return when to look again."""
         with self._lock:
-            dues = list(self._dues())
+            dues = list(self._deadlines())
             for attempt, due in dues:
                 if due <= now:
-                    self._put_off_or_end(attempt)
+                    self._extend_or_abandon(attempt)
             if self._again is not None and self._again <= now:
                 self._again = None
                 self._begin()
@@ -493,15 +492,15 @@ class RunEngine(ABC):
             run, late = self._run, self._late <= now
         if late and run is not None:
             missing = f"not all of its {len(self.chains)} tasks of Spark were there after {READY_SECS:g} s"
-            self.over(run, JobFailedError(f"{missing}: look at the logs of the executors, where workers start"))
+            self.on_ended(run, JobFailedError(f"{missing}: look at the logs of the executors, where workers start"))
         elif stuck and self._tasks_restoring():  # rule 6.9
             with self._lock:
                 self._unconfirmed = {of: (chains, now + STUCK_SECS) for of, (chains, _) in self._unconfirmed.items()}
         elif stuck and run is not None:
             names = ", ".join(f"{chain.level}/{chain.partition}" for chain in sorted(stuck[0][0]))
-            self.over(run, JobFailedError(f"chain {names} does not answer: its worker is stuck"))
+            self.on_ended(run, JobFailedError(f"chain {names} does not answer: its worker is stuck"))
         with self._lock:
-            times = [due for _, due in self._dues()] + [until for _, until in self._unconfirmed.values()]
+            times = [due for _, due in self._deadlines()] + [until for _, until in self._unconfirmed.values()]
             if self._again is not None:
                 times.append(self._again)
             if self._late < math.inf:
@@ -513,7 +512,7 @@ class RunEngine(ABC):
         """When a run that is not ready counts as lost."""
         return math.inf if self._run is None or self._ready else self._begun + READY_SECS
 
-    def _dues(self) -> Iterable[tuple[Attempt, float]]:
+    def _deadlines(self) -> Iterable[tuple[Attempt, float]]:
         """Return the attempts whose time runs, and when it is over: in each segment the first one (rule 6.9)."""
         first: dict[Segment, Attempt] = {}
         resolving = any(isinstance(attempt.order, ResolutionOrder) for attempt in self._pending)
@@ -527,7 +526,7 @@ class RunEngine(ABC):
                     first[segment] = attempt
         for attempt in first.values():
             assert attempt.since is not None
-            yield attempt, max(attempt.since, self._freed) + self._timeout_secs + attempt.put_off_secs
+            yield attempt, max(attempt.since, self._freed) + self._timeout_secs + attempt.extended_secs
 
     def _tasks_restoring(self) -> str:
         """Return the tasks that restore state now, or "".
@@ -540,15 +539,15 @@ class RunEngine(ABC):
         tasks = [task for at, names in self._restoring.values() if at >= oldest for task in names.splitlines()]
         return ", ".join(sorted(tasks))
 
-    def _put_off_or_end(self, attempt: Attempt) -> None:
+    def _extend_or_abandon(self, attempt: Attempt) -> None:
         """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
         tasks = self._tasks_restoring()
-        if tasks and attempt.put_off_secs < PUT_OFF_SECS_MAX:
-            attempt.put_off_secs += self._timeout_secs
+        if tasks and attempt.extended_secs < EXTENSION_SECS_MAX:
+            attempt.extended_secs += self._timeout_secs
             logger.warning(
                 "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
                 tasks,
-                attempt.put_off_secs,
+                attempt.extended_secs,
                 self._timeout_secs,
             )
             return
@@ -557,7 +556,7 @@ class RunEngine(ABC):
         why = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s), waiting for {waiting}"
         if tasks:
             why += (
-                f"; state of {tasks} was still being restored after {attempt.put_off_secs:g} s: look at the "
+                f"; state of {tasks} was still being restored after {attempt.extended_secs:g} s: look at the "
                 "checkpoint's file system and the state provider's server, or raise the timeout"
             )
         self._abandon(attempt, STUCK_SECS)

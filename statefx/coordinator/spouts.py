@@ -393,7 +393,7 @@ class SpoutSource(Emissions):
                 emission, told = Emission.AGAIN, batch.planned[each.id].partitions
             else:
                 names = partial(each.partitions, txid)
-                emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
+                emission, told = self._batches.emission_for(state, each.id, txid, each.emission, names, self._read)
             found.update(each.orders(emission, told, state.committed))
         return found
 

@@ -24,13 +24,13 @@ from statefx.coordinator.times import Ticks
 from statefx.errors import StatefxError
 from statefx.log.log import TransactionLog
 from statefx.plan.levels import Plan
-from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import EmissionOrder
 from statefx.protocol.records import Input, SourceNotes, StreamInput
+from statefx.protocol.reports import FailureKind
 from statefx.protocol.staged import Sharing, StagedPart, orders_of, times_of
-from statefx.protocol.watermark import Heard
-from statefx.topology.groupings import Promise
+from statefx.protocol.watermark import UnitTime
+from statefx.topology.graph import Promise
 
 _NOTE_SECS = 1.0
 
@@ -47,7 +47,7 @@ class StagedEmissions(Emissions):
         plan = self.plan
         return orders_of(self.parts, {s: (plan.components[s].parallelism, _sharing(plan, s)) for s in plan.streams})
 
-    def times(self, clock_ms: int) -> tuple[Mapping[str, Heard], Mapping[str, int]]:
+    def times(self, clock_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
         """Return what the rows say of event time."""
         ahead: dict[str, int] = {}
         for part in self.parts:

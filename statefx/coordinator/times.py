@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from statefx.log.log import TransactionLog
 from statefx.operators.spouts import has_partitions
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
-from statefx.protocol.watermark import BEGINNING, FINISHED, Heard, TimeOrder, Timing, reached, then, unit_of
+from statefx.protocol.reports import Ack
+from statefx.protocol.watermark import BEGINNING, FINISHED, TimeOrder, Timing, UnitTime, reached, then, unit_of
 from statefx.state.view.time_index import time_of
 from statefx.topology.graph import ComponentKind
 
@@ -80,7 +80,7 @@ class EventTimes:
         state: LogState,
         since_ms: int,
         partitions: Mapping[str, int],
-        staged: Mapping[str, Heard],
+        staged: Mapping[str, UnitTime],
         ahead: Mapping[str, int],
         *,
         closing: bool = False,
@@ -100,12 +100,12 @@ class EventTimes:
             Whether the transaction closes event time.
         """
         found: dict[TaskId, TimeOrder] = {}
-        units = _by_source(state.heard) if self.plan.timed else {}
+        units = _by_source(state.unit_times) if self.plan.timed else {}
         for name in sorted(self.plan.timed):
             component = self.plan.components[name]
-            own: list[dict[str, Heard]] = [{} for _ in range(component.parallelism)]
+            own: list[dict[str, UnitTime]] = [{} for _ in range(component.parallelism)]
             if name in self.plan.timings:
-                before = {name: state.heard[name]} if name in state.heard else {}
+                before = {name: state.unit_times[name]} if name in state.unit_times else {}
                 now = {name: staged[name]} if name in staged else {}
                 own = [dict(then(before, now)) for _ in own]
             finished, number_of = self.finished.get(name), partitions.get(name)
@@ -115,44 +115,44 @@ class EventTimes:
             for number, unit in units.get(name, ()):
                 if number == FINISHED:
                     for each in own:
-                        each[unit] = state.heard[unit]
+                        each[unit] = state.unit_times[unit]
                     continue
                 # A spout without partitions may have had more tasks: they have nothing to hold any more.
                 task = number % len(own) if has_partitions(component.operator) else number
                 if task < len(own) and (finished is None or number not in finished):
-                    own[task][unit] = state.heard[unit]
-            for task, heard in enumerate(own):
+                    own[task][unit] = state.unit_times[unit]
+            for task, unit_times in enumerate(own):
                 id = TaskId(name, task)
                 watermark = state.watermarks.get(str(id), BEGINNING)
                 left = None if finished is None else tuple(unfinished[task])
                 out = ahead.get(name, 0) if task == 0 else 0  # once: acks of all tasks are added up
-                found[id] = TimeOrder(watermark, heard, number_of, left, since_ms, closing, out)
+                found[id] = TimeOrder(watermark, unit_times, number_of, left, since_ms, closing, out)
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:
         """Return the fields of COMMITTING that say how far event time has come, if it has moved (rule 14.1)."""
         watermarks: dict[str, int] = {}
-        heard: Mapping[str, Heard] = {}
+        unit_times: Mapping[str, UnitTime] = {}
         for ack in acks:
             if ack.time is None:
                 continue
             if ack.time.watermark > state.watermarks.get(str(ack.id), BEGINNING):
                 watermarks[str(ack.id)] = ack.time.watermark
-            heard = then(heard, ack.time.heard)
+            unit_times = then(unit_times, ack.time.unit_times)
             if ack.time.finished:
                 self.finished[ack.component].update(ack.time.finished)
-                heard = then(self._finished_before(state, ack.component, ack.time.finished), heard)
-        new = {name: unit for name, unit in heard.items() if unit != state.heard.get(name)}
-        return {"watermarks": watermarks, "heard": new}
+                unit_times = then(self._finished_before(state, ack.component, ack.time.finished), unit_times)
+        new = {name: unit for name, unit in unit_times.items() if unit != state.unit_times.get(name)}
+        return {"watermarks": watermarks, "unit_times": new}
 
-    def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, Heard]:
+    def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, UnitTime]:
         """Return what was known of partitions that are finished now, as what is known of the finished ones.
 
-        Their task may not have known it: it may have begun before the transaction was decided in which it was heard.
+        Their task may not have known it: it may have begun before the transaction with its first row was decided.
         """
-        found: dict[str, Heard] = {}
+        found: dict[str, UnitTime] = {}
         for stream in self.plan.components[spout].timings:
-            units = [state.heard.get(unit_of(spout, number, stream)) for number in finished]
+            units = [state.unit_times.get(unit_of(spout, number, stream)) for number in finished]
             known = [unit for unit in units if unit is not None]
             if known:
                 found[unit_of(spout, FINISHED, stream)] = max(known)
@@ -184,10 +184,10 @@ class Numbers:
         return [number for number in range(self._floor, stop) if number not in self._above]
 
 
-def _by_source(heard: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
+def _by_source(unit_times: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
     """Return the units of tasks and partitions by component, each with its number."""
     found: dict[str, list[tuple[int, str]]] = {}
-    for unit in heard:
+    for unit in unit_times:
         source, _, rest = unit.partition("/")
         if rest:
             found.setdefault(source, []).append((int(rest.partition("/")[0]), unit))
@@ -229,7 +229,7 @@ class Standstill:
         if self._since_ms is None or lowest > self._lowest or not times:
             self._lowest, self._since_ms = lowest, clock_ms
             return ""
-        rows_wait = any(unit.time_us > lowest for time in times for unit in time.heard.values())
+        rows_wait = any(unit.time_us > lowest for time in times for unit in time.unit_times.values())
         still_ms = clock_ms - self._since_ms
         recent = self._warned_ms is not None and clock_ms - self._warned_ms < AGAIN_MS
         if not rows_wait or still_ms < STILL_MS or recent:
@@ -253,13 +253,13 @@ class Standstill:
         held = [
             (at, unit)
             for unit in self._units(partitions, finished)
-            if (at := reached(state.heard.get(unit.unit), unit.timing, clock_ms, since_ms)) is not None
+            if (at := reached(state.unit_times.get(unit.unit), unit.timing, clock_ms, since_ms)) is not None
         ]
         if not held:
             return ""
         _, unit = min(held, key=itemgetter(0))
-        heard = state.heard.get(unit.unit)
-        came = "has had no row yet" if heard is None else f"has had rows up to {time_of(heard.time_us).isoformat()}"
+        known = state.unit_times.get(unit.unit)
+        came = "has had no row yet" if known is None else f"has had rows up to {time_of(known.time_us).isoformat()}"
         if unit.timing.idle_ms is None:
             remedy = f'give it an idleAfter, as {unit.call}("{unit.component}", ..., idleAfter="5 minutes")'
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from statefx.protocol.identity import TaskId
-from statefx.protocol.trees import TIMED_OUT, Handled, TreeReport, task_of, txid_of
+from statefx.protocol.reports import TIMED_OUT, Handled, TreeReport, task_of, txid_of
 
 EXPLAINED_MAX = 100
 """Failed messages of a transaction whose traces are told; of the others only the reason."""

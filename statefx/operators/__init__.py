@@ -11,9 +11,9 @@ from statefx.operators.spouts import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     ReplayingSpout,
+    Spout,
     TransactionalSpout,
 )
-from statefx.operators.tracked_spouts import Spout
 from statefx.operators.tuples import isTick, tuple_class
 from statefx.operators.windows import Count, Duration, StatefulWindowedBolt, Window, WindowedBolt
 from statefx.protocol.identity import TransactionAttempt

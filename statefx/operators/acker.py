@@ -38,8 +38,8 @@ import pyarrow.compute as pc
 from statefx.operators.bolts import BatchBolt, ReadyMade
 from statefx.operators.context import Collector
 from statefx.operators.schema import parse_schema
+from statefx.protocol.reports import TIMED_OUT, TreeReport, root_of
 from statefx.protocol.topology_identity import StateLayout
-from statefx.protocol.trees import TIMED_OUT, TreeReport, root_of
 from statefx.state.view.time_index import micros
 
 ACKER = "__acker"

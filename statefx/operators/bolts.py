@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from statefx.operators.context import Collector, Context
+    from statefx.protocol.reports import TreeReport
     from statefx.protocol.topology_identity import StateLayout
-    from statefx.protocol.trees import TreeReport
     from statefx.state.view.time_index import Timers
 
 # ---- how a bolt's input is added up before it is sent to the bolt
@@ -181,14 +181,14 @@ class OwnTimers:
         return found
 
 
-def hears_timers(operator: object) -> bool:
+def has_timer_hook(operator: object) -> bool:
     """Return whether an operator is a bolt that defines ``onTimer``."""
     return isinstance(operator, Stateful) and overrides(type(operator), "onTimer")
 
 
-def lend_timers(bolt: Stateful, timers: Callable[[], Timers]) -> None:
+def attach_timers(bolt: Stateful, timers: Callable[[], Timers]) -> None:
     """Give a bolt the timers of its task, if it has a use for them; called by the runtime before ``initState``."""
-    if hears_timers(bolt):
+    if has_timer_hook(bolt):
         bolt.__dict__[_TIMERS] = timers()
 
 

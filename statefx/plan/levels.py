@@ -29,8 +29,7 @@ from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
 from statefx.protocol.watermark import Timing
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
-from statefx.topology.groupings import Promise
+from statefx.topology.graph import Component, ComponentKind, Edge, Promise, Topology, is_tracked
 
 ROOT, ROOTS = pa.int64(), pa.list_(pa.int64())
 
@@ -90,7 +89,7 @@ class Plan:
         """Tasks of spouts, in order."""
         return tuple(sorted(task for task in self.tasks if self.components[task.component].kind is ComponentKind.SPOUT))
 
-    def lives(self, component: str) -> bool:
+    def is_resident(self, component: str) -> bool:
         """Tell whether a component is a spout that lives in its tasks."""
         return isinstance(self.components[component].operator, Spout)
 
@@ -332,9 +331,9 @@ class PlanSegment:
     levels: range  # the plan's levels that it runs
     tasks: tuple[TaskId, ...]  # those that ack in this segment
     # Those whose acks are judged: of ORDERED all of them, because it has received the rows of PROCESSING (rule 5.1).
-    judged_tasks: tuple[TaskId, ...]
+    checked_tasks: tuple[TaskId, ...]
     # Edges whose rows are counted: of PROCESSING those inside it, because nobody has received the rows at the cut.
-    judged_edges: tuple[Edge, ...]
+    checked_edges: tuple[Edge, ...]
 
 
 def segments_of(plan: Plan) -> Mapping[Segment, PlanSegment]:

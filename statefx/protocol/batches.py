@@ -58,7 +58,7 @@ class Batches:
             layers.append(self.emitted.get(number, {}).get(spout, {}) if durable is None else durable)
         return layers
 
-    def told(
+    def emission_for(
         self,
         state: LogState,
         spout: str,

@@ -40,7 +40,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StartSegment:
     """Start a segment; its state opens at the version before this transaction."""
 
     segment: Segment
@@ -72,7 +72,7 @@ class Deliver:
     txid: int
 
 
-Command = Append | Run | Cancel | Resolve | Deliver
+Command = Append | StartSegment | Cancel | Resolve | Deliver
 
 
 # ---- events

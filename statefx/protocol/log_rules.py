@@ -8,10 +8,9 @@ from itertools import count
 from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
-from statefx.protocol.history import Past
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
-from statefx.protocol.log_state import Fork, InFlight, LogState, Published, TakenBack
+from statefx.protocol.log_state import Fork, InFlight, LogState, Past, Published, TakenBack
 from statefx.protocol.metadata import BySpout, stacked
 from statefx.protocol.records import (
     BatchInput,
@@ -37,7 +36,7 @@ from statefx.protocol.records import (
 )
 from statefx.protocol.topology_identity import StatefulIdentity, TopologyIdentity
 from statefx.protocol.transaction import Event, Phase
-from statefx.protocol.watermark import BEGINNING, DEFAULT_STREAM, Heard, then, unit_of
+from statefx.protocol.watermark import BEGINNING, DEFAULT_STREAM, UnitTime, then, unit_of
 
 SNAPSHOTS_KEPT = 2
 """Of each task: a reader of a version that is older than the newest one needs the one before (rule 4.7)."""
@@ -122,12 +121,12 @@ def _with_positions(state: LogState, becomes: TopologyIdentity) -> LogState:
     watermarks = {
         name: known for name, known in state.watermarks.items() if TaskId.parse(name).component in becomes.stateful
     }
-    heard = {unit: known for unit, known in state.heard.items() if "/" not in unit}
+    unit_times = {unit: known for unit, known in state.unit_times.items() if "/" not in unit}
     streams: dict[str, set[str]] = {}
-    for unit, known in state.heard.items():
+    for unit, known in state.unit_times.items():
         name, slash, rest = unit.partition("/")
         if name in becomes.by_partition or was.get(name) == now.get(name):
-            heard[unit] = known
+            unit_times[unit] = known
         elif slash:
             streams.setdefault(name, set()).add(rest.partition("/")[2] or DEFAULT_STREAM)
     for name in was.keys() & now.keys():
@@ -135,12 +134,12 @@ def _with_positions(state: LogState, becomes: TopologyIdentity) -> LogState:
         if name not in becomes.stateful and min(own) > BEGINNING:
             watermarks |= {str(TaskId(name, task)): min(own) for task in range(now[name])}
         for stream in streams.get(name, ()):
-            units = [state.heard.get(unit_of(name, task, stream)) for task in range(was[name])]
+            units = [state.unit_times.get(unit_of(name, task, stream)) for task in range(was[name])]
             each = [unit for unit in units if unit is not None]
             if len(each) == len(units):
-                slowest = Heard(min(unit.time_us for unit in each), max(unit.at_ms for unit in each))
-                heard |= {unit_of(name, task, stream): slowest for task in range(now[name])}
-    return replace(state, watermarks=watermarks, heard=heard)
+                slowest = UnitTime(min(unit.time_us for unit in each), max(unit.at_ms for unit in each))
+                unit_times |= {unit_of(name, task, stream): slowest for task in range(now[name])}
+    return replace(state, watermarks=watermarks, unit_times=unit_times)
 
 
 def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] = ()) -> LogState:
@@ -174,7 +173,7 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
         snapshots=by_task(state.snapshots),
         growth=by_task(state.growth),
         watermarks=by_task(state.watermarks),
-        heard=by_task(state.heard),
+        unit_times=by_task(state.unit_times),
         planned_metadata={txid: by_component(said) for txid, said in state.planned_metadata.items()},
         committed_metadata=by_component(state.committed_metadata),
         kept_as=by_component(kept_as),
@@ -301,7 +300,7 @@ def _committing(state: LogState, record: Committing) -> LogState:
         snapshots=snapshots,
         growth=growth,
         watermarks=watermarks,
-        heard=then(state.heard, record.heard),
+        unit_times=then(state.unit_times, record.unit_times),
         due_ms=record.due_ms,
         closed=state.closed or (record.txid if record.closes else 0),
     )
@@ -437,7 +436,7 @@ def pin_of(state: LogState) -> Pin:
         state.committed_metadata,
         state.batch_id,
         state.watermarks,
-        state.heard,
+        state.unit_times,
         state.due_ms,
         state.closed,
         state.state_txid,
@@ -487,7 +486,7 @@ def _restored(state: LogState, record: Restored) -> LogState:
         committed_metadata=pin.committed_metadata,
         batch_id=pin.batch_id,
         watermarks=pin.watermarks,
-        heard=pin.heard,
+        unit_times=pin.unit_times,
         due_ms=pin.due_ms,
         closed=pin.closed,
         restored=pin.state_txid,
@@ -524,7 +523,7 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
     watermarks = {name: each for name, each in state.watermarks.items() if name not in told}
     for bolt, tasks in record.tasks.items():
         own = [each for name, each in told.items() if TaskId.parse(name).component == bolt]
-        if own:  # they heard the same senders
+        if own:  # they read from the same senders
             watermarks |= {str(TaskId(bolt, task)): min(own) for task in range(tasks)}
     return replace(
         with_names(with_stateful(with_tasks(state, record.tasks), record.stateful), record.kept_as),

@@ -1,17 +1,104 @@
-"""What the transaction log amounts to: one value."""
+"""The transaction log folded into one value, and the last attempts of transactions as people are shown them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from statefx.protocol.history import REASON_CHARS, History, Past, sink_volumes
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
+from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata
 from statefx.protocol.records import BatchInput, Committing, Input, Pin, SourceNotes, StreamInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
-from statefx.protocol.watermark import Heard
+from statefx.protocol.watermark import UnitTime
+
+KEPT = 1000
+"""How many ended attempts are remembered. An attempt is a line of some 100 bytes in the CHECKPOINT, so 100 kB, written
+with every fold: 2 kB for each of the 50 transactions between two folds, about what their own records take. It is a
+quarter of an hour of transactions of one second, and a night of those of a minute."""
+
+BATCH = 64
+"""Ended attempts are taken over into the long tuple so many at a time. Each alone would copy `KEPT` of them."""
+
+REASON_CHARS = 200
+"""Of why an attempt was rolled back; its ROLLED_BACK record has all of it."""
+
+
+class SinkVolume(NamedTuple):
+    """What one sink was given in a transaction, as its tasks say."""
+
+    sink: str
+    rows: int
+    bytes: int
+
+
+def sink_volumes(committables: Mapping[str, Json]) -> tuple[SinkVolume, ...]:
+    """Return what the sinks of a decision were given; those that don't tell rows and bytes are left out.
+
+    Committables are a sink's own affair. This is for people alone, so that whatever stands there, it raises nothing: a
+    record that can't be folded would end the topology.
+
+    >>> sink_volumes({"out": {"tasks": {"0": {"rows": 2, "bytes": 90}, "1": {"rows": 1, "bytes": 40}}}, "mail": None})
+    (SinkVolume(sink='out', rows=3, bytes=130),)
+    """
+    found = []
+    for sink, decision in sorted(committables.items()):
+        tasks = decision.get("tasks") if isinstance(decision, Mapping) else None
+        if isinstance(tasks, Mapping) and all(_tells(each) for each in tasks.values()):
+            rows, size = (sum(each[name] for each in tasks.values()) for name in ("rows", "bytes"))
+            found.append(SinkVolume(sink, rows, size))
+    return tuple(found)
+
+
+def _tells(committable: Json) -> bool:
+    return isinstance(committable, Mapping) and all(type(committable.get(name)) is int for name in ("rows", "bytes"))
+
+
+class Past(NamedTuple):
+    """An attempt that has ended."""
+
+    txid: int
+    attempt: int
+    generation: int
+    state: str  # ``COMMITTED`` or ``ROLLED_BACK``; or ``RESTORED``, of the transaction that was gone back to
+    # prepared_ms, committing_ms, ended_ms: When PREPARING, COMMITTING and the last record were written, in milliseconds
+    # since the epoch, by the driver's clock; 0: there is no such record.
+    prepared_ms: int = 0
+    committing_ms: int = 0
+    ended_ms: int = 0
+    # input_rows, output_rows: What was read from the sources, and what reached the ends of the topology.
+    input_rows: int = 0
+    output_rows: int = 0
+    state_bytes: int = 0  # by how much stored state has grown
+    reason: str = ""  # why it was rolled back
+    sinks: tuple[SinkVolume, ...] = ()  # what was decided to be published
+
+
+class History(NamedTuple):
+    """The last attempts, `KEPT` of them and up to `BATCH` more.
+
+    >>> history = History()
+    >>> for txid in range(1, 3000):
+    ...     history = history.with_last(Past(txid, 0, 1, "COMMITTED"))
+    >>> history.past[-1].txid, KEPT <= len(history.past) < KEPT + BATCH
+    (2999, True)
+    """
+
+    older: tuple[Past, ...] = ()
+    newest: tuple[Past, ...] = ()
+
+    @property
+    def past(self) -> tuple[Past, ...]:
+        """All of them, oldest first."""
+        return self.older + self.newest
+
+    def with_last(self, past: Past) -> History:
+        """Return the history after one more attempt has ended."""
+        newest = (*self.newest, past)
+        return History((*self.past[1 - KEPT :], past)) if len(newest) == BATCH else History(self.older, newest)
+
 
 TIMERS_LEFT_MS = 1
 """For when the next transaction is due, where one of event time is due that has not fired."""
@@ -129,9 +216,9 @@ class LogState:
     published: Mapping[str, Published] = field(default_factory=dict)  # by sink
     taken_back: tuple[TakenBack, ...] = ()  # what restoring has had sinks take back, the oldest first
     batch_id: int | None = None  # the highest id given by a caller that has been committed
-    # Event time as decided: the watermarks of tasks, by ``component/task``, and what was heard of the units of sources.
+    # Event time as decided: the watermarks of tasks, by ``component/task``, and the times of the units of sources.
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
     due_ms: int = 0  # when the first timer of the clock is due, as the last decided transaction leaves them; 0: none
     closed: int = 0  # the transaction that has closed event time (rule 14.12); 0: none has
 

@@ -26,7 +26,7 @@ from enum import IntEnum
 
 import msgspec
 
-from statefx.protocol.trees import TreeReport
+from statefx.protocol.reports import TreeReport
 
 MAGIC = b"statefx-control-1\n"
 NONCE_BYTES = 32

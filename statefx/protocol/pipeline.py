@@ -4,7 +4,7 @@ A pure value: events in, commands out. The driver carries the commands out and r
 decides what is appended to the log, or when::
 
     Offered -> Append PREPARING -> Run P -> Append PROCESSED -> Run O -> Append COMMITTING -> Resolve COMMIT
-                                   (one job where there is one segment)                (nothing to do where it settles)
+                                   (one job where there is one segment)               (nothing where COMMITTING commits)
             -> Append COMMITTED, or what carries it -> Deliver
 
     Failed(t): Cancel t and every later one; Resolve ROLLBACK of t; Append ROLLED_BACK from the newest down to t
@@ -31,8 +31,8 @@ from statefx.protocol.commands import (
     Offered,
     Resolution,
     Resolve,
-    Run,
     Segment,
+    StartSegment,
     Stop,
     Unresolved,
 )
@@ -55,7 +55,7 @@ class Shape:
     emitted: bool = False
     # What they emitted must be durable before a committer runs: a record PROCESSED is written.
     writes_processed: bool = False
-    settles: bool = False  # no task has anything to do at a commit: COMMITTING commits
+    commits_at_decision: bool = False  # no task has anything to do at a commit: COMMITTING commits
     attempts_max: int = 10  # how often one transaction may fail
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Pipeline:
     stopping: bool = False
 
     @classmethod
-    def found(
+    def recover(
         cls, shape: Shape, committed: int, in_flight: Sequence[TransactionState], attempts: Mapping[int, int]
     ) -> Outcome:
         """Begin where a former driver ended, by its log: roll forward what is COMMITTING, and back all the others.
@@ -137,7 +137,12 @@ class Pipeline:
     def admits(self) -> bool:
         """Whether the next transaction may begin: there is room, nothing is rolled back, nobody stops."""
         room = len(self.entries) < self.shape.pending
-        if self.stopping or not room or self.appending is not None or any(entry.doomed for entry in self.entries):
+        if (
+            self.stopping
+            or not room
+            or self.appending is not None
+            or any(entry.is_rolling_back for entry in self.entries)
+        ):
             return False
         # where t+1 begins with what t emitted, that has to be there (rule 9.5)
         return not (self.shape.emitted and self.entries) or self.entries[-1].stage >= Stage.PROCESSED
@@ -224,11 +229,11 @@ class Pipeline:
         if append.kind == "ROLLED_BACK":
             return replace(self, entries=self.entries[:-1])
         if append.kind == "COMMITTING":
-            stage = Stage.SETTLED if self.shape.settles else Stage.UNRESOLVED
+            stage = Stage.COMMITTED if self.shape.commits_at_decision else Stage.UNRESOLVED
             entry = entry.step(Event.ALL_ACKED, stage)
-        elif append.kind == "PROCESSED" and not entry.doomed:
+        elif append.kind == "PROCESSED" and not entry.is_rolling_back:
             entry = replace(entry, stage=Stage.PROCESSED)
-        elif append.kind == "PREPARING" and not entry.doomed:
+        elif append.kind == "PREPARING" and not entry.is_rolling_back:
             entry = replace(entry, stage=Stage.BEGUN)
         return self._with(entry)
 
@@ -245,27 +250,27 @@ class Pipeline:
     def _failed(self, attempt: TransactionAttempt, final: bool) -> Outcome:
         entry = self._entry(attempt)
         # Rule 2.5: with DECIDING the record may be in the log already, whatever this driver hears of the append.
-        if entry is None or entry.doomed or entry.stage >= Stage.DECIDING:
+        if entry is None or entry.is_rolling_back or entry.stage >= Stage.DECIDING:
             return self, ()
         # Rule 6.2: those above it are rolled back with it, and use up no try of theirs.
         tries = {**dict(self.tries), entry.txid: self.failures(entry.txid) + 1}
         moved = replace(self, tries=tuple(sorted(tries.items())))
         if final or tries[entry.txid] >= self.shape.attempts_max:
             moved = replace(moved, stopping=True)
-        return moved._doom(entry.txid, ended=attempt)
+        return moved._start_rollback(entry.txid, ended=attempt)
 
     def _stop(self, now: bool) -> Outcome:
         moved = replace(self, stopping=True)
-        undecided = [entry.txid for entry in self.entries if entry.stage < Stage.DECIDING and not entry.doomed]
+        undecided = [entry.txid for entry in self.entries if entry.stage < Stage.DECIDING and not entry.is_rolling_back]
         if self.entries and not now:  # the lowest may end (rule 9.7): it waits for nobody
             undecided = [txid for txid in undecided if txid > self.entries[0].txid]
-        return moved._doom(undecided[0]) if undecided else moved.advance()
+        return moved._start_rollback(undecided[0]) if undecided else moved.advance()
 
-    def _doom(self, lowest: int, ended: TransactionAttempt | None = None) -> Outcome:
+    def _start_rollback(self, lowest: int, ended: TransactionAttempt | None = None) -> Outcome:
         """Roll back `lowest` and all that is above it; the job of `ended` needs no cancelling."""
         entries, cancelled = [], []
         for entry in self.entries:
-            if entry.txid >= lowest and not entry.doomed:
+            if entry.txid >= lowest and not entry.is_rolling_back:
                 if entry.stage in (Stage.PROCESSING, Stage.ORDERED) and entry.name != ended:
                     cancelled.append(Cancel(entry.name))
                 entry = entry.step(Event.FAILED, Stage.UNRESOLVED)
@@ -293,7 +298,8 @@ class Pipeline:
             # Rule 2.4: only the lowest is decided, and it is the lowest when all before it are committed. Any other one
             # that is PREPARED waits here.
             if lowest.stage is Stage.PREPARED and self.appending is None:
-                if self.unwritten and self.shape.settles:  # found COMMITTING: a topology that had hooks has decided it
+                if self.unwritten and self.shape.commits_at_decision:
+                    # Recovered in COMMITTING: a topology that had hooks has decided it.
                     # Carried by a COMMITTING that commits, a crash after that record would leave two untold (rule 6.5).
                     return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
                 name = lowest.record(Event.ALL_ACKED) or ""
@@ -312,16 +318,16 @@ class Pipeline:
             return self._tell(entry)
         if entry.stage is Stage.RESOLVING:
             return None
-        settled = entry.stage is Stage.SETTLED
+        committed = entry.stage is Stage.COMMITTED
         moved = replace(
             self,
             committed=entry.txid,
             entries=self.entries[1:],
             attempts=_above(self.attempts, entry.txid),
             tries=_above(self.tries, entry.txid),
-            unwritten=not settled,
+            unwritten=not committed,
         )
-        return moved, (Deliver(entry.txid),) if settled else ()
+        return moved, (Deliver(entry.txid),) if committed else ()
 
     def _tell(self, entry: TransactionState) -> Outcome:
         resolve = Resolve(_RESOLUTIONS[entry.action(Event.START)], entry.name)
@@ -330,13 +336,13 @@ class Pipeline:
     def _step_undecided(self) -> Outcome | None:
         """Take the next step of a transaction that is not decided."""
         newest = self.entries[-1] if self.entries else None
-        if newest is not None and newest.doomed:
+        if newest is not None and newest.is_rolling_back:
             step = self._roll_back(newest)
             if step is not None:
                 return step
         turn = True  # whether all before it are decided
         for entry in self.entries:
-            if not entry.doomed:
+            if not entry.is_rolling_back:
                 step = self._run(entry, turn)
                 if step is not None:
                     return step
@@ -360,12 +366,14 @@ class Pipeline:
         if entry.stage is Stage.BEGUN:
             segment = Segment.WHOLE if self.shape.segments == 1 else Segment.PROCESSING
             ordered = segment is Segment.WHOLE
-            return self._with(replace(entry, stage=Stage.PROCESSING, ordered=ordered)), (Run(segment, entry.name),)
+            return self._with(replace(entry, stage=Stage.PROCESSING, ordered=ordered)), (
+                StartSegment(segment, entry.name),
+            )
         if entry.stage is Stage.EMITTED and self.appending is None:
             return self._append("PROCESSED", entry.name)
         if entry.stage is Stage.PROCESSED and turn:
-            run = Run(Segment.ORDERED, entry.name)
-            return self._with(replace(entry, stage=Stage.ORDERED, ordered=True)), (run,)
+            start = StartSegment(Segment.ORDERED, entry.name)
+            return self._with(replace(entry, stage=Stage.ORDERED, ordered=True)), (start,)
         return None
 
     def _entry(self, attempt: TransactionAttempt) -> TransactionState | None:

@@ -10,7 +10,7 @@ from statefx.protocol.identity import FileRef, SnapshotRef, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata
 from statefx.protocol.topology_identity import NO_TOPOLOGY, StatefulIdentity, TopologyIdentity
-from statefx.protocol.watermark import Heard
+from statefx.protocol.watermark import UnitTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +178,9 @@ class Committing:
     committables: Mapping[str, Json] = field(default_factory=dict)
     acknowledged: Mapping[str, Json] = field(default_factory=dict)  # by spout, which tuples have been processed
     committed: int | None = None  # the transaction whose COMMITTED this record stands for as well
-    # Event time, where it has got on: the watermarks of tasks, by ``component/task``, and what was heard of units.
+    # Event time, where it has got on: the watermarks of tasks, by ``component/task``, and the times of units.
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
     # Rule 14.8: when a timer of the clock is due, in milliseconds since 1970: a transaction begins then.
     due_ms: int = 0
     closes: bool = False  # whether it has closed event time (rule 14.12)
@@ -264,7 +264,7 @@ class Pin:
     committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
     batch_id: int | None = None
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
     due_ms: int = 0
     closed: int = 0  # the transaction that has closed event time; 0: none
     # The transaction that left it so: `txid`, unless it was restored, and nothing has been decided since.

@@ -11,7 +11,7 @@ import msgspec
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
-from statefx.protocol.watermark import Heard, Timing
+from statefx.protocol.watermark import Timing, UnitTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StagedPart:
         """Read what `pack` wrote."""
         return msgspec.msgpack.decode(data, type=cls)
 
-    def told(self, start: int, stop: int) -> Json:
+    def share(self, start: int, stop: int) -> Json:
         """Return what a task is told that emits the rows from `start` up to `stop`."""
         return [self.content, self.name, self.checksum, start, stop]
 
@@ -63,7 +63,7 @@ def orders_of(parts: Sequence[StagedPart], streams: Mapping[str, tuple[int, Shar
         else:
             shares = [{} for _ in range(width)]
             for number, part in enumerate(own):
-                shares[partitions.index(part.partition) % width][str(number)] = part.told(0, part.rows)
+                shares[partitions.index(part.partition) % width][str(number)] = part.share(0, part.rows)
         found |= {TaskId(stream, task): EmissionOrder(Emission.AGAIN, told) for task, told in enumerate(shares)}
     return found
 
@@ -77,18 +77,18 @@ def _even_shares(parts: Sequence[StagedPart], width: int) -> list[dict[str, Json
         for task, share in enumerate(shares):
             start, stop = (max(0, min(part.rows, -(-at * rows // width) - first)) for at in (task, task + 1))
             if start < stop:
-                share[str(number)] = part.told(start, stop)
+                share[str(number)] = part.share(start, stop)
         first += part.rows
     return shares
 
 
-def times_of(parts: Sequence[StagedPart], timings: Mapping[str, Timing], clock_ms: int) -> dict[str, Heard]:
+def times_of(parts: Sequence[StagedPart], timings: Mapping[str, Timing], clock_ms: int) -> dict[str, UnitTime]:
     """Return what the rows of a transaction say of event time, by stream."""
-    found: dict[str, Heard] = {}
+    found: dict[str, UnitTime] = {}
     for part in parts:
         if part.greatest_us is not None:
             at_ms = 0 if timings[part.stream].idle_ms is None else clock_ms
             known = found.get(part.stream)
             greatest = part.greatest_us if known is None else max(known.time_us, part.greatest_us)
-            found[part.stream] = Heard(greatest, at_ms)
+            found[part.stream] = UnitTime(greatest, at_ms)
     return found

@@ -40,7 +40,7 @@ class Stage(IntEnum):
     UNRESOLVED = 9  # COMMITTING is durable, or it is to be rolled back: the tasks are not told yet
     RESOLVING = 10  # the tasks are being told
     RESOLVED = 11  # all have been told
-    SETTLED = 12  # COMMITTING is durable, and has committed it: nobody is to be told
+    COMMITTED = 12  # COMMITTING is durable, and has committed it: no participant has anything to do
 
 
 class Event(StrEnum):
@@ -175,7 +175,7 @@ class TransactionState:
         return self.phase is Phase.COMMITTING
 
     @property
-    def doomed(self) -> bool:
+    def is_rolling_back(self) -> bool:
         """Whether it is being rolled back."""
         return self.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
 

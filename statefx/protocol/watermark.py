@@ -73,7 +73,7 @@ def together(parts: Iterable[Mapping[str, Part]]) -> Mapping[str, Part]:
     return found
 
 
-class Heard(NamedTuple):
+class UnitTime(NamedTuple):
     """What is known of a unit."""
 
     time_us: int  # the greatest time of its rows
@@ -86,7 +86,7 @@ class TimeOrder:
 
     watermark: int = BEGINNING  # the task's own
     # Of the units that it emits; of a DataFrame with what the rows of the transaction say, all of which are known.
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
     partitions: int | None = None  # how many its spout has; None: it has none
     unfinished: tuple[int, ...] | None = None  # those of the task that are not finished; None: none ever is
     since_ms: int = 0  # when the driver's first attempt began: nobody was idle before
@@ -99,7 +99,7 @@ class TimeReport:
     """What a task says of event time at the end of a transaction."""
 
     watermark: int  # the task's own
-    heard: Mapping[str, Heard] = field(default_factory=dict)  # units that had rows
+    unit_times: Mapping[str, UnitTime] = field(default_factory=dict)  # units that had rows
     ahead: int = 0  # rows whose times did not count, since they are too far ahead
     late: int = 0  # rows that came too late for the bolt
     finished: tuple[int, ...] = ()  # partitions that are finished with this transaction
@@ -123,7 +123,7 @@ def least(watermarks: Iterable[int | None]) -> int | None:
     return min((each for each in watermarks if each is not None), default=None)
 
 
-def reached(unit: Heard | None, timing: Timing, clock_ms: int, since_ms: int) -> int | None:
+def reached(unit: UnitTime | None, timing: Timing, clock_ms: int, since_ms: int) -> int | None:
     """Return how far a unit has come by the order's clock; None: it is idle."""
     if timing.idle_ms is not None:
         # Rule 14.5: what has come meanwhile waits in all units, and is read one after the other.
@@ -134,18 +134,18 @@ def reached(unit: Heard | None, timing: Timing, clock_ms: int, since_ms: int) ->
     return BEGINNING if unit is None else max(BEGINNING, unit.time_us - timing.lateness_us)
 
 
-def then(known: Mapping[str, Heard], later: Mapping[str, Heard]) -> Mapping[str, Heard]:
+def then(known: Mapping[str, UnitTime], later: Mapping[str, UnitTime]) -> Mapping[str, UnitTime]:
     """Return what both amount to.
 
     With several transactions in flight, the later one may not have known of the earlier one (rule 14.3).
 
-    >>> then({"a/0": Heard(5, 2)}, {"a/0": Heard(3, 4)})["a/0"]
-    Heard(time_us=5, at_ms=4)
+    >>> then({"a/0": UnitTime(5, 2)}, {"a/0": UnitTime(3, 4)})["a/0"]
+    UnitTime(time_us=5, at_ms=4)
     """
     if not later:
         return known
     found = dict(known)
     for name, unit in later.items():
         before = found.get(name, unit)
-        found[name] = Heard(max(before.time_us, unit.time_us), unit.at_ms)  # the clock may have been set back
+        found[name] = UnitTime(max(before.time_us, unit.time_us), unit.at_ms)  # the clock may have been set back
     return found

@@ -18,10 +18,9 @@ from statefx.operators.tuples import TICK_ROWS, Tick, tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.levels import ROOT, ROOTS, name_shown
-from statefx.protocol.barrier import SetAside
 from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.log_state import TIMERS_LEFT_MS
-from statefx.protocol.trees import NOTHING
+from statefx.protocol.reports import NOTHING, SetAside
 from statefx.protocol.watermark import END
 from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.task import Prepared, Task
@@ -31,8 +30,7 @@ from statefx.runtime.windows import Windows
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
 from statefx.state.view.time_index import Clock, Timer, Timers, due_micros, fire
-from statefx.topology.graph import Edge
-from statefx.topology.groupings import Promise
+from statefx.topology.graph import Edge, Promise
 
 FIRED_MAX = 100_000
 """Timers that a task fires in one transaction: after a long pause millions may be due, and what they change is in

@@ -31,12 +31,12 @@ from statefx.operators import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
-from statefx.protocol.alignment import Alignment, Channel
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
+from statefx.protocol.completeness import Alignment, Channel
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
+from statefx.protocol.reports import Ack, Barrier
 from statefx.protocol.watermark import TimeOrder
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
@@ -337,7 +337,7 @@ class TaskChain:
                 case FrameKind.OUTCOME:
                     txid, report = messages.unpack_outcome(body)
                     for host in self._hosts:
-                        host.tell(txid, report)
+                        host.on_committed(txid, report)
                 case FrameKind.RESOLVE:
                     self._resolve(body)
                 case FrameKind.ABANDON:
@@ -402,7 +402,7 @@ class TaskChain:
             yield from self._wake_readers(attempt)
         finally:
             self._running = None
-        self._worker.settle()
+        self._worker.freeze_loaded_objects()
 
     def _enter(self, order: RunOrder) -> ChainAttempt:
         return ChainAttempt(
@@ -760,7 +760,7 @@ class ChainAttempt:
         prepared = attempt.step("finish", task.prepare_checked)
         attempt.collector.close()
         ack = attempt.ack(prepared)
-        attempt.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
+        attempt.acked = ack.failed is None  # before it is sent: who fails while it sends may have been received
         self._ack(ack)
 
     def _address(self, level: int, partition: int, edge: int, sender: TaskId) -> wire.Address:

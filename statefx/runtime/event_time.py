@@ -22,11 +22,11 @@ from statefx.protocol.watermark import (
     BEGINNING,
     END,
     FINISHED,
-    Heard,
     Part,
     TimeOrder,
     TimeReport,
     Timing,
+    UnitTime,
     least,
     reached,
     unit_of,
@@ -198,9 +198,9 @@ class TaskTime:
             return Part(holding)
         return Part(holding, reached(finished, timing, self._clock_ms, self._told.since_ms))
 
-    def _together(self, stream: str) -> Heard | None:
+    def _together(self, stream: str) -> UnitTime | None:
         """Return what is known of the finished partitions of a stream, as one unit."""
-        timing, name, told = self._timings[stream], self._task.component, self._told.heard
+        timing, name, told = self._timings[stream], self._task.component, self._told.unit_times
         greatest = self.emitted[stream].greatest
         open_now = {unit_of(name, number, stream) for number in self._told.unfinished or ()}
         own = {unit_of(name, number, stream) for number in self._finished}
@@ -210,36 +210,36 @@ class TaskTime:
         return self._now(unit, max(times), timing) if times else told.get(unit)
 
     def _reached(self, unit: str, timing: Timing, greatest: int | None = None) -> int | None:
-        heard = self._told.heard.get(unit) if greatest is None else self._now(unit, greatest, timing)
-        return reached(heard, timing, self._clock_ms, self._told.since_ms)
+        known = self._told.unit_times.get(unit) if greatest is None else self._now(unit, greatest, timing)
+        return reached(known, timing, self._clock_ms, self._told.since_ms)
 
-    def _now(self, unit: str, greatest: int, timing: Timing) -> Heard:
-        before = self._told.heard.get(unit)
+    def _now(self, unit: str, greatest: int, timing: Timing) -> UnitTime:
+        before = self._told.unit_times.get(unit)
         at_ms = 0 if timing.idle_ms is None else self._clock_ms
-        return Heard(greatest if before is None else max(before.time_us, greatest), at_ms)
+        return UnitTime(greatest if before is None else max(before.time_us, greatest), at_ms)
 
     def report(self) -> TimeReport:
         streams = [(self._timings[name], times) for name, times in self.emitted.items()]
-        heard = {
+        unit_times = {
             unit: self._now(unit, greatest, timing)
             for timing, times in streams
             for unit, greatest in times.greatest.items()
         }
         if self.asks_finished:
-            heard = self._without_finished(heard)
+            unit_times = self._without_finished(unit_times)
         if self._is_stream:
-            heard = dict(self._told.heard)
+            unit_times = dict(self._told.unit_times)
         ahead = self._told.ahead + sum(times.ahead for _, times in streams)
-        return TimeReport(self.watermark, heard, ahead, self.late, tuple(self._finished))
+        return TimeReport(self.watermark, unit_times, ahead, self.late, tuple(self._finished))
 
-    def _without_finished(self, heard: dict[str, Heard]) -> dict[str, Heard]:
+    def _without_finished(self, unit_times: dict[str, UnitTime]) -> dict[str, UnitTime]:
         name = self._task.component
         open_now = set(self._told.unfinished or ()).difference(self._finished)
         for stream in self._timings:
             units = {unit_of(name, number, stream) for number in open_now}
             own = set(self.emitted[stream].greatest)
-            heard = {unit: known for unit, known in heard.items() if unit not in own or unit in units}
+            unit_times = {unit: known for unit, known in unit_times.items() if unit not in own or unit in units}
             known = self._together(stream)
-            if known is not None and known != self._told.heard.get(unit_of(name, FINISHED, stream)):
-                heard[unit_of(name, FINISHED, stream)] = known
-        return heard
+            if known is not None and known != self._told.unit_times.get(unit_of(name, FINISHED, stream)):
+                unit_times[unit_of(name, FINISHED, stream)] = known
+        return unit_times

@@ -20,7 +20,7 @@ from statefx.operators.json_values import JsonRows
 from statefx.operators.quarantine import GroupKeys, Quarantine, shown_key
 from statefx.operators.user_errors import cause_of
 from statefx.plan.levels import name_shown
-from statefx.protocol.barrier import SetAside
+from statefx.protocol.reports import SetAside
 from statefx.runtime.guard import CallGuard, is_of_row
 from statefx.runtime.task import TaskAttempt
 from statefx.runtime.trees import Roots, Trees

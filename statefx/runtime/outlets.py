@@ -62,7 +62,7 @@ class Outlet:
 
     Attributes
     ----------
-    taken : int
+    rows_before_combining : int
         Rows that came to the combiner; 0 if there is none.
     emitted : int
         Rows that were split, before they were copied for an all-grouping. Sums are what barriers and acks speak of.
@@ -72,7 +72,17 @@ class Outlet:
         Whether rows travel with the roots of their trees.
     """
 
-    __slots__ = ("_combiner", "_deliver", "edge", "emitted", "route", "sent", "taken", "tracked", "width")
+    __slots__ = (
+        "_combiner",
+        "_deliver",
+        "edge",
+        "emitted",
+        "route",
+        "rows_before_combining",
+        "sent",
+        "tracked",
+        "width",
+    )
 
     def __init__(
         self,
@@ -88,7 +98,7 @@ class Outlet:
         self.edge = edge
         self.route = route
         self.width = width
-        self.taken = self.emitted = 0
+        self.rows_before_combining = self.emitted = 0
         self.sent = [0] * width
         self._deliver = deliver
         self._combiner = combiner
@@ -98,7 +108,7 @@ class Outlet:
         if self._combiner is None:
             self._split(batch, columns)
         else:
-            self.taken += batch.num_rows
+            self.rows_before_combining += batch.num_rows
             self._split_all(self._combiner.take(batch))
 
     def finish(self) -> None:

@@ -16,9 +16,9 @@ from statefx.operators import (
     TransactionalSpout,
 )
 from statefx.operators.spouts import check_json, plans
-from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission
+from statefx.protocol.reports import LeftOut
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.staging import read_part
 from statefx.runtime.task import Prepared, Task

@@ -28,14 +28,12 @@ from statefx.operators.hooks import overrides
 from statefx.operators.user_errors import place_of
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
-from statefx.protocol.alignment import Alignment, AlignmentResult
-from statefx.protocol.barrier import Ack, Barrier, LeftOut, Report, SetAside
 from statefx.protocol.commands import Resolution
-from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.completeness import Alignment, AlignmentResult
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskOrder, TaskResolution
-from statefx.protocol.trees import NOTHING, TreeReport
+from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.event_time import TaskTime
@@ -222,7 +220,9 @@ class TaskAttempt:
             seen=self._aligned.seen,
             received=self._aligned.received,
             emitted={outlet.edge.id: outlet.emitted for outlet in outlets},
-            taken={outlet.edge.id: outlet.taken for outlet in outlets if outlet.taken},
+            rows_before_combining={
+                outlet.edge.id: outlet.rows_before_combining for outlet in outlets if outlet.rows_before_combining
+            },
             failed=self.failure,
             prepared_bytes=prepared.size_bytes,
             found_keys=prepared.found_keys,

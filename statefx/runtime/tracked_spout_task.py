@@ -22,10 +22,10 @@ import pyarrow as pa
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
 from statefx.operators.acker import ACKS, ASKS, TreeEvent, key_of, place_of
-from statefx.operators.tracked_spouts import TAKEN
+from statefx.operators.spouts import TAKEN
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of
+from statefx.protocol.reports import ROOTS_MAX, TreeReport, root_of
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import is_text, weight
 from statefx.runtime.spout_task import SourceTask
@@ -157,7 +157,7 @@ class SpoutHost(SpoutCollector):
         self._call("nextTuple", self._spout.nextTuple, self)
         return len(self._waiting) > before
 
-    def tell(self, txid: int, report: TreeReport) -> None:
+    def on_committed(self, txid: int, report: TreeReport) -> None:
         """Tell the spout what became of its tuples, now that a transaction is committed."""
         if not self._is_open:
             self._open(report.pending.get(str(self._task), ()))

@@ -28,7 +28,7 @@ from statefx.errors import BoltError
 from statefx.operators.acker import ROWS, TreeEvent, key_of, place_of
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import held_number, isTick
-from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
+from statefx.protocol.reports import OTHERS, REASONS_MAX, Handled, TreeReport
 from statefx.runtime.gathering import Anchor
 from statefx.state.view.changes import Journal
 

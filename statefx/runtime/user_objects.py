@@ -24,7 +24,7 @@ from statefx.errors import (
     StatePhaseError,
 )
 from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
-from statefx.operators.bolts import lend_timers
+from statefx.operators.bolts import attach_timers
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt
@@ -131,7 +131,7 @@ def close_object(bolt: Bolt | ReplayingSpout | Spout) -> None:
 
 def init_state(task: TaskId, bolt: Stateful, state: TaskState, txid: int, timers_refusal: str = "") -> None:
     """Give a bolt its state, and its timers if it hears them; `timers_refusal` says why none may be of event time."""
-    lend_timers(bolt, lambda: Timers(state, timers_refusal))
+    attach_timers(bolt, lambda: Timers(state, timers_refusal))
     with hook(task, "initState", txid):
         bolt.initState(state)
 

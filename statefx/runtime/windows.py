@@ -41,8 +41,7 @@ from statefx.runtime.user_objects import check_nothing, hook, values_of
 from statefx.state.contract.spaces import NameKind
 from statefx.state.view.changes import Journal
 from statefx.state.view.task_state import TaskState, has_taken, windows_of
-from statefx.topology.graph import Edge
-from statefx.topology.groupings import Promise
+from statefx.topology.graph import Edge, Promise
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _INT64_MIN = -(1 << 63)

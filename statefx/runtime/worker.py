@@ -45,7 +45,7 @@ class Worker:
     def __init__(self, build_provider: Callable[[Deployment], StateProvider] = Deployment.build_provider) -> None:
         self._build_provider = build_provider
         self._runs: dict[str, _Run] = {}  # those that were used last come last
-        self._settled = 0
+        self._freezes = 0
 
     def deployment(self, run: str, load: Callable[[], Deployment]) -> Deployment:
         """Return this process's copy of a run's deployment; it is loaded once, not by every task."""
@@ -74,14 +74,14 @@ class Worker:
         if task in late:  # and it stays, for whatever is tried next
             raise late[task]
 
-    def settle(self) -> None:
+    def freeze_loaded_objects(self) -> None:
         """Take what the first tasks have loaded out of the garbage collector's sight; call it after each task.
 
         Spark's worker runs a full collection after every task; modules and bolts that live as long as the process made
         it cost 26 to 50 ms.
         """
-        if self._settled < TASKS_BEFORE_FROZEN:
-            self._settled += 1
+        if self._freezes < TASKS_BEFORE_FROZEN:
+            self._freezes += 1
             gc.collect()
             gc.freeze()
 

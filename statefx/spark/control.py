@@ -63,12 +63,12 @@ class _Peer:
     frames: Frames
     deadline: float
     chain: ChainId | None = None
-    heard: float = 0.0
+    last_received_at: float = 0.0
     queue: deque[bytes] = field(default_factory=deque)
     queued_bytes: int = 0
 
 
-Heard = Callable[[ChainId, FrameKind, bytes], None]
+OnFrame = Callable[[ChainId, FrameKind, bytes], None]
 Lost = Callable[[ChainId, str], None]
 
 
@@ -85,7 +85,7 @@ class ControlServer:
         Of the run (rule 13.1).
     chains : collection of ChainId
         Those that may connect, once each.
-    heard : callable
+    on_frame : callable
         Takes what a chain says; called by the server's thread, with HELLO when the chain is there.
     lost : callable
         Takes a chain whose connection is gone or silent, and why; likewise.
@@ -105,12 +105,12 @@ class ControlServer:
         run: bytes,
         secret: bytes,
         chains: Collection[ChainId],
-        heard: Heard,
+        on_frame: OnFrame,
         lost: Lost,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._secret, self._chains = run, secret, frozenset(chains)
-        self._heard, self._lost, self._clock = heard, lost, clock
+        self._on_frame, self._lost, self._clock = on_frame, lost, clock
         self._listener = _listener(host, port)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._selector = selectors.DefaultSelector()
@@ -230,12 +230,12 @@ class ControlServer:
         if not data:
             self._end(peer, "its connection was closed")
             return
-        peer.heard = self._clock()
+        peer.last_received_at = self._clock()
         for kind, body in peer.frames.feed(data):
             if peer.chain is None:
                 self._greet(peer, kind, body)
             elif kind is not FrameKind.ALIVE:
-                self._heard(peer.chain, kind, body)
+                self._on_frame(peer.chain, kind, body)
 
     def _greet(self, peer: _Peer, kind: FrameKind, body: bytes) -> None:
         if kind is not FrameKind.HELLO:
@@ -252,7 +252,7 @@ class ControlServer:
             return
         self._known[chain] = peer
         self._enqueue(peer, frame(FrameKind.WELCOME, messages.welcome(self._secret, peer.nonce, self._run, chain)))
-        self._heard(chain, FrameKind.HELLO, body)
+        self._on_frame(chain, FrameKind.HELLO, body)
 
     def _enqueue(self, peer: _Peer, data: bytes) -> None:
         peer.queue.append(data)
@@ -282,9 +282,9 @@ class ControlServer:
 
     def _look_for_silence(self) -> None:
         now = self._clock()
-        if now - self._looked > 5 * ALIVE_SECS:  # this driver stood still: nobody could be heard
+        if now - self._looked > 5 * ALIVE_SECS:  # this driver stood still: no frame could be received
             for peer in self._peers.values():
-                peer.heard = now
+                peer.last_received_at = now
         self._looked = now
         # From now, not from when it was due: a driver that was frozen sends one sign, and not one for each second.
         self._next_alive = now + ALIVE_SECS
@@ -293,8 +293,8 @@ class ControlServer:
                 if now >= peer.deadline:
                     self._end(peer, "it did not say who it is")
                 continue
-            if now - peer.heard > SILENCE_SECS:
-                self._end(peer, f"no sign of life for {now - peer.heard:.0f} seconds")
+            if now - peer.last_received_at > SILENCE_SECS:
+                self._end(peer, f"no sign of life for {now - peer.last_received_at:.0f} seconds")
                 continue
             if not peer.queue:
                 self._enqueue(peer, frame(FrameKind.ALIVE))

@@ -20,7 +20,7 @@ from statefx.admin.routing import GroupingKey
 from statefx.admin.work import Here, P, R, Report
 from statefx.errors import StatefxError
 from statefx.spark import internals
-from statefx.spark.failures import job_error, unburied
+from statefx.spark.failures import job_error, without_internal_frames
 from statefx.spark.job import DESCRIPTION
 from statefx.spark.session import check_session, is_local
 
@@ -209,4 +209,4 @@ def rescale(
             checkpointLocation, tasks, config, grouping_key=groupingKey, progress=progress, workers=workers
         )
     except StatefxError as error:
-        raise unburied(error, "rescale ended") from error.__cause__
+        raise without_internal_frames(error, "rescale ended") from error.__cause__

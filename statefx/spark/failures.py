@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from statefx.coordinator.retrying import JobFailedError
-from statefx.coordinator.runs import NoSlotsError, NotBegunError, UnreachableError
+from statefx.coordinator.runs import ControlUnreachableError, NoSlotsError, NotBegunError
 from statefx.errors import StatefxError, TransactionError
 from statefx.spark.internals import cant_start_workers, got_closed_worker
 
@@ -46,7 +46,7 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
         return TransactionError(f"a Python function of the job failed: {last_line(text)}")
     unreachable = _UNREACHABLE.search(last_line(text))
     if unreachable:
-        return UnreachableError(unreachable[1])
+        return ControlUnreachableError(unreachable[1])
     slots = _NO_SLOTS.search(text)
     if slots:
         return NoSlotsError(
@@ -65,7 +65,7 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
     return JobFailedError(last_line(text))
 
 
-def unburied(error: StatefxError, when: str) -> StatefxError:
+def without_internal_frames(error: StatefxError, when: str) -> StatefxError:
     """Take off an error of ours what stands above its text on a terminal; the text says what is wrong and what to do.
 
     These are frames of statefx, and what Spark or py4j raised below it, with a hundred lines of the JVM's. What the

@@ -534,7 +534,7 @@ def ended_jobs(context: SparkContext, tag: str) -> Mapping[int, Sequence[int]] |
 
 
 def tasks_run(context: SparkContext, tag: str) -> bool:
-    """Tell whether any task of the jobs with `tag` runs now, as far as the status store has heard."""
+    """Tell whether any task of the jobs with `tag` runs now, as far as the status store knows."""
     return any(stage.numActiveTasks() > 0 for stage in _stages(context, tag))
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 from pyspark.util import InheritableThread
 
 from statefx.coordinator.retrying import JobFailedError
-from statefx.coordinator.runs import RunEngine, UnreachableError
+from statefx.coordinator.runs import ControlUnreachableError, RunEngine
 from statefx.errors import TransactionError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
@@ -34,7 +34,7 @@ from statefx.spark.control import ControlServer
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.internals import STAGE_DETAILS, STAGE_NAME
 from statefx.spark.session import PIPELINED_PYTHON, is_local
-from statefx.spark.worker import LivingLevel, Parcel, Rendezvous
+from statefx.spark.worker import Parcel, Rendezvous, ResidentLevel
 
 logger = logging.getLogger("statefx")
 
@@ -266,18 +266,18 @@ class PipelinedEngine(RunEngine):
     def job_over(self, run: SparkRun, error: Exception | None) -> None:
         """Tell that Spark's job has ended."""
         if self._is_stopped:
-            self.over(run, TransactionError(CONTEXT_STOPPED))
+            self.on_ended(run, TransactionError(CONTEXT_STOPPED))
             return
         if error is None:  # a chain that has lost its connection ends without an error
-            self.over(run, JobFailedError(run.lost or "the job that holds all tasks has ended"))
+            self.on_ended(run, JobFailedError(run.lost or "the job that holds all tasks has ended"))
             return
         if internals.cant_start_workers(error):
             self._workers += 1
         failure = job_error(error, local=is_local(self._session.sparkContext))
-        if isinstance(failure, UnreachableError) and not self.reached:
+        if isinstance(failure, ControlUnreachableError) and not self.reached:
             # Not a loss but a setting: no further run would get a connection either.
             failure = TransactionError(failure.message)
-        self.over(run, failure)
+        self.on_ended(run, failure)
 
     def call_aside(self, name: str, call: Callable[[], None]) -> None:
         """Run `call` in a thread that has one of its own in the JVM; what it runs on Spark ends with the query."""
@@ -292,15 +292,15 @@ class PipelinedEngine(RunEngine):
 
         InheritableThread(target=tagged, name=f"statefx-{name}", daemon=True).start()
 
-    def serve(self, run: bytes, secret: bytes, heard: Any, lost: Any) -> ControlServer:
+    def serve(self, run: bytes, secret: bytes, on_frame: Any, lost: Any) -> ControlServer:
         """Listen for the chains of a run."""
-        return ControlServer(self._bind, self._port, run, secret, self.chains, heard, lost)
+        return ControlServer(self._bind, self._port, run, secret, self.chains, on_frame, lost)
 
     def planned(self, run: str, secret: bytes, control: ControlServer) -> RunPlan:
         """Have Spark plan a run."""
         meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, self._fillers)
         return RunPlan(
-            self._session, self._plan, lambda level: LivingLevel(self._parcel, level, meeting), self._workers
+            self._session, self._plan, lambda level: ResidentLevel(self._parcel, level, meeting), self._workers
         )
 
     def run_job(self, plan: RunPlan, run: str, tag: str) -> None:
@@ -322,7 +322,7 @@ class PipelinedEngine(RunEngine):
 
 
 class SparkRun:
-    """A Spark job in which all chains live, and its control connections (see `statefx.coordinator.runs.Run`)."""
+    """A Spark job in which all chains live, and its control connections (see `PipelinedRun`)."""
 
     def __init__(self, engine: PipelinedEngine) -> None:
         self._engine = engine
@@ -332,7 +332,7 @@ class SparkRun:
         self.lost = ""
         """Which chain was lost first, and why."""
         secret = os.urandom(32)
-        self._control = engine.serve(self.id.encode(), secret, self._heard, self._lost)
+        self._control = engine.serve(self.id.encode(), secret, self._on_frame, self._lost)
         try:
             self._plan = engine.planned(self.id, secret, self._control)
         except BaseException:
@@ -342,7 +342,7 @@ class SparkRun:
         self._thread.start()
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a chain a frame (see `Run.send`)."""
+        """Send a chain a frame (see `PipelinedRun.send`)."""
         self._control.send(chain, kind, body)
 
     def wait(self) -> None:
@@ -355,19 +355,19 @@ class SparkRun:
         if self._thread.is_alive():
             self._engine.cancel_tag(self._tag)
 
-    def _heard(self, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+    def _on_frame(self, chain: ChainId, kind: FrameKind, body: bytes) -> None:
         if kind is not FrameKind.HELLO:
-            self._engine.heard(self, chain, kind, body)
+            self._engine.on_frame(self, chain, kind, body)
             return
         self._connected.add(chain)
         self._engine.reached = True
         if len(self._connected) == len(self._engine.chains):
-            self._engine.ready(self)
+            self._engine.on_ready(self)
 
     def _lost(self, chain: ChainId, why: str) -> None:
         # The job tells more, and ends in tenths of a second: a worker that was killed fails its task.
         self.lost = self.lost or f"the task at level {chain.level}, partition {chain.partition} was lost: {why}"
-        timer = threading.Timer(1.0, self._engine.over, (self, JobFailedError(self.lost)))
+        timer = threading.Timer(1.0, self._engine.on_ended, (self, JobFailedError(self.lost)))
         timer.daemon = True
         timer.start()
 

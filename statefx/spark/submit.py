@@ -20,19 +20,17 @@ from statefx.log.adoption import Adopt
 from statefx.log.log import TransactionLog
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
-from statefx.spark.bar import Bar, bar
-from statefx.spark.checkpoint import SparkCheckpoint, query_id
+from statefx.spark.checkpoint import RunFolder, SparkCheckpoint, query_id
 from statefx.spark.executors import Executors
-from statefx.spark.failures import unburied
+from statefx.spark.failures import without_internal_frames
 from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
-from statefx.spark.local import RunFolder
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
-from statefx.spark.query import Feed, Query, watch
+from statefx.spark.query import Bar, Feed, Query, bar, watch
 from statefx.spark.session import check_session, hint, is_local
-from statefx.spark.staged_rows import frame_of
 from statefx.spark.staging import Stager, unite
+from statefx.spark.tables import frame_of
 from statefx.spark.worker import dumps
 from statefx.storage import FolderStorage, Storage, is_remote
 from statefx.topology.graph import Topology
@@ -117,7 +115,7 @@ def submit(
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
         return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress)
     except StatefxError as error:
-        raise unburied(error, "submit ended") from error.__cause__
+        raise without_internal_frames(error, "submit ended") from error.__cause__
 
 
 def _submit(

@@ -7,6 +7,8 @@ What a frame's filters leave out is not read. Spark has an interface for that, `
 Spark 4.3 keeps one answer for all uses of a source that was loaded once: where a frame is filtered in two ways in one
 query, or filtered and later read as a whole, rows are missing. So the frame looks at its filters itself, and puts one
 that reads less in its place; Spark still filters the rows.
+
+Staged rows are read as a DataFrame too, by the executors and not by the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.admin.narrowing import Comparison, narrowed
@@ -29,7 +31,7 @@ from statefx.admin.reading import Progress
 from statefx.admin.routing import GroupingKey
 from statefx.admin.state_table import At, StateTable, state_table
 from statefx.admin.state_writing import Encoded, Encoder, StateWriter, Written, state_writer
-from statefx.errors import CheckpointError, ConfigError
+from statefx.errors import CheckpointError, ConfigError, SinkError
 from statefx.operators.schema import to_ddl
 from statefx.spark.executors import with_open_workers
 from statefx.spark.failures import last_line
@@ -313,3 +315,41 @@ def _entries(framed: DataFrame) -> Iterator[Encoded]:
         with pa.ipc.open_stream(bytes(row.data)) as stream:
             for batch in stream:
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def frame_of(session: SparkSession | None, schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> DataFrame:
+    """Return a DataFrame with one partition for each part; every use of it reads them again.
+
+    Parts are picklable. Without a session, that of this process is used.
+
+    Raises
+    ------
+    SinkError
+        There is no session.
+    """
+    session = session or _session()
+    with worker_program(session.sparkContext):
+        width = max(1, len(parts))
+        return session.range(0, len(parts), 1, width).mapInArrow(_staged_staged_reader(tuple(parts)), to_ddl(schema))
+
+
+def _session() -> SparkSession:
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError as error:
+        raise SinkError(
+            "a sink of this topology hands its rows over as a DataFrame, and there is no SparkSession: build one "
+            "before, with SparkSession.builder.master('local[1]').getOrCreate(); or give the topology a CollectSink in "
+            "this test"
+        ) from error
+
+
+def _staged_staged_reader(
+    parts: Sequence[Iterable[pa.RecordBatch]],
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from parts[number]
+
+    return read

@@ -133,7 +133,7 @@ class Rendezvous:
     fillers: tuple[int, int]
 
 
-class LivingLevel:
+class ResidentLevel:
     """One level of the topology, as a function for mapInArrow that returns when the run ends."""
 
     def __init__(self, parcel: Parcel, level: int, rendezvous: Rendezvous) -> None:

@@ -15,17 +15,16 @@ import pyarrow as pa
 
 from statefx.coordinator.attempt import Answer
 from statefx.coordinator.retrying import JobFailedError
-from statefx.coordinator.runs import Run, RunEngine
+from statefx.coordinator.runs import PipelinedRun, RunEngine
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
-from statefx.protocol.barrier import Ack
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import ResolutionOrder
+from statefx.protocol.reports import Ack
 from statefx.runtime.chain import TaskChain
 from statefx.runtime.user_objects import ProcessGone
 from statefx.testing.faults import Fault, HooksFail, JobFails
-from statefx.testing.processes import Emitted, Process, WatchingCollector
-from statefx.testing.processes import Run as TaskRun
+from statefx.testing.processes import Emitted, Process, TaskRun, WatchingCollector
 
 
 class _KilledError(ProcessGone):
@@ -99,15 +98,15 @@ class LocalRunEngine(RunEngine):
         """Have these strike once, each at the next moment that it fits."""
         self.faults += faults
 
-    def heard(self, run: Run, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+    def on_frame(self, run: PipelinedRun, chain: ChainId, kind: FrameKind, body: bytes) -> None:
         """Take what a chain says, unless the run is to end with it."""
         if run is self._run:
             for fault in self.faults:
                 if self._strikes(fault, kind):
                     self.faults.remove(fault)
-                    self.over(run, JobFailedError(getattr(fault, "reason", "the executor was lost")))
+                    self.on_ended(run, JobFailedError(getattr(fault, "reason", "the executor was lost")))
                     return
-        super().heard(run, chain, kind, body)
+        super().on_frame(run, chain, kind, body)
 
     def _strikes(self, fault: Fault, kind: FrameKind) -> bool:
         if isinstance(fault, JobFails):
@@ -157,7 +156,7 @@ class LocalRun:
 
     def _tell_ready(self) -> None:
         self.is_ready = True
-        self._engine.ready(self)
+        self._engine.on_ready(self)
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
         if not self.is_over and not self.chains[chain].is_cut:
@@ -175,7 +174,7 @@ class LocalRun:
         self.fail(f"chain {chain} was lost")
 
     def fail(self, why: str) -> None:
-        self._engine.over(self, JobFailedError(why))
+        self._engine.on_ended(self, JobFailedError(why))
 
     def kill(self) -> None:
         for chain in self.chains.values():
@@ -266,7 +265,7 @@ class LocalChain:
 
     def _to_driver(self) -> None:
         self.carried["to_driver"] += 1
-        self._engine.heard(self._run, self.chain, *self.to_driver.popleft())
+        self._engine.on_frame(self._run, self.chain, *self.to_driver.popleft())
 
     def _to_chain(self) -> None:
         self.carried["to_chain"] += 1
@@ -354,5 +353,5 @@ class LocalChain:
         if isinstance(self.error, ProcessGone) and not self._killed:
             self._engine.crash = self.error
         elif self.error is not None and not self._killed and not self._run.is_over:
-            self._engine.over(self._run, JobFailedError(f"{type(self.error).__name__}: {self.error}"))
+            self._engine.on_ended(self._run, JobFailedError(f"{type(self.error).__name__}: {self.error}"))
         self._stopped.release()

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import TaskResolution
+from statefx.protocol.reports import Report
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.chain import task_of
 from statefx.runtime.collector import TaskCollector
@@ -78,7 +78,7 @@ class WatchedState(TaskState):
 Emitted = dict[tuple[str, str], list[tuple[Any, ...]]]
 """(component, stream) -> rows."""
 
-Run = tuple[str, int, str]
+TaskRun = tuple[str, int, str]
 """(component, task, token): one run of one task."""
 
 
@@ -97,7 +97,7 @@ class Process(Worker):
         task.collector_class = WatchingCollector
         return task
 
-    def settle(self) -> None:
+    def freeze_loaded_objects(self) -> None:
         """Leave the garbage collector alone: this process is the test's, and keeps what is frozen for ever."""
 
 
@@ -144,7 +144,7 @@ class WatchingCollector(TaskCollector):
         noted.extend(found)
 
 
-def merged(seen: Mapping[Run, Emitted], runs: Iterable[Run]) -> Emitted:
+def merged(seen: Mapping[TaskRun, Emitted], runs: Iterable[TaskRun]) -> Emitted:
     """Return what `runs` emitted, in the order of their components and tasks."""
     found: Emitted = {}
     for run in sorted(runs):

@@ -32,8 +32,8 @@ from statefx.errors import (
 )
 from statefx.log.adoption import Adopt
 from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
-from statefx.protocol.history import SinkVolume
-from statefx.protocol.ledger import Complete
+from statefx.protocol.completeness import Complete
+from statefx.protocol.log_state import SinkVolume
 from statefx.protocol.records import BatchInput
 from statefx.state.contract.store import FILES_MAX
 from statefx.storage import FolderStorage
@@ -584,7 +584,7 @@ def _dumps() -> Callable[[Any], bytes] | None:
 
 def _dataframe(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> Any:
     """Return rows as a DataFrame of the session that the test has built; without one this is refused."""
-    from statefx.spark.staged_rows import frame_of  # noqa: PLC0415 - as above
+    from statefx.spark.tables import frame_of  # noqa: PLC0415 - as above
 
     return frame_of(None, schema, parts)
 

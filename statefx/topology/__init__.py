@@ -1,8 +1,7 @@
 """Topologies: built and checked on the driver, then frozen."""
 
 from statefx.topology.builder import BoltDeclarer, TopologyBuilder
-from statefx.topology.graph import Component, Edge, Topology
-from statefx.topology.groupings import Grouping
+from statefx.topology.graph import Component, Edge, Grouping, Topology
 
 __all__ = [
     "BoltDeclarer",

@@ -13,9 +13,8 @@ from statefx.operators import Sink, Spout, parse_schema
 from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, BLOCK, ROWS, Acker
 from statefx.operators.bolts import may_hold
 from statefx.operators.dedup import DEDUP, ID, Dedup
-from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
-from statefx.topology.groupings import Grouping
+from statefx.operators.spouts import TAKEN, TAKEN_ROWS
+from statefx.topology.graph import Component, ComponentKind, Edge, Grouping, Topology, is_tracked
 
 
 def with_ticks(topology: Topology, secs: float | None) -> Topology:

@@ -25,12 +25,18 @@ from statefx.operators import (
 )
 from statefx.operators.joins import Input, Wired
 from statefx.topology import checks
-from statefx.topology.bad_rows import check_bad_rows, mode_of, with_dead_letters
-from statefx.topology.combiners import check_combiner, combined_schema
-from statefx.topology.event_time import LATENESS, MAX_AHEAD, timings
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology
-from statefx.topology.groupings import DeclaredInput, Grouping
-from statefx.topology.windows import wire_windows
+from statefx.topology.features import (
+    LATENESS,
+    MAX_AHEAD,
+    check_bad_rows,
+    check_combiner,
+    combined_schema,
+    mode_of,
+    timings,
+    wire_windows,
+    with_dead_letters,
+)
+from statefx.topology.graph import Component, ComponentKind, DeclaredInput, Edge, Grouping, Topology
 
 _BASES = (Spout, TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
 

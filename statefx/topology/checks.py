@@ -28,13 +28,11 @@ from statefx.operators import (
 )
 from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.joins import Wired
-from statefx.operators.schema import to_ddl_type
-from statefx.operators.state_schema import declared_schemas
+from statefx.operators.schema import declared_schemas, to_ddl_type
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology
-from statefx.topology.groupings import DeclaredInput, Promise
+from statefx.topology.graph import Component, ComponentKind, DeclaredInput, Edge, Promise, Topology
 
 if TYPE_CHECKING:
     from statefx.config import Config

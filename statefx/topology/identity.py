@@ -11,14 +11,13 @@ from statefx.errors import ProviderError
 from statefx.operators import overrides
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import Declared
+from statefx.operators.schema import declared_schemas
 from statefx.operators.spouts import has_partitions
-from statefx.operators.state_schema import declared_schemas
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
-from statefx.topology.graph import Component, Topology
-from statefx.topology.groupings import Promise
-from statefx.topology.windows import described
+from statefx.topology.features import described
+from statefx.topology.graph import Component, Promise, Topology
 
 
 def identify(

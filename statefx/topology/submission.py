@@ -10,12 +10,11 @@ from typing import Any
 from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.sinks import Sink
-from statefx.protocol.trees import SPOUT_TASKS_MAX
+from statefx.protocol.reports import SPOUT_TASKS_MAX
 from statefx.state.contract.store import StateProvider
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.checks import named
-from statefx.topology.graph import ComponentKind, Topology
-from statefx.topology.groupings import Grouping, Promise
+from statefx.topology.graph import ComponentKind, Grouping, Promise, Topology
 
 logger = logging.getLogger("statefx")
 

@@ -15,7 +15,7 @@ from statefx.admin.columns import Decoder, json_text, shown_of
 from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
 from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError, TopologyError
-from statefx.operators.state_schema import Form
+from statefx.operators.schema import Form
 from statefx.state import StandardCodec
 from statefx.storage import FolderStorage
 from tests.admin.checkpoints import KEYS, Keep, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.judging import Judge
-from statefx.coordinator.runs import Run
+from statefx.coordinator.running_attempts import AckChecker
+from statefx.coordinator.runs import PipelinedRun
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
 from statefx.log.log import read_state
 from statefx.plan.levels import compile_plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment
-from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 from statefx.testing.faults import HooksFail, JobFails
@@ -154,13 +153,13 @@ def test_a7_acks_of_another_attempt_do_not_complete_this_one(driver, lost):
     """All acks of the transaction before, or of the attempt before, come once more, and come first."""
     tester = driver.start(word_count())
     engine, acks = tester._engine, []
-    heard = engine.heard
+    heard = engine.on_frame
 
-    def noted(run: Run, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+    def noted(run: PipelinedRun, chain: ChainId, kind: FrameKind, body: bytes) -> None:
         acks.extend([(chain, kind, body)] if kind is FrameKind.ACK else [])
         heard(run, chain, kind, body)
 
-    engine.heard = noted
+    engine.on_frame = noted
     tester.send(lines("a b"))
     assert {chain for chain, _, _ in acks} == set(engine.chains)
     attempt = int(lost)
@@ -187,7 +186,7 @@ def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(caplog):
     attempt, before = TransactionAttempt(2, 1), TransactionAttempt(2, 0)
     failed = Ack(before, "count", 0, "", failed=Failure(FailureKind.FAILED, "count", 0, "of the attempt before"))
     with caplog.at_level(logging.WARNING, "statefx"):
-        verdict = Judge(plan).judge(Segment.WHOLE, attempt, [failed])
+        verdict = AckChecker(plan).check(Segment.WHOLE, attempt, [failed])
     assert isinstance(verdict, StatefxError)
     assert "of the attempt before" not in str(verdict)
     assert f"an ack of {before} was ignored" in caplog.text

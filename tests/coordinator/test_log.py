@@ -35,8 +35,8 @@ from statefx.log.entries import (
     text_of,
 )
 from statefx.log.log import TransactionLog, read_state
-from statefx.protocol.history import BATCH, KEPT, REASON_CHARS, History, Past
 from statefx.protocol.log_rules import apply, fold
+from statefx.protocol.log_state import BATCH, KEPT, REASON_CHARS, History, Past
 from statefx.protocol.records import Checkpoint, Committed, Committing, Generation, Lineage, RolledBack
 from statefx.storage import FolderStorage, Stored
 from tests.coordinator.histories import BEGINNING, EVENTFUL, IDENTITY, committing, preparing, transaction

@@ -12,9 +12,9 @@ from statefx.coordinator.attempt import Work
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.participants import Participant
 from statefx.errors import CheckpointMismatchError, FencedError
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import LogState
+from statefx.protocol.reports import Ack
 from statefx.testing import Crash, TopologyTester
 from statefx.testing.crashes import crashes
 from statefx.testing.feeding import Work as Rows

@@ -25,7 +25,6 @@ from statefx.log import log
 from statefx.log.location import FORMAT
 from statefx.operators.hooks import BOLTS
 from statefx.protocol import pipeline as module
-from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import (
     Acked,
     Appended,
@@ -38,12 +37,13 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
+from statefx.protocol.completeness import Complete
 from statefx.protocol.identity import EMPTY, Namespace, TransactionAttempt, Version
 from statefx.protocol.jsonform import from_json, to_json
-from statefx.protocol.ledger import Complete
 from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Record
+from statefx.protocol.reports import Ack
 from statefx.protocol.transaction import Event, Phase, TransactionState, mermaid
 from statefx.runtime.task import METRICS
 from statefx.spark.session import RECOMMENDED
@@ -293,8 +293,14 @@ def test_there_is_one_of_each_kind_and_the_table_tells_of_it():
 
 TRANSACTIONS = 1
 SHAPES = [
-    Shape(pending=pending, segments=segments, writes_processed=writes, settles=settles, attempts_max=1)
-    for pending, segments, writes, settles in product((1, 2), (1, 2), (False, True), (False, True))
+    Shape(
+        pending=pending,
+        segments=segments,
+        writes_processed=writes,
+        commits_at_decision=commits_at_decision,
+        attempts_max=1,
+    )
+    for pending, segments, writes, commits_at_decision in product((1, 2), (1, 2), (False, True), (False, True))
     if segments == 2 or (pending == 1 and not writes)
 ]
 
@@ -359,7 +365,7 @@ def steps(monkeypatch):
 def test_the_drawn_stages_are_those_of_the_pipeline(steps):
     for shape in SHAPES:
         left = [TransactionState(phase, 1) for phase in (Phase.PREPARING, Phase.COMMITTING)]  # by a former driver
-        beginnings = [Pipeline(shape), *(Pipeline.found(shape, 0, [state], {1: 1})[0] for state in left)]
+        beginnings = [Pipeline(shape), *(Pipeline.recover(shape, 0, [state], {1: 1})[0] for state in left)]
         for before, event, after in chain.from_iterable(map(every_state, beginnings)):
             if isinstance(event, Offered) and len(after.entries) > len(before.entries):
                 steps.add(f"start {named(after.entries[-1])}")

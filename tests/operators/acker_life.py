@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.operators.acker import ROWS, Acker, key_of, place_of
-from statefx.protocol.trees import TreeReport
+from statefx.protocol.reports import TreeReport
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateStore
 from statefx.state.view import task_state

@@ -11,7 +11,7 @@ import pytest
 
 from statefx.operators import acker as acker_module
 from statefx.operators.acker import WIDTH, TreeEvent
-from statefx.protocol.trees import TIMED_OUT, root_of, task_of, txid_of
+from statefx.protocol.reports import TIMED_OUT, root_of, task_of, txid_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of
 

@@ -17,8 +17,7 @@ from statefx.errors import SchemaError
 from statefx.operators import parse_schema, tuple_class
 from statefx.plan.groupings import ROUTERS
 from statefx.plan.hashing import partial_key_chooser, row_hasher, task_chooser
-from statefx.topology.graph import Edge
-from statefx.topology.groupings import PROMISES, Grouping, Promise
+from statefx.topology.graph import PROMISES, Edge, Grouping, Promise
 from tests.plan.vectors import VECTORS
 
 IDS = [ddl for ddl, _, _ in VECTORS]

@@ -15,8 +15,7 @@ from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.outlets import Outbox
 from statefx.testing import rows
-from statefx.topology.graph import Component, ComponentKind, Edge
-from statefx.topology.groupings import Grouping
+from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
 
 ROWS = [(f"key-{n % 3}", n) for n in range(4)]
 ATTEMPT = TransactionAttempt(1, 0)
@@ -106,10 +105,10 @@ def test_the_segments_together_are_the_whole(topology):
     first, second = segments_of(plan)[Segment.PROCESSING], segments_of(plan)[Segment.ORDERED]
     assert [*first.levels, *second.levels] == list(range(len(plan.levels)))
     assert sorted([*first.tasks, *second.tasks]) == sorted(plan.tasks)
-    assert (first.judged_tasks, second.judged_tasks) == (first.tasks, plan.tasks)
+    assert (first.checked_tasks, second.checked_tasks) == (first.tasks, plan.tasks)
     inside = {task[0] for task in first.tasks}
-    assert set(first.judged_edges) == {edge for edge in plan.edges if edge.target in inside}
-    assert second.judged_edges == plan.edges
+    assert set(first.checked_edges) == {edge for edge in plan.edges if edge.target in inside}
+    assert second.checked_edges == plan.edges
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import (
     Acked,
     Append,
@@ -26,14 +24,13 @@ from statefx.protocol.commands import (
     Resolution,
     Resolve,
     Resolved,
-    Run,
     Segment,
+    StartSegment,
     Stop,
     Unresolved,
 )
-from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.completeness import AckLedger, Alignment, Complete, LedgerEdge
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.pipeline import Pipeline, Shape
@@ -47,6 +44,7 @@ from statefx.protocol.records import (
     RolledBack,
     StreamInput,
 )
+from statefx.protocol.reports import Ack, Barrier, Failure, FailureKind
 from statefx.protocol.topology_identity import NO_TOPOLOGY
 
 
@@ -107,7 +105,7 @@ class Driver:
         return traced
 
     def pending(self, *words: str) -> None:
-        """The topology: shape pending=4 segments=2 settles=1."""
+        """The topology: shape pending=4 segments=2 commits_at_decision=1."""
         self.shape = Shape(**{name: int(value) for name, value in pairs(words).items()})
 
     def stored(self, *words: str) -> None:
@@ -123,12 +121,12 @@ class Driver:
     def start(self) -> None:
         self._write(Generation(self.log.generation + 1, "here", NO_TOPOLOGY))
         found = self.log.in_flight
-        self.pipeline, commands = Pipeline.found(self.shape, self.log.committed, found, self.log.attempts)
+        self.pipeline, commands = Pipeline.recover(self.shape, self.log.committed, found, self.log.attempts)
         self._carry_out(commands)
 
     def crash(self) -> None:
         self.pipeline = Pipeline(self.shape)
-        self.under_way: dict[str, Run | Resolve] = {}
+        self.under_way: dict[str, StartSegment | Resolve] = {}
 
     def batch(self) -> None:
         """New input has come."""
@@ -157,7 +155,7 @@ class Driver:
 
     def _end(self, name: str, *, good: bool, final: bool = False) -> None:
         sent = self.under_way.pop(name)
-        if isinstance(sent, Run):
+        if isinstance(sent, StartSegment):
             self._happen(Acked(sent.segment, sent.attempt) if good else Failed(sent.attempt, final))
         else:
             self._happen((Resolved if good else Unresolved)(sent.resolution, sent.attempt))
@@ -177,7 +175,7 @@ class Driver:
                     self._write(self._record(kind, attempt, committed))
                     self.pipeline, more = self.pipeline.on(Appended(command))
                     left += more
-                case Run(segment, attempt):
+                case StartSegment(segment, attempt):
                     self._send("RUN" if segment is Segment.WHOLE else segment.name, command)
                 case Resolve(resolution, attempt):
                     self._send(resolution.name, command)
@@ -187,7 +185,7 @@ class Driver:
                 case Deliver(txid):
                     self.trace.append(f"deliver {txid}")
 
-    def _send(self, word: str, command: Run | Resolve) -> None:
+    def _send(self, word: str, command: StartSegment | Resolve) -> None:
         name = f"{word}({command.attempt.txid},{command.attempt.attempt})"
         self.under_way[name] = command
         self.trace.append(f"send {name}")
@@ -199,7 +197,7 @@ class Driver:
         if kind == "PROCESSED":
             return Processed(txid, attempt)
         if kind == "COMMITTING":
-            hooks = () if self.shape.settles else ("count/0",)
+            hooks = () if self.shape.commits_at_decision else ("count/0",)
             tokens = {"count/0": f"token-{txid}-{attempt}"}
             return Committing(txid, attempt, generation, tokens, hooks=hooks, committed=committed)
         return Committed(txid) if kind == "COMMITTED" else RolledBack(txid, attempt, "failed")
@@ -284,7 +282,7 @@ class Ledger:
         return [] if self.book.add(ack) else [f"ignored: ack of {component}[{task}], {_shown(ack.attempt)}"]
 
     def judge(self) -> list[str]:
-        verdict = self.book.judge()
+        verdict = self.book.check()
         if isinstance(verdict, Complete):
             return [
                 "complete: " + " ".join(f"{name}[{task}]={token}" for (name, task), token in verdict.tokens.items())

@@ -100,7 +100,7 @@ class Spouts:
             return self
         orders, rows, said = {}, list[Rows](), dict[str, dict[str, str]]()
         for spout, kind in self.kinds.items():
-            told = self.batches.told(log, spout, name.txid, kind, lambda last: names(name.txid), inline)
+            told = self.batches.emission_for(log, spout, name.txid, kind, lambda last: names(name.txid), inline)
             order = orders[TaskId(spout, 0)] = EmissionOrder(*told)
             self.check_told(spout, name, order)
             emitted = dict(emission(order, name))

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.completeness import AckLedger, Alignment, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.protocol.reports import Ack, Barrier
 
 ATTEMPT = TransactionAttempt(3, 1)
 CHANNELS = [(edge, "split", task) for edge in (0, 1) for task in (0, 1, 2)]
@@ -152,7 +151,7 @@ def judged(acks):
     ledger = AckLedger(LEDGER_ATTEMPT, TASKS, EDGES)
     for ack in acks:
         ledger.add(ack)
-    return ledger.judge()
+    return ledger.check()
 
 
 @pytest.mark.slow
@@ -218,7 +217,7 @@ def test_acks_of_another_attempt_change_nothing():
     other = [replace(ack, attempt=TransactionAttempt(3, 1)) for ack in run_of(FIRST)]
     assert [ledger.add(ack) for ack in other] == [False] * len(TASKS)
     assert ledger.stale == other
-    assert isinstance(ledger.judge(), Incomplete)
+    assert isinstance(ledger.check(), Incomplete)
 
 
 def test_an_ack_of_a_task_nobody_knows_makes_it_incomplete():
@@ -242,7 +241,7 @@ def test_a_task_of_a_local_edge_has_only_the_source_task_of_its_number():
         ledger = AckLedger(LEDGER_ATTEMPT, tasks, [LedgerEdge(0, "split", "count", local=local)])
         for ack in acks:
             ledger.add(ack)
-        return ledger.judge()
+        return ledger.check()
 
     assert isinstance(verdict(local=True), Complete)
     assert isinstance(verdict(local=False), Incomplete)

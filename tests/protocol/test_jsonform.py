@@ -10,10 +10,9 @@ import msgpack
 import pytest
 
 from statefx.errors import StatefxError
-from statefx.protocol.barrier import Ack, Barrier, LeftOut
-from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import NewerError, from_json, to_json
+from statefx.protocol.reports import Ack, Barrier, Failure, FailureKind, LeftOut
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from tests.coordinator.histories import IDENTITY
 

@@ -18,29 +18,29 @@ pytestmark = pytest.mark.slow
 P2, E2 = "two pending, planned and opaque", "two pending, emitted and opaque"
 PLANNED, EMITTED, OPAQUE = "three pending, planned", "three pending, emitted", "three pending, opaque"
 
-DECISION = "entry.doomed or entry.stage >= Stage.DECIDING"
+DECISION = "entry.is_rolling_back or entry.stage >= Stage.DECIDING"
 AGAIN_UNLESS_DECIDED = "() if any(each.phase is Phase.COMMITTING for each in in_flight) else (Deliver(committed),)"
 MUTANTS = [
     # (module, line, what it becomes, shape, what happens)
-    (pipeline, f"if entry is None or {DECISION}:", "if entry is None or entry.doomed:", P2, "crash"),
-    (pipeline, "if entry.stage < Stage.DECIDING and not entry.doomed]", "if not entry.doomed]", P2, "stop"),
+    (pipeline, f"if entry is None or {DECISION}:", "if entry is None or entry.is_rolling_back:", P2, "crash"),
+    (pipeline, "entry.stage < Stage.DECIDING and not entry.is_rolling_back]", "not entry.is_rolling_back]", P2, "stop"),
     (pipeline, "            if entry.txid != self.committed + 1:", "            if False:", P2, "crash"),
     (pipeline, "turn = turn and entry.decided", "turn = True", P2, "crash"),
-    (pipeline, "if entry.txid >= lowest and not entry.doomed:", "if entry.txid == lowest:", P2, "crash"),
+    (pipeline, "if entry.txid >= lowest and not entry.is_rolling_back:", "if entry.txid == lowest:", P2, "crash"),
     (pipeline, "entries=self.entries[:-1]", "entries=self.entries[1:]", P2, "crash"),
-    (pipeline, "any(entry.doomed for entry in self.entries)", "False", P2, "crash"),
+    (pipeline, "any(entry.is_rolling_back for entry in self.entries)", "False", P2, "crash"),
     (pipeline, "or self.entries[-1].stage >= Stage.PROCESSED", "or True", P2, "crash"),
     (pipeline, "Stage.EMITTED if self.shape.writes_processed else Stage.PROCESSED", "Stage.PROCESSED", E2, "crash"),
     (pipeline, "if entry.stage is not wanted:", "if False:", P2, "crash"),
-    (pipeline, 'append.kind == "PREPARING" and not entry.doomed', 'append.kind == "PREPARING"', P2, "stop"),
-    (pipeline, 'append.kind == "PROCESSED" and not entry.doomed', 'append.kind == "PROCESSED"', E2, "stop"),
+    (pipeline, 'append.kind == "PREPARING" and not entry.is_rolling_back', 'append.kind == "PREPARING"', P2, "stop"),
+    (pipeline, 'append.kind == "PROCESSED" and not entry.is_rolling_back', 'append.kind == "PROCESSED"', E2, "stop"),
     (pipeline, "if append != self.appending:", "if False:", P2, "crash"),
     (pipeline, "if entry.name == attempt)", "if entry.txid == attempt.txid)", P2, "crash"),
     (pipeline, "unwritten=not settled", "unwritten=False", P2, "crash"),
     (pipeline, "(Deliver(committed),) if committed else ()", "()", P2, "crash"),
     (pipeline, "(Deliver(committed),) if committed else ()", AGAIN_UNLESS_DECIDED, P2, "crash"),
     (pipeline, "(Deliver(entry.txid),) if settled else ()", "(Deliver(entry.txid),)", P2, "crash"),
-    (pipeline, "if self.unwritten and self.shape.settles:", "if False:", "", "recovery"),
+    (pipeline, "if self.unwritten and self.shape.commits_at_decision:", "if False:", "", "recovery"),
     (batches, "return Batches({**emitted, txid: said})", "return Batches({txid: said, **emitted})", OPAQUE, "crash"),
     (batches, "self.emitted.get(number, {}).get(spout, {})", "{}", P2, "crash"),
     (batches, "durable = durable_batch(state, spout, number, read)", "durable = None", PLANNED, "crash"),

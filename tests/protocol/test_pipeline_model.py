@@ -30,8 +30,8 @@ from statefx.protocol.commands import (
     Resolution,
     Resolve,
     Resolved,
-    Run,
     Segment,
+    StartSegment,
     Stop,
     Unresolved,
 )
@@ -57,7 +57,7 @@ class World:
     pipeline: Pipeline
     log: LogState
     spouts: Spouts = field(default_factory=Spouts)
-    jobs: frozenset[Run] = frozenset()
+    jobs: frozenset[StartSegment] = frozenset()
     told: frozenset[Resolve] = frozenset()
     delivered: int = 0
     failures: int = 0
@@ -84,7 +84,7 @@ class World:
             case "PROCESSED":
                 log = apply(log, Processed(txid, attempt, spouts.emitted(append.attempt, Emission.NEW)))
             case "COMMITTING":
-                hooks = () if self.pipeline.shape.settles else ("count/0",)
+                hooks = () if self.pipeline.shape.commits_at_decision else ("count/0",)
                 emitted = spouts.emitted(append.attempt, Emission.OPAQUE)
                 decided = Committing(txid, attempt, log.generation, {}, hooks=hooks, emitted=emitted)
                 log = apply(log, replace(decided, committed=append.committed))
@@ -99,8 +99,8 @@ def started(world: World, *, hooks_change: bool = False) -> World:
     """A driver starts on the log: the next generation, maybe with bolts that have hooks now, or have them no longer."""
     log = apply(world.log, Generation(world.log.generation + 1, "", NO_TOPOLOGY))
     in_flight = log.in_flight
-    shape = replace(world.pipeline.shape, settles=world.pipeline.shape.settles != hooks_change)
-    pipeline, commands = Pipeline.found(shape, log.committed, in_flight, log.attempts)
+    shape = replace(world.pipeline.shape, commits_at_decision=world.pipeline.shape.commits_at_decision != hooks_change)
+    pipeline, commands = Pipeline.recover(shape, log.committed, in_flight, log.attempts)
     spouts = world.spouts.restarted()
     world = replace(world, pipeline=pipeline, log=log, spouts=spouts, jobs=frozenset(), told=frozenset())
     return carry_out(world, commands)
@@ -115,7 +115,7 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                     assert world.pipeline.committed == attempt.txid - 1
                 if kind == "ROLLED_BACK":
                     assert world.pipeline.entries[-1].name == attempt, "only from the top"
-            case Run(segment, attempt):
+            case StartSegment(segment, attempt):
                 if segment is not Segment.PROCESSING:
                     below = [each for each in world.log.in_flight if each.txid < attempt.txid]
                     assert all(each.phase is Phase.COMMITTING for each in below), "O before COMMITTING of t-1"
@@ -198,7 +198,7 @@ def late_news(world: World) -> Iterator[Happening]:
     segments = (Segment.WHOLE,) if pipeline.shape.segments == 1 else (Segment.PROCESSING, Segment.ORDERED)
     for txid, attempts in world.log.attempts.items():
         for name in (TransactionAttempt(txid, number) for number in range(attempts)):
-            yield from (Acked(segment, name) for segment in segments if Run(segment, name) not in world.jobs)
+            yield from (Acked(segment, name) for segment in segments if StartSegment(segment, name) not in world.jobs)
             yield from (Resolved(each, name) for each in Resolution if Resolve(each, name) not in world.told)
             if name not in live or live[name].stage >= Stage.DECIDING:
                 yield Failed(name)
@@ -258,7 +258,7 @@ EMITTED = {"numbers": Emission.NEW}
 OPAQUE = {"numbers": Emission.OPAQUE}
 
 SHAPES: dict[str, tuple[Shape, Kinds]] = {
-    "one pending, a stream, settles": (Shape(settles=True), {}),
+    "one pending, a stream, decision commits": (Shape(commits_at_decision=True), {}),
     "one pending, planned": (Shape(), PLANNED),
     "one pending, emitted": (Shape(segments=2, emitted=True, writes_processed=True), EMITTED),
     "one pending, opaque": (Shape(emitted=True), OPAQUE),
@@ -270,7 +270,7 @@ SHAPES: dict[str, tuple[Shape, Kinds]] = {
         Shape(pending=2, segments=2, emitted=True, writes_processed=True),
         {**EMITTED, "more": Emission.OPAQUE},
     ),
-    "two pending, planned, settles": (Shape(pending=2, segments=2, settles=True), PLANNED),
+    "two pending, planned, decision commits": (Shape(pending=2, segments=2, commits_at_decision=True), PLANNED),
     "three pending, planned": (Shape(pending=3, segments=2), PLANNED),
     "three pending, emitted": (Shape(pending=3, segments=2, emitted=True, writes_processed=True), EMITTED),
     "three pending, opaque": (Shape(pending=3, segments=2, emitted=True), OPAQUE),
@@ -289,7 +289,7 @@ def test_every_interleaving_with_a_crash(name):
     assert explore(shape, failures=1, crashes=1, stops=0, kinds=kinds) > 100
 
 
-@pytest.mark.parametrize("name", sampled("two pending, planned, settles"))
+@pytest.mark.parametrize("name", sampled("two pending, planned, decision commits"))
 def test_every_interleaving_with_a_stop(name):
     shape, kinds = SHAPES[name]
     assert explore(shape, failures=1, crashes=0, stops=1, kinds=kinds) > 100

@@ -19,9 +19,9 @@ import pyarrow as pa
 from statefx.plan import wire
 from statefx.plan.levels import Plan
 from statefx.protocol import messages
-from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from statefx.runtime.outlets import Outbox
 
@@ -79,7 +79,7 @@ class Player:
         self.sent: list[Row] = []
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
-        worker = SimpleNamespace(settle=lambda: None, player=self)
+        worker = SimpleNamespace(freeze_loaded_objects=lambda: None, player=self)
         self.chain = ModelChain(worker, deployment, place, self, (1, 0), ModelTask)
 
     @property

@@ -12,10 +12,10 @@ from statefx.coordinator.staging import StagedEmissions
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan, compile_plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId
 from statefx.protocol.order import Order
+from statefx.protocol.reports import Ack
 from statefx.protocol.staged import StagedPart
 from statefx.runtime.chain import ChainAttempt, task_of
 from statefx.runtime.task import Task

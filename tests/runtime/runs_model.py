@@ -32,8 +32,8 @@ from statefx.protocol.commands import (
     Happening,
     Resolve,
     Resolved,
-    Run,
     Segment,
+    StartSegment,
     Unresolved,
 )
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -190,7 +190,7 @@ class World:
     model: Model
     pipeline: Pipeline
     engine: ModelEngine
-    jobs: tuple[tuple[Job, Run | Resolve], ...]
+    jobs: tuple[tuple[Job, StartSegment | Resolve], ...]
     chains: Chains | None
     budget: Budget
     committed: int = 0
@@ -268,7 +268,7 @@ class Step:
             TransactionState(phases[decided], attempt.txid, attempt.attempt)
             for attempt, decided in sorted(self.log.items())
         ]
-        self.pipeline, commands = Pipeline.found(self.model.shape, self.committed, states, self.attempts)
+        self.pipeline, commands = Pipeline.recover(self.model.shape, self.committed, states, self.attempts)
         self.carry_out(commands)
         return self.done()
 
@@ -289,7 +289,7 @@ class Step:
             case Append():
                 self._append(command)
                 return Appended(command)
-            case Run(segment, attempt):
+            case StartSegment(segment, attempt):
                 before = [decided for of, decided in self.log.items() if of.txid < attempt.txid]
                 assert segment is Segment.PROCESSING or all(before), "13.9: O before COMMITTING of the one before"
                 self.jobs[attempt, segment] = command
@@ -300,7 +300,7 @@ class Step:
                     if (pending := self.engine.pending(job)) is not None:
                         self.engine.cancel(pending)
             case Resolve(resolution, attempt):
-                if self.model.shape.settles:
+                if self.model.shape.commits_at_decision:
                     return Resolved(resolution, attempt)
                 self.rounds += 1
                 name = f"{resolution} {self.rounds}"
@@ -322,7 +322,7 @@ class Step:
             case "COMMITTING":
                 assert attempt.txid == self.committed + 1
                 self.log[attempt] = True
-                if self.model.shape.settles:
+                if self.model.shape.commits_at_decision:
                     self._commit(attempt)
             case "ROLLED_BACK":
                 assert not self.log.pop(attempt), "rolled back what is decided"
@@ -339,7 +339,7 @@ class Step:
         job = self.jobs.pop((attempt.name, part), None)
         if job is None:
             return
-        if isinstance(job, Run):
+        if isinstance(job, StartSegment):
             if failure is None:
                 tasks = set(self.engine._segments[job.segment].tasks)
                 assert {ack.id for ack in attempt.acks} == tasks
@@ -403,7 +403,7 @@ class Step:
     def hear(self, at: int) -> None:
         connection = self.chains.connections[at]
         self._connect(at, replace(connection, to_driver=connection.to_driver[1:]))
-        self.engine.heard(self.engine._run, self.model.places[at], *connection.to_driver[0])
+        self.engine.on_frame(self.engine._run, self.model.places[at], *connection.to_driver[0])
 
     def lose(self, at: int) -> None:
         self._connect(at, replace(self.chains.connections[at], to_chain=(), to_driver=(), lost=True))
@@ -426,9 +426,9 @@ class Step:
         key, former = self.engine.key, Handle(chains.id, self.engine)
         for place, connection in zip(self.model.places, chains.connections, strict=True):
             for frame in connection.to_driver:
-                self.engine.heard(former, place, *frame)
-        self.engine.ready(former)
-        self.engine.over(former, JobFailedError("late"))
+                self.engine.on_frame(former, place, *frame)
+        self.engine.on_ready(former)
+        self.engine.on_ended(former, JobFailedError("late"))
         assert self.engine.key == key, "6.4: a run that is over was heard"
 
     def end_run(self) -> None:

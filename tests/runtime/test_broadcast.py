@@ -8,14 +8,13 @@ import pytest
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, StatePhaseError
-from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Barrier
+from statefx.protocol.completeness import Alignment
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.reports import Barrier
 from statefx.runtime.chain import HeldRows
 from statefx.runtime.outlets import HELD_BYTES_MAX
 from statefx.testing import TopologyTester, rows
-from statefx.topology.graph import Edge
-from statefx.topology.groupings import Grouping
+from statefx.topology.graph import Edge, Grouping
 from tests.bolts import FailsOnce
 
 PAYMENTS, RULES = "account string, cents long", "name string, cents long"

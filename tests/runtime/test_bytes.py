@@ -11,8 +11,8 @@ import pytest
 from statefx import BatchBolt, TopologyBuilder
 from statefx.operators import parse_schema
 from statefx.plan import wire
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.reports import Ack
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import BATCH_ROWS
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Outbox, outlet_of

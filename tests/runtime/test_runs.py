@@ -10,11 +10,11 @@ from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import READY_SECS, RunEngine
 from statefx.plan.levels import compile_plan
-from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.reports import Ack
 from tests.testing.topologies import Count, Split
 
 
@@ -85,10 +85,10 @@ def emitted(engine, txid):
     start(engine, Segment.PROCESSING, txid)
     run = engine.begun[-1]
     if not engine._ready:
-        engine.ready(run)
+        engine.on_ready(run)
     for task in engine._segments[Segment.PROCESSING].tasks:
         ack = Ack(TransactionAttempt(txid, 0), *task, "token")
-        engine.heard(run, engine._chain_of[task], FrameKind.ACK, ack.pack())
+        engine.on_frame(run, engine._chain_of[task], FrameKind.ACK, ack.pack())
     assert failures(engine) == {(Segment.PROCESSING, txid): None}
     return run
 
@@ -102,7 +102,7 @@ def test_the_first_attempt_of_a_run_has_a_time_limit_too():
     waiting = threading.Thread(target=lambda: found.append(engine.next(None)), daemon=True)
     waiting.start()
     waiting.join(0.1)  # it waits by now; if it did not yet, the test could only pass
-    engine.ready(engine.begun[0])
+    engine.on_ready(engine.begun[0])
     for _ in range(30):  # `next` may also return None; then the coordinator calls it again
         waiting.join(0.1)
         if not waiting.is_alive():
@@ -124,9 +124,9 @@ def test_a_chain_that_restores_state_confirms_an_abandoned_attempt_later():
     engine.cancel(third)  # another transaction's, in chains that are all free and confirm at once
     for chain in engine.chains:
         if chain.level < engine._plan.cut:
-            engine.heard(engine.begun[0], chain, FrameKind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
+            engine.on_frame(engine.begun[0], chain, FrameKind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
     now[0] = 15.0
-    engine.heard(run, engine.chains[-1], FrameKind.RESTORES, b"count/0")
+    engine.on_frame(run, engine.chains[-1], FrameKind.RESTORES, b"count/0")
     now[0] = 20.0
     assert engine.next(0.0) is None, "rule 6.9"
     now[0] = 45.0  # since a while it has not reported that it restores any more
@@ -150,7 +150,7 @@ def test_a_run_begins_when_the_one_before_has_ended():
     engine = StubEngine(plan(1), 10.0)
     start(engine, Segment.WHOLE, 1)
     first = engine.begun[0]
-    engine.ready(first)
+    engine.on_ready(first)
     first.may_end.clear()
     over = threading.Thread(target=engine.over, args=(first, JobFailedError("a chain was lost")), daemon=True)
     over.start()
@@ -178,7 +178,7 @@ def test_what_reads_rows_of_a_run_that_is_over_fails_at_once(another_has_begun):
     """The run was lost when nothing of the attempt was under way: the chains of another one would wait for the rows."""
     engine = StubEngine(plan(2), 10.0)
     first = emitted(engine, 1)
-    engine.over(first, JobFailedError("a chain was lost"))
+    engine.on_ended(first, JobFailedError("a chain was lost"))
     if another_has_begun:
         emitted(engine, 2)
     start(engine, Segment.ORDERED, 1)
@@ -210,7 +210,7 @@ def test_a_run_whose_chains_do_not_come_is_over_after_a_while():
     assert "not all of its 3 tasks of Spark were there after 300 s" in failure.message
     assert engine.begun[0].has_ended
     start(engine, Segment.WHOLE, 2)
-    engine.ready(engine.begun[1])
+    engine.on_ready(engine.begun[1])
     now[0] += 9
     assert not failures(engine), "the other one's time begins anew"
 
@@ -219,9 +219,9 @@ def test_a_run_that_can_not_be_ended_or_begun_is_told():
     """As of a session that is stopped meanwhile; in `over`, which is called by threads in which nobody hears of it."""
     engine = StubEngine(plan(1), 10.0)
     start(engine, Segment.WHOLE, 1)
-    engine.ready(engine.begun[0])
+    engine.on_ready(engine.begun[0])
     engine.begun[0].end = lambda: {}["the session is gone"]
-    engine.over(engine.begun[0], JobFailedError("a chain was lost"))
+    engine.on_ended(engine.begun[0], JobFailedError("a chain was lost"))
     assert type(failures(engine)[Segment.WHOLE, 1]) is JobFailedError
     engine.start_run = lambda: {}["the session is gone"]
     start(engine, Segment.WHOLE, 2)

@@ -19,18 +19,18 @@ from statefx.coordinator import runs
 from statefx.coordinator.retrying import JobFailedError
 from statefx.errors import StatefxError
 from statefx.protocol import pipeline
-from statefx.protocol.barrier import Ack, Report
-from statefx.protocol.commands import Failed, Idle, Offered, Run
+from statefx.protocol.commands import Failed, Idle, Offered, StartSegment
 from statefx.protocol.messages import FrameKind
 from statefx.protocol.pipeline import Shape
+from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from tests.runtime.chains_model import Frame, Player
 from tests.runtime.runs_model import Budget, Job, Model, ModelEngine, Step, World, chain_moves
 
 pytestmark = pytest.mark.slow
 
-ONE, HOOKS = Shape(settles=True), Shape()
-TWO, TWO_HOOKS = Shape(pending=2, segments=2, settles=True), Shape(pending=2, segments=2)
+ONE, HOOKS = Shape(commits_at_decision=True), Shape()
+TWO, TWO_HOOKS = Shape(pending=2, segments=2, commits_at_decision=True), Shape(pending=2, segments=2)
 BOUNDS = {
     # shape, transactions, chains of the first and of the second level, faults
     "a connection is lost, two senders": (ONE, 2, 2, 1, Budget(lost=1)),
@@ -69,7 +69,7 @@ def moves(world: World) -> Iterator[World]:
         return
     if not engine._ready:
         step = Step(world)
-        step.engine.ready(step.engine._run)
+        step.engine.on_ready(step.engine._run)
         yield step.done()
         return
     for at, connection in enumerate(world.chains.connections):
@@ -84,7 +84,7 @@ def moves(world: World) -> Iterator[World]:
             yield step.done()
         if connection.lost:
             step = Step(world)
-            step.engine.over(step.engine._run, JobFailedError("lost"))
+            step.engine.on_ended(step.engine._run, JobFailedError("lost"))
             yield step.done()
     if any(connection.stuck for connection in world.chains.connections):
         yield from time_passes(Step(world))
@@ -121,7 +121,7 @@ def faults(world: World) -> Iterator[World]:
     budget, engine = world.budget, world.engine
     for job, command in world.jobs:
         pending = engine.pending(job)
-        if budget.refused and isinstance(command, Run) and pending is not None and len(pending.waiting) == 1:
+        if budget.refused and isinstance(command, StartSegment) and pending is not None and len(pending.waiting) == 1:
             step = Step(world)
             step.budget = replace(budget, refused=budget.refused - 1)
             # The last ack would say so; the job has ended then, in all chains.
@@ -161,7 +161,7 @@ def losses(world: World) -> Iterator[World]:
             step = Step(world)
             step.budget = budget
             step.hear(at)
-            step.engine.over(step.engine._run, JobFailedError("lost"))
+            step.engine.on_ended(step.engine._run, JobFailedError("lost"))
             yield step.done()
 
 
@@ -250,7 +250,8 @@ BREAKS = [
     ("13.5", chain, "        except AbandonedError:", "        except ZeroDivisionError:", "late twice"),
     ("13.5", runs, "for chain in self.chains:\n            self._run.send(chain, FrameKind.ABANDON",
      "for chain in ():\n            self._run.send(chain, FrameKind.ABANDON", "late twice"),
-    ("13.6", runs, "failed = self._taken(failure)", "failed = list[str]()", "a connection is lost, two readers"),
+    ("13.6", runs, "failed = self._pop_failing_jobs(failure)", "failed = list[str]()",
+     "a connection is lost, two readers"),
     ("13.6", runs, "            self._unconfirmed.clear()\n", "", "stuck"),
     ("13.6", runs, "            self._emitted = frozenset()\n", "", "two pending, a connection is lost"),
     ("13.6", runs, "elif stuck and run is not None:", "elif False:", "stuck"),

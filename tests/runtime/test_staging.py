@@ -19,8 +19,8 @@ from statefx import Topology, TopologyBuilder
 from statefx.coordinator.retrying import RenewInputError
 from statefx.coordinator.runs import text_for
 from statefx.plan import wire
-from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
+from statefx.protocol.reports import FailureKind
 from statefx.protocol.staged import Sharing, StagedPart, orders_of
 from statefx.protocol.watermark import Timing
 from statefx.runtime import staging
@@ -96,7 +96,7 @@ def written(storage: FolderStorage, given: list[pa.RecordBatch], timing: Timing 
 def test_what_was_written_is_read_in_order_whatever_the_sizes(given, kind, part, inline, batch):
     with storage_with(kind, PART_BYTES=part, INLINE_BYTES_MAX=inline, BATCH_BYTES=batch) as storage:
         parts = [StagedPart.unpack(each.pack()) for each in written(storage, given)]
-        read = [list(read_part(storage, each.told(0, each.rows))) for each in parts]
+        read = [list(read_part(storage, each.share(0, each.rows))) for each in parts]
         assert pa.Table.from_batches([b for each in read for b in each], SCHEMA) == pa.Table.from_batches(given, SCHEMA)
         assert [each.rows for each in parts] == [sum(b.num_rows for b in each) for each in read]
         assert all(bool(each.content) == (each.size_bytes <= inline) == (not each.name) for each in parts)
@@ -113,7 +113,7 @@ def test_a_part_tells_what_times_its_rows_have(given, part):
         for each in parts:
             times = [
                 at
-                for batch in read_part(storage, each.told(0, each.rows))
+                for batch in read_part(storage, each.share(0, each.rows))
                 for at in batch["at"].to_pylist()
                 if at is not None
             ]
@@ -140,8 +140,8 @@ def test_a_file_that_is_damaged_or_missing_is_never_read(place_in, what):
             data[at] ^= 1 << place_in % 8
             path.write_bytes({"flipped": data, "cut off": data[:at], "longer": data + b"\0"}[what])
         with pytest.raises(PartLostError, match=part.name):
-            list(read_part(storage, part.told(0, 1)))
-        assert list(read_part(storage, other.told(0, 1))) == [batch]
+            list(read_part(storage, part.share(0, 1)))
+        assert list(read_part(storage, other.share(0, 1))) == [batch]
 
 
 class Failing(FolderStorage):
@@ -162,7 +162,7 @@ def test_an_error_that_lasts_loses_a_part_and_others_do_not(number, error):
     with storage_with(INLINE_BYTES_MAX=0) as storage:
         (part,) = written(storage, [pa.RecordBatch.from_pylist([{"n": 1}], SCHEMA)])
         with pytest.raises(error, match="the file system says so"):
-            list(read_part(Failing(storage.root, number), part.told(0, 1)))
+            list(read_part(Failing(storage.root, number), part.share(0, 1)))
 
 
 @pytest.fixture

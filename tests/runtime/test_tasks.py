@@ -24,13 +24,12 @@ from statefx.errors import (
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
-from statefx.protocol.failure import FailureKind
+from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
-from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
-from statefx.protocol.watermark import Heard, TimeOrder
+from statefx.protocol.reports import Ack, Barrier, FailureKind
+from statefx.protocol.watermark import TimeOrder, UnitTime
 from statefx.runtime import chain as ahead_chain
 from statefx.runtime import outlets
 from statefx.runtime.bolt_task import BoltTask
@@ -173,7 +172,7 @@ def judged(acks: dict[TaskId, Ack]) -> Complete | Incomplete:
     ledger = AckLedger(FIRST, found.tasks, edges)
     for ack in acks.values():
         ledger.add(ack)
-    return ledger.judge()
+    return ledger.check()
 
 
 def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place):
@@ -379,7 +378,7 @@ def test_metadata_arrives_as_it_is(place):
     found = deployment(place, word_count(2))
     tasks = [TaskId("read", n) for n in range(12)]
     told = {task: EmissionOrder(Emission.NEW, METADATA | {"n": task.task}, 3 + task.task) for task in tasks}
-    times = {task: TimeOrder(heard={"read/0": Heard(task.task, 5)}) for task in tasks}
+    times = {task: TimeOrder(unit_times={"read/0": UnitTime(task.task, 5)}) for task in tasks}
     sent = SentOrder(text_for(found.plan, Order(ATTEMPT, 4, emissions=told, times=times), tasks[3:]), found)
     for task in tasks[3:]:
         assert (sent.emission(task), sent.time(task)) == (told[task], times[task])

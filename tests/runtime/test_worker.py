@@ -24,10 +24,9 @@ from statefx.connectors import MemoryTransactionalSpout, QueueSpout
 from statefx.coordinator.runs import text_for
 from statefx.errors import BoltError, ProviderError, TopologyError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import Ack
-from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.reports import Ack, FailureKind
 from statefx.runtime import chain as chains
 from statefx.runtime.chain import AbandonedError, TaskChain, task_of
 from statefx.runtime.task import Task

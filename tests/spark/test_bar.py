@@ -12,8 +12,8 @@ import pytest
 
 from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
-from statefx.spark import bar as bars
-from statefx.spark.bar import Bar, Line, bar
+from statefx.spark import query as query_module
+from statefx.spark.query import Bar, Line, bar
 from tests.conftest import ROOT
 from tests.spark.bolts import word_count
 
@@ -97,7 +97,7 @@ def test_what_others_log_stands_in_lines_of_its_own(monkeypatch):
     handler, root = logging.StreamHandler(stream), logging.getLogger()
     monkeypatch.setattr(root, "handlers", [handler])
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(bars, "_line", None)
+    monkeypatch.setattr(query_module, "_line", None)
     shown = bar("one", wanted=True)
     shown.committed(done(1, 5))
     logging.getLogger("py4j.of-the-test").warning("closing down")
@@ -105,7 +105,7 @@ def test_what_others_log_stands_in_lines_of_its_own(monkeypatch):
     shown.committed(done(2, 5))
     stream.write("26/11/22 14:51:08 WARN Utils: a line of Spark's own, which its JVM writes past Python's logging\n")
     assert screen(stream.getvalue())[1].startswith("26/11/22 14:51:08 WARN Utils: a line of Spark's own")
-    logging.getLogger("statefx").removeFilter(bars._line)
+    logging.getLogger("statefx").removeFilter(query_module._line)
 
 
 class Closed(io.StringIO):
@@ -128,7 +128,7 @@ def test_where_there_is_a_line(monkeypatch, terminal, wanted, there):
     stream.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(bars, "_line", Line(stream))
+    monkeypatch.setattr(query_module, "_line", Line(stream))
     assert (bar("one", wanted) is not None) == there
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from statefx.spark.local import RunFolder, sweep
+from statefx.spark.checkpoint import RunFolder, sweep
 
 HOLDER = """
 import sys
-from statefx.spark.local import RunFolder
+from statefx.spark.checkpoint import RunFolder
 print(RunFolder(sys.argv[1], "run").path, flush=True)
 sys.stdin.read()
 """
@@ -22,7 +22,7 @@ sys.stdin.read()
 
 SLEEPER = """
 import os, shutil, signal, sys
-from statefx.spark.local import RunFolder
+from statefx.spark.checkpoint import RunFolder
 
 def sleep(*arguments, **options):
     print("sleeps", flush=True)

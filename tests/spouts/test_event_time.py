@@ -256,7 +256,7 @@ def test_without_timestamp_nothing_of_it_is_in_the_log(tmp_path):
         tester.emit()
         assert watermarks(tester) == [None]
         state = read_state(FolderStorage(tester._folders.location))
-        assert (state.watermarks, state.heard) == ({}, {})
+        assert (state.watermarks, state.unit_times) == ({}, {})
 
 
 # ---- what is refused

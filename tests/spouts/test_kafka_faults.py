@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from statefx.connectors.kafka import clients, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.operators import Context
-from statefx.protocol.barrier import LeftOut
+from statefx.protocol.reports import LeftOut
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails
 from tests.spark.running import wait_for

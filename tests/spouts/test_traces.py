@@ -6,7 +6,7 @@ from statefx import BasicBolt, Bolt, FailedException, Spout, TopologyBuilder
 from statefx.coordinator import tracing
 from statefx.coordinator.tracing import Traces
 from statefx.protocol.identity import TaskId
-from statefx.protocol.trees import Handled, TreeReport, root_of
+from statefx.protocol.reports import Handled, TreeReport, root_of
 from statefx.runtime import trees
 from statefx.runtime.trees import Trees
 from statefx.testing import TopologyTester

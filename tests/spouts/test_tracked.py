@@ -10,7 +10,7 @@ import pytest
 from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout, Message, QueueSpout
 from statefx.errors import BoltError, CodecError, SchemaError
-from statefx.protocol.trees import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
+from statefx.protocol.reports import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import Limits, TopologyTester
 from tests.bolts import Tally, WithState
 from tests.testing.living import LivingTester

@@ -14,7 +14,7 @@ from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.times import AGAIN_MS, STILL_MS
 from statefx.errors import BoltError
 from statefx.protocol.identity import TaskId
-from statefx.protocol.trees import TreeReport
+from statefx.protocol.reports import TreeReport
 from statefx.runtime import tracked_spout_task, user_objects
 from statefx.runtime.tracked_spout_task import HANGS_SECS, SpoutHost
 from statefx.state.view.time_index import EPOCH
@@ -374,7 +374,7 @@ def test_acks_and_fails_are_told_too(failed, name):
     alone = Alone("a")
     ((*_, root),) = alone.host.batch(1)
     alone.looks[name] = int(HANGS_SECS) + 1
-    alone.host.tell(1, TreeReport(dict.fromkeys(failed, (root,))))
+    alone.host.on_committed(1, TreeReport(dict.fromkeys(failed, (root,))))
     (said,) = alone.said
     assert said.startswith(f"spout 'jobs', task 3: {name} has not returned for 10 s")
     assert said.endswith("give what it calls a time-out")

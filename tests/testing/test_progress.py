@@ -11,8 +11,8 @@ import pytest
 from statefx import Stateful, TopologyBuilder
 from statefx.coordinator.progress import SUMMARY_SECS, Summary, TransactionProgress
 from statefx.operators import BatchBolt
-from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.reports import Ack
 from statefx.testing import TopologyTester, rows
 from statefx.testing.faults import JobFails
 from statefx_memory import MemoryStateProvider

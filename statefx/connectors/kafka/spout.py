@@ -26,8 +26,8 @@ from statefx.operators import (
     to_ddl,
 )
 from statefx.operators.context import DRIVER
-from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.reports import LeftOut
 
 logger = logging.getLogger("statefx")
 

@@ -309,7 +309,7 @@ class Entries(Generic[K, V]):
         return self._overlay.delete_range(low, high)
 
 
-class Lent:
+class TaskHandle:
     """What is lent for a transaction: neither a dict to be compared, nor something to be kept."""
 
     __slots__ = ()
@@ -366,7 +366,7 @@ class Holder(Protocol):
     def _require_writable(self, call: str) -> None: ...
 
 
-class MapState(Lent, Entries[K, V]):
+class MapState(TaskHandle, Entries[K, V]):
     """Keys and values under a name, beside the state's own: ``state.map("recent")``.
 
     Reads and writes as `KeyValueState` does, in the same transaction; for ``len``, which would read all of it, keep a

@@ -21,9 +21,9 @@ from statefx.state.view.state import (
     Entries,
     ExpiringMap,
     K,
-    Lent,
     ListState,
     MapState,
+    TaskHandle,
     V,
     ValueState,
     ViewPhase,
@@ -557,7 +557,7 @@ _REMEDIES = {
 }
 
 
-class TaskState(Lent, KeyValueState[Any, Any]):
+class TaskState(TaskHandle, KeyValueState[Any, Any]):
     """A `KeyValueState` whose transaction its holder can't end; ``initState`` is given one."""
 
     __slots__ = ()

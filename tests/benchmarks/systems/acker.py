@@ -18,7 +18,7 @@ import pyarrow as pa
 from measuring import arguments, take_turns
 
 from statefx.operators.acker import TreeEvent
-from statefx.protocol.trees import root_of
+from statefx.protocol.reports import root_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of
 
