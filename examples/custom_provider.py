@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, session, submit
 from statefx.errors import ConfigError, FencedError, StateClosedError, StateCorruptedError, StatePhaseError
 from statefx.state import Prepared, StateLocation, StateProvider, StateStore
 
@@ -210,6 +210,6 @@ if __name__ == "__main__":
             builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("words", "value")
             topology = builder.createTopology()
             submit(topology, spark, f"{work}/checkpoint", config, trigger={"availableNow": True}).awaitTermination()
-            with openState(f"{work}/checkpoint", "count", config=config) as counts:
+            with Checkpoint(f"{work}/checkpoint", config).state("count") as counts:
                 print(f"after transaction {counts.txid}:", dict(counts.items()))
         spark.stop()

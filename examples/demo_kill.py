@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from statefx import openState
+from statefx import Checkpoint
 from statefx.errors import CheckpointError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
@@ -183,7 +183,7 @@ def compare(corpus, checkpoint):
     expected = Counter()
     for path in corpus.iterdir():
         expected.update(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path.read_text(encoding="utf-8")))
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         counted, txid = dict(counts.items()), counts.txid
     reports = sorted((checkpoint.parent / "reports").glob("*.json"))
     last = {"txid": txid, "words": expected.total(), "keys": len(expected)}

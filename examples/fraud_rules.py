@@ -30,7 +30,7 @@ try:
 except ImportError:
     raise SystemExit("This example needs a client of Kafka: pip install '.[rocksdb,kafka]'") from None
 
-from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, session, submit
 from statefx.connectors.kafka import KafkaSink, KafkaSpout
 
 ACCOUNTS, TASKS = 12, 4
@@ -218,7 +218,7 @@ def demo(servers, kills, chance):
             writer.write()  # while nothing runs
         ended = subprocess.run([*command, '{"availableNow": true}'], check=False, stdout=subprocess.DEVNULL)
         print(f"start {kills + 1}: exit code {ended.returncode}", flush=True)
-        with openState(f"{work}/checkpoint", "decide", map="rules", byTask=True) as view:
+        with Checkpoint(f"{work}/checkpoint").state("decide", map="rules", byTask=True) as view:
             held = dict(view.items())
     decisions = consumed(servers, topics["decisions"])
     wrong = recount(writer.payments, writer.rules, decisions)

@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from statefx import BasicBolt, FailedException, Spout, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import BasicBolt, Checkpoint, FailedException, Spout, StatefulBolt, TopologyBuilder, session, submit
 
 MESSAGES = ["to be or not to be", "that is the question", "?", "whether it is nobler", "to suffer"]
 TRIES_MAX = 3
@@ -91,6 +91,6 @@ with tempfile.TemporaryDirectory() as folder:
         query.stop()
         for text, state, tries in database.execute("select text, state, tries from messages order by id"):
             print(f"{text!r}: {state} after {tries} {'try' if tries == 1 else 'tries'}")
-    with openState(Path(folder, "checkpoint"), "count") as counts:
+    with Checkpoint(Path(folder, "checkpoint")).state("count") as counts:
         print(dict(sorted(counts.items())))
 spark.stop()

@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from statefx import Bolt, Spout, Stateful, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import Bolt, Checkpoint, Spout, Stateful, StatefulBolt, TopologyBuilder, session, submit
 
 ORDERS = {number: f"item {number}" for number in range(60)}
 PAYMENTS = {number: 100 * number for number in range(3, 62)}  # orders 0 to 2 are not paid, 60 and 61 were never made
@@ -118,7 +118,7 @@ with tempfile.TemporaryDirectory() as folder:
         query.stop()
 
     recount = {number: ((ORDERS[number], PAYMENTS[number]),) for number in both}
-    with openState(checkpoint, "sales") as sales, openState(checkpoint, "join") as waiting:
+    with Checkpoint(checkpoint).state("sales") as sales, Checkpoint(checkpoint).state("join") as waiting:
         print(f"{len(both)} orders are sold and acked; each once, as a recount says: {dict(sales.items()) == recount}")
         print(f"waiting: {sorted(waiting)}")
 spark.stop()

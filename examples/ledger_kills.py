@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ledger_rules import OPENING, check
 
-from statefx import openState
+from statefx import Checkpoint
 from statefx.errors import CheckpointError
 
 STATES = ["GENERATION", "ROLLED_BACK", "PREPARING", "COMMITTING", "COMMITTED", "CHECKPOINT"]
@@ -164,7 +164,7 @@ class Killed:
     def look(self):
         """Look at the balances that readers see while nothing runs."""
         try:
-            with openState(self.work / "checkpoint", "ledger") as state:
+            with Checkpoint(self.work / "checkpoint").state("ledger") as state:
                 balances = dict(state.items())
         except CheckpointError:  # it was killed before there was a log
             return

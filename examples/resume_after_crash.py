@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, session, submit
 
 
 class Sum(StatefulBolt):
@@ -49,7 +49,7 @@ if __name__ == "__main__":
             Path(work, "numbers", file).write_text("".join(f"{number}\n" for number in range(1, 101)))
         for start in ("first", "second"):
             ended = subprocess.run([sys.executable, __file__, work], check=False)
-            with openState(f"{work}/checkpoint", "sum") as state:
+            with Checkpoint(f"{work}/checkpoint").state("sum") as state:
                 told = f"transaction {state.txid}, sum {state['sum']}"
             print(f"{start} run: exit code {ended.returncode}, {told}", flush=True)  # before the next run's lines
         print("expected:", 4 * sum(range(1, 101)))

@@ -24,12 +24,12 @@ import sqlalchemy
 
 from statefx import (
     BatchBolt,
+    Checkpoint,
     OpaquePartitionedTransactionalSpout,
     SqlSink,
     Stateful,
     StatefulBolt,
     TopologyBuilder,
-    openState,
     session,
     submit,
 )
@@ -150,7 +150,7 @@ def table(url, columns):
 
 def stores(work):
     """Return what the three stores have."""
-    with openState(f"{work}/checkpoint", "pages") as pages:
+    with Checkpoint(f"{work}/checkpoint").state("pages") as pages:
         return {
             "pages": dict(pages.items()),
             "domains": table(f"sqlite:///{work}/totals.db", "SELECT key, value FROM domains WHERE value IS NOT NULL"),

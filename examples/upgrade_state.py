@@ -2,7 +2,7 @@
 
 import tempfile
 
-from statefx import StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, session, submit
 
 
 class InEuros(StatefulBolt):
@@ -38,8 +38,8 @@ if __name__ == "__main__":
             builder.setStream("payments", spark.createDataFrame(payments, "name string, cents long"))
             builder.setBolt("spent", bolt, parallelism=2).fieldsGrouping("payments", "name")
             submit(builder.createTopology(), spark, f"{work}/checkpoint").awaitTermination()
-            with openState(f"{work}/checkpoint", "spent") as stored:
+            with Checkpoint(f"{work}/checkpoint").state("spent") as stored:
                 print(f"{type(bolt).__name__} has stored {dict(stored.items())}")
-        with openState(f"{work}/checkpoint", "spent", migrate=bolt.migrateState) as spent:
+        with Checkpoint(f"{work}/checkpoint").state("spent", migrate=bolt.migrateState) as spent:
             print(f"and reads {dict(spent.items())}")
         spark.stop()

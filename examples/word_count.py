@@ -17,7 +17,7 @@ from pathlib import Path
 
 from demo_kill import demo
 
-from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import BasicBolt, BatchBolt, Checkpoint, Stateful, StatefulBolt, TopologyBuilder, session, submit
 from statefx.connectors.files import FilePartitionedSpout
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -102,7 +102,7 @@ def count(corpus, checkpoint, provider, files, linger):
     for recovery in query.recoveries:
         print(f"  transaction {recovery['txid']} had been interrupted: rolled {recovery['rolled']}", flush=True)
     follow(query, reports)
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         top = heapq.nlargest(10, counts.items(), key=itemgetter(1))
     print("  most frequent:", ", ".join(f"{word} {times:,}" for word, times in top), flush=True)
     spark.stop()

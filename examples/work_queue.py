@@ -14,7 +14,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from statefx import BasicBolt, FailedException, SqlSink, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import BasicBolt, Checkpoint, FailedException, SqlSink, StatefulBolt, TopologyBuilder, session, submit
 from statefx.connectors.sql import SqlQueueSpout
 
 EXACTLY_ONCE = "exactly-once" in sys.argv
@@ -84,7 +84,7 @@ with tempfile.TemporaryDirectory() as folder:
             raise SystemExit(f"not all orders were processed: {query.status}")
     query.stop()
 
-    with openState(Path(folder, "checkpoint"), "bill") as totals:
+    with Checkpoint(Path(folder, "checkpoint")).state("bill") as totals:
         print(f"billed: {dict(sorted(totals.items()))}")
     with closing(sqlite3.connect(path)) as database:
         for customer, amount, reason in database.execute("select customer, amount, _reason from dead"):

@@ -6,16 +6,7 @@ What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everyt
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from statefx.admin.ending import abort, resolve
-from statefx.admin.explaining import explain
-from statefx.admin.migration import migrate
-from statefx.admin.quarantined import quarantined
-from statefx.admin.reading import openState
-from statefx.admin.rekeying import downgrade
-from statefx.admin.repairing import repair
-from statefx.admin.savepoints import deleteSavepoint, export, rename, restore, savepoint, savepoints
-from statefx.admin.transactions import transactions
-from statefx.admin.verifying import verify
+from statefx.checkpoint import Checkpoint
 from statefx.client import TransactionalClient, transaction
 from statefx.connectors import (
     CollectSink,
@@ -56,11 +47,9 @@ from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
-    from statefx.spark.executors import rescale
     from statefx.spark.query import Query
     from statefx.spark.session import session
     from statefx.spark.submit import submit
-    from statefx.spark.tables import readState, writeState
 
 __version__ = "0.1.0.dev0"
 
@@ -68,6 +57,7 @@ __all__ = [
     "BasicBolt",
     "BatchBolt",
     "Bolt",
+    "Checkpoint",
     "CollectSink",
     "Collector",
     "Committer",
@@ -101,42 +91,20 @@ __all__ = [
     "TransactionalSpout",
     "Window",
     "WindowedBolt",
-    "abort",
     "committedFiles",
-    "deleteSavepoint",
-    "downgrade",
-    "explain",
-    "export",
     "isTick",
-    "migrate",
-    "openState",
-    "quarantined",
     "readCommitted",
-    "readState",
     "readUncommitted",
-    "rename",
-    "repair",
-    "rescale",
-    "resolve",
-    "restore",
-    "savepoint",
-    "savepoints",
     "session",
     "submit",
     "transaction",
-    "transactions",
-    "verify",
-    "writeState",
 ]
 
 
 _WITH_PYSPARK = {
     "Query": "statefx.spark.query",
-    "readState": "statefx.spark.tables",
-    "rescale": "statefx.spark.executors",
     "session": "statefx.spark.session",
     "submit": "statefx.spark.submit",
-    "writeState": "statefx.spark.tables",
 }
 
 

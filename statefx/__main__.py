@@ -2,7 +2,7 @@
 
 import sys
 
-from statefx.admin.command import main
+from statefx.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

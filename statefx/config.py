@@ -75,7 +75,7 @@ FOREIGN = {
         ("storm.zookeeper.", "storm.cluster.", "storm.local.", "storm.messaging.", "nimbus.", "supervisor."),
         "Spark's cluster runs the topology, and is set up by SparkSession.builder",
     ),
-    "drpc.": "a topology answers no calls; statefx.openState reads its state while it runs",
+    "drpc.": "a topology answers no calls; statefx.Checkpoint(location).state(...) reads its state while it runs",
     "execution.checkpointing.": "transactions begin every topology.state.checkpoint.interval.ms",
 }
 """Prefixes of settings of Storm's and Flink's clusters, and why they change nothing; bolts can read them."""

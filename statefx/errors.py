@@ -148,10 +148,10 @@ class StatePhaseError(StateError):
 
 RESTORE_OR_REPAIR = (
     "Restore the file from a backup of the checkpoint. Without one, stop the topology and call "
-    "statefx.repair(checkpointLocation), in a shell `python -m statefx repair`, which goes on from the newest state "
+    "Checkpoint(location).repair(), in a shell `python -m statefx repair`, which goes on from the newest state "
     "that is whole"
 )
-"""What to do about a damaged file that `repair` can do without: any but those of the log."""
+"""What to do about a damaged file that `Checkpoint.repair` can do without: any but those of the log."""
 
 
 class StateCorruptedError(StateError):

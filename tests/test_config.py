@@ -201,7 +201,7 @@ def test_options_are_copied():
         ("transactional.zookeeper.servers", "submit's checkpointLocation"),
         ("storm.zookeeper.servers", "Spark's cluster"),
         ("nimbus.seeds", "Spark's cluster"),
-        ("drpc.servers", "statefx.openState"),
+        ("drpc.servers", "statefx.Checkpoint(location).state"),
         ("execution.checkpointing.interval", "topology.state.checkpoint.interval.ms"),
     ],
 )

@@ -15,6 +15,7 @@ import statefx.operators
 import statefx.state
 import statefx.topology
 import statefx.values
+from statefx import Checkpoint
 from statefx.admin.reading import StateView
 from statefx.client import OpenTransaction, TransactionalClient
 from statefx.connectors.sql import SqlBackend
@@ -45,18 +46,15 @@ from statefx.values import OpaqueMap, TransactionalMap
 
 EXPORTS = {
     statefx: {
-        "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
-        "Count", "Duration", "FailedException", "FileSink", "ForeachTransactionSink", "IntervalJoin", "JoinBolt",
-        "KeyValueState",
+        "BasicBolt", "BatchBolt", "Bolt", "Checkpoint", "CollectSink", "Collector", "Committer", "ConsoleSink",
+        "Context", "Count", "Duration", "FailedException", "FileSink", "ForeachTransactionSink", "IntervalJoin",
+        "JoinBolt", "KeyValueState",
         "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "Query", "ReplayDeadLetters",
         "Sink", "Spout",
         "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "StatefxError",
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
-        "WindowedBolt", "abort",
-        "committedFiles", "deleteSavepoint", "downgrade", "explain", "export", "isTick", "migrate", "openState",
-        "quarantined", "readCommitted", "readState", "readUncommitted", "rename", "repair", "rescale", "resolve",
-        "restore", "savepoint", "savepoints", "session",
-        "submit", "transaction", "transactions", "verify", "writeState",
+        "WindowedBolt", "committedFiles", "isTick", "readCommitted", "readUncommitted", "session", "submit",
+        "transaction",
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
@@ -151,6 +149,7 @@ def test_dir_of_statefx_is_what_is_public():
         (StateStore, set()),
         (StateProvider, {"newState"}),
         (StateView, set()),
+        (Checkpoint, {"toDataFrame", "deleteSavepoint"}),
         (OpaqueMap, {"multiGet", "multiPut", "multiUpdate"}),
         (TransactionalMap, {"multiGet", "multiPut", "multiUpdate"}),
         (SqlBackend, {"multiGet", "multiPut"}),
@@ -180,6 +179,31 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
         (
             OpenTransaction,
             {"send", "get", "put", "delete", "state", "txid", "number", "commit", "abort", "receive", "ack", "nack"},
+        ),
+        (
+            Checkpoint,
+            {
+                "location",
+                "state",
+                "table",
+                "toDataFrame",
+                "write",
+                "explain",
+                "quarantined",
+                "transactions",
+                "abort",
+                "resolve",
+                "savepoint",
+                "savepoints",
+                "deleteSavepoint",
+                "restore",
+                "rescale",
+                "migrate",
+                "downgrade",
+                "rename",
+                "verify",
+                "repair",
+            },
         ),
         (
             TransactionalClient,

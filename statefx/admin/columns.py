@@ -16,9 +16,7 @@ import pyarrow.compute as pc
 
 from statefx.errors import ConfigError
 from statefx.operators.schema import Form, to_ddl
-from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of
-from statefx.state.contract.store import StateStore
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap
 from statefx.state.encoding.keys import encode_key
@@ -108,12 +106,6 @@ def shown_of(kind: NameKind | None, name: str, codec: Codec, start: Any = None, 
     low = head if start is None else encode(start)
     high = end_of(head) if stop is None else encode(stop)
     return Shown(head, "state" if kind is None else f"{kind.value} {name}", ((low, max(low, high)),))
-
-
-def scanned(store: StateStore, shown: Shown) -> Entries:
-    """Yield what a store has of a range, many entries at a time."""
-    for low, high in shown.ranges:
-        yield from in_blocks(store.scan(low, high))
 
 
 def with_origin(rows: Iterable[list[pa.Array]], task: int, space: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -28,17 +28,16 @@ released goes back to the spout that had it, which keeps it until idleSecs are o
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from statefx.admin.reading import check_started
+from statefx.admin.reading import found_checkpoint
 from statefx.errors import CheckpointError, ConfigError
 from statefx.log.adoption import NOTHING_ADOPTED
 from statefx.log.entries import read_entries
-from statefx.log.location import Folders, checkpoint_location
+from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
 from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.operators import Spout
@@ -50,7 +49,7 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
-REASON = "aborted by statefx.abort"
+REASON = "aborted by Checkpoint.abort"
 
 ACKNOWLEDGE: Literal["acknowledge"] = "acknowledge"
 RELEASE: Literal["release"] = "release"
@@ -63,7 +62,7 @@ LEAVE: Literal["leave"] = "leave"
 
 @dataclass(frozen=True)
 class Aborted:
-    """What `abort` has done.
+    """What `Checkpoint.abort` has done.
 
     Attributes
     ----------
@@ -93,47 +92,9 @@ class Aborted:
         return "; ".join(said)
 
 
-def abort(checkpointLocation: str | os.PathLike[str]) -> Aborted:
-    """End the open transactions of a driver that is gone; if it lives, it is fenced.
-
-    A start of the topology does the same by itself, and needs no abort before it. This is for a checkpoint whose
-    topology shall not be started now: what was prepared is given up, and a driver that only seems to be gone commits
-    nothing any more. The next start goes on as after any rollback: the same rows come again.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-
-    Returns
-    -------
-    Aborted
-        What it did.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, no transaction is open, or one is COMMITTING: that is decided, and only a start can
-        carry it out. Nothing was changed, and nobody was fenced.
-    FencedError
-        A topology was started meanwhile, which ends the open transactions itself.
-    LogOutcomeUnknownError
-        The disk did not tell whether a record was written: call `transactions` to see.
-    StateCorruptedError
-        A record of the log is damaged.
-
-    Contract
-    --------
-    * ``preRollback`` can't be called without the topology. Where a bolt has it, the transaction that it must be told
-      of stays PREPARING in the log, and nobody can commit it: the next start calls ``preRollback`` and rolls it back.
-    * What tasks and sinks have prepared is named by nobody, and deleted by the next start, as after a crash.
-
-    Examples
-    --------
-    >>> print(abort("checkpoints/word-count"))     # doctest: +SKIP
-    """
-    folders = Folders(checkpoint_location(checkpointLocation))
-    check_started(read_checkpoint(folders), folders)
+def abort(folders: Folders) -> Aborted:
+    """Take a generation and roll back what is PREPARING."""
+    found_checkpoint(folders)
 
     def opened(storage: Storage) -> TransactionLog:
         log = TransactionLog(storage)
@@ -218,59 +179,14 @@ class SealedMessages:
 
 
 def resolve(
+    folders: Folders,
     queue: Spout,
-    checkpointLocation: str | os.PathLike[str],
     *,
     yes: bool = False,
     unknown: Literal["acknowledge", "release"] | None = None,
     origin: str | None = None,
 ) -> list[SealedMessages]:
-    """End what a topology or a client that is gone has left sealed in a queue: by its log, without the topology.
-
-    A start of the topology does the same by itself. This is for one that shall not be started now, or never again.
-
-    Parameters
-    ----------
-    queue : QueueSpout
-        Where the messages are, such as ``SqlQueueSpout(url, "orders")``; other queues of the topology one by one.
-    checkpointLocation : str or path
-        As given to ``submit``, or to the client.
-    yes : bool
-        Do it. Else nothing is changed, and what it would do is returned.
-    unknown : str, optional
-        What becomes of messages of which no log can tell whether they were processed, since the checkpoint is gone, or
-        was restored from a backup that is older: ``"release"`` has them processed, perhaps a second time;
-        ``"acknowledge"`` takes them off, perhaps unprocessed. By default they are left.
-    origin : str, optional
-        With `unknown`, for a checkpoint that is gone: which one it was. The error without it lists what there is.
-
-    Returns
-    -------
-    list of SealedMessages
-        What is sealed for this checkpoint, and what is done with it; with `yes` it is done.
-
-    Raises
-    ------
-    ConfigError
-        `queue` can't acknowledge in the transaction; or `unknown`, `origin` can't be used.
-    CheckpointError
-        There is no checkpoint, and `unknown` and `origin` don't both say what to do. Nothing was changed.
-    UnreachableError, FencedError
-        The queue can't be reached: do it again. A topology was started meanwhile, which ends what it finds sealed.
-
-    Contract
-    --------
-    * What the log has decided is taken off the queue; all else goes back to it, when nobody can decide it any more. It
-      may be killed at any point, and done again.
-    * A driver that runs is fenced if it has sealed something that is not decided (``fence``), and goes on if not. One
-      that is fenced loses and doubles nothing: start it again.
-    * What is released belongs to the spout that had it until ``idleSecs`` are over.
-
-    Examples
-    --------
-    >>> for each in resolve(SqlQueueSpout(url, "orders"), "checkpoints/billing"):     # doctest: +SKIP
-    ...     print(each.action, each.messages, each.reason)
-    """
+    """Judge by the log what is sealed for this checkpoint, and with `yes` acknowledge or release it."""
     if not isinstance(queue, Spout) or not hasattr(queue, "pendingAcks"):
         raise ConfigError(
             f"{queue!r} is no queue whose messages are acknowledged in the transaction: give one such as "
@@ -283,7 +199,7 @@ def resolve(
     except NotImplementedError:
         raise ConfigError(f"{type(queue).__name__} has no pendingAcks, so it seals nothing") from None
     try:
-        return _Resolving(acks, Folders(checkpoint_location(checkpointLocation)), unknown).run(origin, yes=yes)
+        return _Resolving(acks, folders, unknown).run(origin, yes=yes)
     finally:
         acks.close()
 

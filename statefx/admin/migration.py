@@ -6,17 +6,16 @@ under a lineage that no driver asks for, and the state where it was.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statefx.admin.reading import Progress, check_started, kept_options, open_task
+from statefx.admin.reading import Progress, found_checkpoint, open_task, provider_of
 from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies
 from statefx.config import Config
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StateCorruptedError
-from statefx.log.location import Folders, checkpoint_location
+from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
@@ -27,7 +26,7 @@ from statefx.state.registry import load_provider, name_of, resolve
 
 @dataclass(frozen=True)
 class Migration:
-    """What `migrate` has done.
+    """What `Checkpoint.migrate` has done.
 
     Attributes
     ----------
@@ -57,60 +56,14 @@ class Migration:
 
 
 def migrate(
-    checkpointLocation: str | os.PathLike[str],
+    folders: Folders,
+    config: Mapping[str, Any] | None,
     to: str,
-    config: Mapping[str, Any] | str | None = None,
-    *,
-    source: Mapping[str, Any] | str | None = None,
-    progress: Progress | None = None,
+    options: Mapping[str, Any] | str | None,
+    progress: Progress | None,
 ) -> Migration:
-    """Move the committed state of all stateful bolts of a checkpoint to another state provider.
-
-    Stop the topology first. Afterwards submit it with the new provider; the old one is then refused.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    to : str
-        The provider that shall keep the state: a registered name, or ``module:Class``.
-    config : Mapping or JSON text, optional
-        Its options, as for ``topology.state.provider.config``.
-    source : Mapping or JSON text, optional
-        The options of the provider that keeps the state now: needed only where a secret is among them.
-    progress : callable (done, total), optional
-        As of `rescale`.
-
-    Returns
-    -------
-    Migration
-
-    Raises
-    ------
-    ConfigError
-        A provider or an option is wrong, or the state is kept by this provider already; nothing was changed.
-    CheckpointError
-        There is no checkpoint, a transaction is in flight in it, or its topology has gone on meanwhile: it is not
-        fenced then.
-    StateError
-        A provider can't be reached, or refuses. The state is where it was: migrate again. `StateCorruptedError` if the
-        source is damaged, or what was read back is not what was copied.
-    FencedError
-        A topology was started meanwhile, or another migration. The state is where that one says.
-
-    Contract
-    --------
-    * A driver that runs on the checkpoint is fenced, or it has gone on meanwhile and this is refused.
-    * Until the switch, which is one record of the log, the source is only read, and everything goes on from it.
-    * What the switch names has been read back from the target, and is equal in every byte.
-    * A migration that ended early begins again from nothing, and never goes on with what was copied before.
-
-    Examples
-    --------
-    >>> migrate("checkpoints/word-count", to="redis", config={"url": "redis://db:6379/0"})     # doctest: +SKIP
-    """
-    folders = Folders(checkpoint_location(checkpointLocation))
-    found = read_checkpoint(folders)
+    """Move the state of all bolts to the provider `to` with `options`; `config` is that of the present one."""
+    found = found_checkpoint(folders)
     kept = _provider_of(found, folders)
     wanted = resolve(_options("to", to, None).state_provider)
     if wanted == kept:
@@ -119,12 +72,9 @@ def migrate(
             "migration was killed before it could say so, it had switched",
             provider=wanted,
         )
-    target = load_provider(wanted, _options("config", to, config).state_provider_config)
-    if source is None:
-        some = next(iter(found.topology.stateful.values()))  # one provider keeps all of them
-        source = kept_options(some, "the state", "source={...}")
-    origin = load_provider(kept, _options("source", kept, source).state_provider_config)
-    return Migrator(folders, origin, copies(found), "migrate", progress=progress, target=target, to=wanted).move(found)
+    target = load_provider(wanted, _options("config", to, options).state_provider_config)
+    source = provider_of(found, config)
+    return Migrator(folders, source, copies(found), "migrate", progress=progress, target=target, to=wanted).move(found)
 
 
 @dataclass
@@ -153,7 +103,8 @@ class Migrator(Rewrite):
         if found.pinned:
             raise CheckpointError(
                 f"the checkpoint in {self.folders.location} has the savepoints {sorted(found.pinned)}, which can't be "
-                "moved: delete them first (statefx.deleteSavepoint), or keep them elsewhere (statefx.export)",
+                "moved: delete them first (Checkpoint.deleteSavepoint), or keep them elsewhere (Checkpoint.restore "
+                "with to=)",
                 path=self.folders.location,
             )
         self._reach(found)
@@ -189,7 +140,6 @@ def _options(argument: str, provider: str, options: Mapping[str, Any] | str | No
 
 
 def _provider_of(state: LogState, folders: Folders) -> str:
-    check_started(state, folders)
     found = {bolt.provider for bolt in state.topology.stateful.values()}
     if not found:
         raise CheckpointError(

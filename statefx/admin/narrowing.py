@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from statefx.admin.columns import Range
-from statefx.admin.state_table import StateTable
+from statefx.admin.reading import StateTable
 from statefx.errors import CodecError
 from statefx.state.encoding.codec import StandardCodec
 from statefx.state.encoding.keys import encode_key

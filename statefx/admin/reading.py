@@ -1,20 +1,25 @@
-"""Committed state, read without Spark and without disturbing the topology that writes it."""
+"""Committed state, read without Spark and without disturbing the topology that writes it.
+
+A `StateView` is a mapping: it opens the state of tasks as a bolt would, and looks keys up. A `StateTable` is rows: it
+is made where the log is read, and pickled to whoever reads its tasks, each by itself, in any process that sees the
+checkpoint. State that is kept in files is read from these, side by side, a block of each at a time: no cache is built,
+and nothing is held but those blocks.
+"""
 
 from __future__ import annotations
 
 import heapq
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
-from statefx.admin.columns import Decoder, scanned, shown_of, with_origin
+from statefx.admin.columns import Decoder, Entries, Shown, shown_of, with_origin
 from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
 from statefx.config import Config
 from statefx.errors import (
@@ -25,29 +30,36 @@ from statefx.errors import (
     StateClosedError,
     StateCorruptedError,
 )
-from statefx.log.location import Folders, checkpoint_location
+from statefx.log.location import Folders
+from statefx.log.pins import pinned
 from statefx.log.takeover import read_checkpoint
 from statefx.operators.schema import Form
 from statefx.plan.deployment import cache_folder
-from statefx.protocol.identity import Namespace, TaskId
+from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
+from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Pin, Restored
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.protocol.transaction import Phase
 from statefx.state import Codec, KeyValueState, MapState, load_provider
-from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog import merging
+from statefx.state.changelog.chain import Changelog, committed
+from statefx.state.changelog.files import Chunk, listed, names_of
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.ranges import in_blocks
-from statefx.state.contract.spaces import NameKind, Space
-from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version, open_store
+from statefx.state.contract.spaces import NameKind, Space, end_of
+from statefx.state.contract.store import StateContext, StateProvider, StateStore, open_store
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
 from statefx.state.view.changes import Upgrade
 
-_TRIES = 10
-_ABSENT = object()
+T = TypeVar("T")
 
 Progress = Callable[[int, int], object]
 """Told how many bytes are done, and of how many."""
+
+_TRIES = 10
+_ABSENT = object()
 
 
 def counted(number: int, noun: str) -> str:
@@ -55,78 +67,182 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def openState(
-    checkpointLocation: str | os.PathLike[str],
-    component: str,
-    task: int | None = None,
-    config: Mapping[str, Any] | None = None,
-    *,
-    codec: Codec | None = None,
-    migrate: Upgrade | None = None,
-    byTask: bool = False,
-    map: str | None = None,
-) -> StateView:
-    """Open the committed state of one bolt for reading; also while the topology runs.
+# ---- what the log knows
 
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    component : str
-        The stateful bolt's id.
-    task : int, optional
-        Read one task's state only; by default that of all tasks, as one mapping.
-    config : Mapping, optional
-        Settings as given to ``submit``: needed only for ``topology.state.provider.config``, where a secret is among
-        the provider's options; the checkpoint has all others, as last given.
-    codec : Codec, optional
-        What the state was written with, if it was not the standard codec and its class can't be imported here; by
-        default the class that the checkpoint names is loaded.
-    migrate : callable (version, key, value) -> value, optional
-        Is given what versions of the bolt before the present ``stateVersion`` have written, as ``migrateState`` is;
-        by default every value is shown as it was written.
-    byTask : bool
-        Whether keys are shown as ``(task, key)``, for state in which several tasks hold one key.
-    map : str, optional
-        Show what the bolt keeps in ``state.map(name)``, and not what lies in the state itself; or in
-        ``state.broadcast(name)``, which all tasks hold alike and is shown once. Of a windowed bolt ``"windows"`` are
-        its open windows: ``(key, start, end)``, and the window's value or tuples. The view's `names` lists all maps.
 
-    Returns
-    -------
-    StateView
-        All tasks at one txid, the last whose commit is decided; close it, or use it in a ``with``.
+def found_checkpoint(folders: Folders) -> LogState:
+    """Return what the log of a checkpoint knows; CheckpointError if there is none."""
+    found = read_checkpoint(folders)
+    check_started(found, folders)
+    return found
 
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or no such bolt, task or map in it; the message lists those there are. A map in which
-        nothing is kept is known if the bolt's ``stateSchema`` has it. Or the state was written with another codec than
-        `codec`.
-    ConfigError
-        The codec that the state was written with can't be loaded; or the provider's options have to be given.
-    StateCorruptedError
-        A file is damaged.
 
-    Examples
-    --------
-    >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
-    ...     print(counts.txid, counts["spark"], len(counts))
+def read_newest(folders: Folders, read: Callable[[LogState], T]) -> T:
+    """Return what `read` makes of the newest state that the log knows; called again if that is replaced meanwhile.
+
+    A topology at work deletes files of old versions, and may do so between the reading of the log and that of the
+    files: then the version that is the newest by now is the one to read (rule 4.4).
     """
-    folders = Folders(checkpoint_location(checkpointLocation))
-    return StateView(_Request(folders, component, task, config, codec, migrate, byTask, map, time.time, checked=True))
+    for tries in range(_TRIES):
+        state = read_checkpoint(folders)
+        try:
+            return read(state)
+        except (CheckpointError, StateCorruptedError) as error:
+            swept = getattr(error, "missing", False)
+            if not swept or tries == _TRIES - 1 or read_checkpoint(folders).decided == state.decided:
+                raise
+    raise AssertionError("unreachable")
 
 
-def committed_at(
-    now: Callable[[], float],
-    location: str,
-    component: str,
-    task: int | None,
-    config: Mapping[str, Any] | None,
-    map: str | None,
-) -> StateView:
-    """Open the committed state of one bolt as `openState` does, by another clock; a map may have nothing in it yet."""
-    return StateView(_Request(Folders(location), component, task, config, None, None, False, map, now))
+def kept_provider(
+    state: LogState, found: StatefulIdentity, component: str, config: Mapping[str, Any] | None
+) -> StateProvider:
+    """Return the provider that keeps a bolt's state, with the options that the checkpoint has or `config` gives."""
+    options = Config.parse(config, state.topology.name).state_provider_config or found.options
+    if options is None:
+        raise ConfigError(
+            f"the state of {component!r} is kept by {name_of(found.provider)!r}, whose options are not in the "
+            "checkpoint, since there is a secret among them, or the provider does not say that there is none: give "
+            "them as they were given to submit, Checkpoint(location, {'topology.state.provider.config': {...}})",
+            provider=found.provider,
+        )
+    return load_provider(found.provider, options)
+
+
+def provider_of(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
+    """Return the checkpoint's state provider, or the configured one if no bolt is stateful."""
+    some = next(iter(found.topology.stateful.items()), None)  # one provider keeps all of them
+    if some is None:
+        given = Config.parse(config, found.topology.name)
+        return load_provider(given.state_provider, given.state_provider_config)
+    component, bolt = some
+    return kept_provider(found, bolt, component, config)
+
+
+def at_pin(state: LogState, pin: Pin) -> LogState:
+    """Return what the log would know if it had ended with `pin`: for readers of what is kept."""
+    return apply(replace(state, in_flight=(), committed=pin.txid), Restored(state.generation, pin))
+
+
+def check_started(state: LogState, folders: Folders) -> None:
+    """Refuse what no topology has been started on."""
+    if not state.generation:
+        raise CheckpointError(
+            f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
+        )
+
+
+def check_idle(state: LogState, folders: Folders, what: str) -> None:
+    """Refuse a checkpoint in which a transaction is under way; `what` is to be done when it has ended."""
+    if not state.in_flight:
+        return
+    first = state.in_flight[0]
+    rolled, instead = "forward", ""
+    if first.phase is not Phase.COMMITTING:
+        rolled, instead = "back", ", or call Checkpoint(location).abort(), which needs no topology"
+    raise CheckpointError(
+        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
+        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it{instead}. Then {what}",
+        path=folders.location,
+        txid=first.txid,
+    )
+
+
+def component_of(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
+    """Return how a bolt keeps its state; CheckpointError: there is no such bolt."""
+    check_started(state, folders)
+    stateful = state.topology.stateful
+    if component not in stateful:
+        raise CheckpointError(
+            f"{folders.location} holds no state of {component!r}; its stateful bolts are {sorted(stateful) or 'none'}",
+            path=folders.location,
+            component=component,
+        )
+    return stateful[component]
+
+
+def codec_of(component: str, known: StatefulIdentity, given: Codec | None = None) -> Codec:
+    """Return what the state was written with."""
+    written = known.codec
+    if given is not None and not isinstance(given, Codec):
+        raise ConfigError(f"codec must be an object of a statefx.state.Codec, got {given!r}")
+    encoding = Encoding(known.encoding)
+    try:
+        found, name = (given, given.name) if given is not None else (encoding.build(), encoding.name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the state of {component!r} was written with codec {written!r}, which can't be loaded here: "
+            f"{error.message}; or give one with codec=",
+            **{**error.data, "component": component},
+        ) from error
+    if name != written:
+        raise CheckpointMismatchError(
+            f"the state of {component!r} was written with codec {written!r}, this one is {name!r}: give the one that "
+            "wrote it with codec=",
+            component=component,
+            found=written,
+            wanted=name,
+        )
+    return found
+
+
+def tasks_of(parallelism: int, component: str, task: int | None) -> range:
+    """Return the one task that is asked for, or all."""
+    if task is None:
+        return range(parallelism)
+    if isinstance(task, bool) or not isinstance(task, int) or not 0 <= task < parallelism:
+        raise ConfigError(f"bolt {component!r} has tasks 0..{parallelism - 1}, got task={task!r}")
+    return range(task, task + 1)
+
+
+def open_task(
+    provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
+) -> tuple[StateStore, Version]:
+    """Open the state of one task for reading, at the newest decided version of `state`, and return both."""
+    context = _context_of(folders, state, component, task)
+    return open_store(provider, state.namespace(TaskId(component, task)), context), context.version
+
+
+def task_entries(provider: StateProvider, folders: Folders, state: LogState, component: str, task: int) -> Entries:
+    """Yield the state of one task, at the newest decided version of `state`."""
+    context = _context_of(folders, state, component, task)
+    return entries_at(provider, state.namespace(TaskId(component, task)), context)
+
+
+_ALL: tuple[tuple[bytes | None, bytes | None]] = ((None, None),)
+
+
+def entries_at(
+    provider: StateProvider,
+    namespace: Namespace,
+    context: StateContext,
+    ranges: Iterable[tuple[bytes | None, bytes | None]] = _ALL,
+) -> Entries:
+    """Yield what ``context.version`` holds in ranges of keys; files are read side by side, and no cache is built."""
+    if isinstance(provider, ChangelogProvider):
+        route = Changelog(namespace, context.storage).route(context.version, context.snapshot, None)
+        for low, high in ranges:
+            yield from route.entries(low, high)
+        return
+    with closing(open_store(provider, namespace, context)) as store:
+        for low, high in ranges:
+            yield from in_blocks(store.scan(low, high))
+
+
+def _context_of(folders: Folders, state: LogState, component: str, task: int) -> StateContext:
+    name = str(TaskId(component, task))
+    kept = state.snapshots.get(name, ())
+    return StateContext(
+        generation=state.generation,
+        version=state.heads_to_come().get(name, EMPTY),
+        storage=folders.storage,
+        cache=cache_folder(),
+        snapshot=kept[-1] if kept else None,
+        read_only=True,
+    )
+
+
+# ---- as a mapping
 
 
 _Rows = KeyValueState[Any, Any] | MapState[Any, Any] | OwnRows
@@ -146,7 +262,6 @@ class _Opened:
     map: str | None
     own: OwnSpace | None
     """What is shown in place of the bolt's own entries."""
-    name_of_own: tuple[str, bool] | None
 
     def read(self, task: int) -> Read:
         """Return what reads the entries of a task."""
@@ -154,7 +269,7 @@ class _Opened:
 
     def names(self) -> dict[str, list[str]]:
         """Return under which names the bolt keeps something, by kind."""
-        own, whole = self.name_of_own or ("", False)
+        own, whole = own_name(self.known) or ("", False)
         states = () if whole else self.states.values()
         kinds = [kind.value for kind in NameKind if kind is not NameKind.WINDOWS]  # which are statefx's own
         names = {kind: sorted({name for state in states for name in state.names(kind)}) for kind in kinds}
@@ -184,59 +299,45 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """What `openState` was given."""
+class ViewRequest:
+    """What a view shows, and how it opens that."""
 
     folders: Folders
-    component: str
-    task: int | None
     config: Mapping[str, Any] | None
-    codec: Codec | None
-    migrate: Upgrade | None
-    by_task: bool
-    map: str | None
-    now: Callable[[], float]
+    component: str
+    task: int | None = None
+    map: str | None = None
+    codec: Codec | None = None
+    migrate: Upgrade | None = None
+    by_task: bool = False
+    now: Callable[[], float] = time.time
     """Seconds since the epoch, by which entries of maps with a ttl are over."""
-    checked: bool = False
+    checked: bool = True
     """Whether a map in which nothing is kept is a mistake."""
 
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
-        for tries in range(_TRIES):
-            state = read_checkpoint(self.folders)
+
+        def opened(state: LogState) -> _Opened | None:
             if known is not None and (known.txid, known.kept) == (state.shown_txid, self._kept(state)):
                 return None
-            try:
-                opened = self._open(state)
-                if known is None and self.checked:
-                    self._check_map(opened, state)
-            except StateCorruptedError as error:
-                # A topology at work deletes files of old versions, and may do so between the reading of the log and
-                # the opening: then the version that is the newest by now is the one to show (rule 4.4).
-                swept = getattr(error, "missing", False)
-                if not swept or tries == _TRIES - 1 or read_checkpoint(self.folders).decided == state.decided:
-                    raise
-            else:
-                return opened
-        raise AssertionError("unreachable")
+            now = self._open(state)
+            if known is None and self.checked:
+                self._check_map(now, state)
+            return now
+
+        return read_newest(self.folders, opened)
 
     def _check_map(self, opened: _Opened, state: LogState) -> None:
         """Refuse a map that is in no task; `opened` is closed then."""
         if self.map is None or opened.own is not None or self.map in opened.known.schemas:
             return
-        whole = opened
         try:
-            if any(next(iter(shown.items()), None) is not None for shown in opened.shown(False).values()):
-                return
-            whole = opened if self.task is None else replace(self, task=None)._open(state)
-            found = [kept_names(whole.read(task)) for task in whole.stores]
-            check_map(self.folders, self.component, opened.known, self.map, found)
+            if all(next(iter(shown.items()), None) is None for shown in opened.shown(False).values()):
+                state_table(self.folders, state, self.config, self.component, map=self.map, codec=self.codec)
         except BaseException:
             opened.close()
             raise
-        finally:
-            if whole is not opened:
-                whole.close()
 
     def _kept(self, state: LogState) -> tuple[str, Mapping[str, Version]]:
         heads = state.heads_to_come().items()
@@ -272,30 +373,7 @@ class _Request:
             found,
             self.map,
             own,
-            own_name(found),
         )
-
-
-_WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
-
-
-def kept_options(found: StatefulIdentity, what: str, remedy: str) -> Mapping[str, Any]:
-    """Return the provider's options that the checkpoint has for a component; ConfigError if they may hold a secret."""
-    if found.options is None:
-        raise ConfigError(
-            f"{what} is kept by {name_of(found.provider)!r}, whose options are not in the checkpoint, since "
-            f"there is a secret among them, or the provider does not say that there is none: give them, {remedy}",
-            provider=found.provider,
-        )
-    return found.options
-
-
-def kept_provider(
-    state: LogState, found: StatefulIdentity, component: str, config: Mapping[str, Any] | None
-) -> StateProvider:
-    """Return the provider that keeps a bolt's state, with the options that the checkpoint has or `config` gives."""
-    given = Config.parse(config, state.topology.name).state_provider_config
-    return load_provider(found.provider, given or kept_options(found, f"the state of {component!r}", _WITH_CONFIG))
 
 
 class StateView(Mapping[Any, Any]):
@@ -318,7 +396,7 @@ class StateView(Mapping[Any, Any]):
       ``byTask=True``.
     """
 
-    def __init__(self, request: _Request) -> None:
+    def __init__(self, request: ViewRequest) -> None:
         self._request = request
         self._closed = False
         opened = request.open()
@@ -338,12 +416,12 @@ class StateView(Mapping[Any, Any]):
     def refresh(self) -> bool:
         """Show the last transaction whose commit is decided by now; return whether that is something new.
 
-        New is also what a tool, such as `writeState`, has made of the same transaction. Costs a look at the transaction
-        log, and opening the state if there is something new. Raises what `openState` does; this view then goes on
+        New is also what a tool, such as `Checkpoint.write`, has made of the same transaction. Costs a look at the log,
+        and opening the state if there is something new. Raises what `Checkpoint.state` does; this view then goes on
         showing what it did. An iterator from before ends with StateClosedError.
         """
         if self._closed:
-            raise StateClosedError(f"the view of {self._request.component!r} is closed: call openState again")
+            raise StateClosedError(f"the view of {self._request.component!r} is closed: open another one")
         opened = self._request.open(self._opened)
         if opened is None:
             for state in self._opened.states.values():
@@ -435,49 +513,6 @@ class StateView(Mapping[Any, Any]):
             before, former_task = encoded, task
             yield key, value
 
-    def to_arrow(self, schema: Mapping[str, Any] | None = None, start: Any = None, stop: Any = None) -> pa.Table:
-        """Return the keys with start <= key < stop and their values as a table, as ``statefx.readState`` does.
-
-        Parameters
-        ----------
-        schema : Mapping, optional
-            Types of key and value as Spark DDL, such as ``{"key": "word string", "value": "count long"}``; what is
-            left out is a column of JSON text, ``key`` or ``value``. By default the bolt's ``stateSchema``.
-        start, stop : optional
-            Bounds, as of `items`.
-
-        Returns
-        -------
-        pyarrow.Table
-            Columns of key and value, ``task`` and ``space``; by task, then by key. A key that several tasks hold has
-            a row for each of them.
-
-        Raises
-        ------
-        ConfigError
-            `schema` is wrong, or a key or value does not fit it.
-        """
-        opened = self._opened
-        if opened.own is not None:
-            return self._own_table(opened.own, schema)
-        form = Form.parse(schema, opened.known.schemas.get(opened.map or ""))
-        shown = shown_of(opened.kind, opened.map or "", opened.codec, start, stop)
-        decoder = Decoder(opened.codec, shown.head, form, opened.known.state_version)
-        batches: list[pa.RecordBatch] = []
-        for task, state in opened.states.items():
-            if task in self._states:
-                living = shown.living(scanned(opened.stores[task], shown), state._clock_ms or 0)
-                batches += with_origin(decoder.rows(living), task, shown.space, form.row)
-        return pa.Table.from_batches(batches, form.row)
-
-    def _own_table(self, own: OwnSpace, schema: Mapping[str, Any] | None) -> pa.Table:
-        opened, (form, shaped) = self._opened, form_of(own, schema)
-        decoder = Decoder(opened.codec, Space.USER.value, form, opened.known.state_version)
-        batches: list[pa.RecordBatch] = []
-        for task, rows in self._states.items():
-            batches += with_origin(decoder.columns(map(shaped, rows.items())), task, own.name, form.row)
-        return pa.Table.from_batches(batches, form.row)
-
     def names(self) -> dict[str, list[str]]:
         """Return under which names the bolt keeps something: of ``"map"``, ``"list"``, ``"value"``, ``"broadcast"``.
 
@@ -517,156 +552,303 @@ def _length(state: _Rows) -> int:
         return sum(1 for _ in state.items())
 
 
-def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
-    """Return what the log of a checkpoint knows; CheckpointError if there is none."""
-    folders = Folders(checkpoint_location(location))
-    found = read_checkpoint(folders)
-    check_started(found, folders)
-    return folders, found
+# ---- as rows
 
 
-def provider_of(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
-    """Return the checkpoint's state provider, or the configured one if no bolt is stateful."""
-    some = next(iter(found.topology.stateful.items()), None)  # one provider keeps all of them
-    if some is None:
-        given = Config.parse(config, found.topology.name)
-        return load_provider(given.state_provider, given.state_provider_config)
-    component, bolt = some
-    return kept_provider(found, bolt, component, config)
+At = int | str | None
+"""A transaction, the name of a savepoint, or None: the last transaction whose commit is decided."""
 
 
-def check_started(state: LogState, folders: Folders) -> None:
-    """Refuse what no topology has been started on."""
-    if not state.generation:
-        raise CheckpointError(
-            f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
-        )
+@dataclass(frozen=True)
+class Moment:
+    """A transaction, and where the state of each task was then."""
+
+    txid: int
+    tasks: Mapping[int, tuple[Namespace, Version, SnapshotRef | None]]
 
 
-def check_idle(state: LogState, folders: Folders, what: str) -> None:
-    """Refuse a checkpoint in which a transaction is under way; `what` is to be done when it has ended."""
-    if not state.in_flight:
-        return
-    first = state.in_flight[0]
-    rolled, instead = "forward", ""
-    if first.phase is not Phase.COMMITTING:
-        rolled, instead = "back", ", or call statefx.abort, which needs no topology"
-    raise CheckpointError(
-        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
-        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it{instead}. Then {what}",
-        path=folders.location,
-        txid=first.txid,
-    )
+@dataclass(frozen=True)
+class StateTable:
+    """What `state_table` has found; `read` gives the rows of one of its tasks."""
+
+    folders: Folders
+    component: str
+    generation: int
+    provider: StateProvider
+    encoding: Encoding
+    state_version: int
+    codec: Codec | None
+    form: Form
+    shown: Shown
+    tasks: tuple[int, ...]
+    moments: tuple[Moment, ...]
+    """One; or two, which are compared."""
+    now_ms: int
+    own: OwnSpace | None = None
+    """What is shown in place of the bolt's own entries."""
+    own_form: Mapping[str, Any] | None = None
+    """The schema that was asked for."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.form.row if len(self.moments) == 1 else self.form.change
+
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task, in the order of their keys.
+
+        Raises
+        ------
+        CheckpointError
+            A file was deleted since, for newer versions are all that is kept by now.
+        StateCorruptedError
+            A file is damaged.
+        """
+        codec = self.codec or self.encoding.build()
+        decoder = Decoder(codec, self.shown.head, self.form, self.state_version)
+        if self.own is not None:
+            own = OwnRows(self.own, self.reader(self.moments[0], task), codec)
+            rows = decoder.columns(map(form_of(self.own, self.own_form)[1], own.items()))
+            yield from with_origin(rows, task, self.shown.space, self.schema)
+            return
+        images = [self._living(moment, task) for moment in self.moments]
+        rows = decoder.rows(images[0]) if len(images) == 1 else _changes(decoder, *images)
+        yield from with_origin(rows, task, self.shown.space, self.schema)
+
+    def table(self) -> pa.Table:
+        """Return the rows of all tasks."""
+        batches = [batch for task in self.tasks for batch in self.read(task)]
+        return pa.Table.from_batches(batches, self.schema)
+
+    def _living(self, moment: Moment, task: int) -> Entries:
+        try:
+            yield from self.shown.living(self.entries(moment, task, self.shown), self.now_ms)
+        except StateCorruptedError as error:
+            if not getattr(error, "missing", False) or moment.txid == read_checkpoint(self.folders).shown_txid:
+                raise
+            raise CheckpointError(
+                f"transaction {moment.txid} of the state of {self.component!r} is not kept any more: its files were "
+                "deleted since the table was made. Make it again; or take a savepoint of what has to stay",
+                path=self.folders.location,
+                component=self.component,
+                txid=moment.txid,
+                missing=True,
+            ) from error
+
+    def reader(self, moment: Moment, task: int) -> Read:
+        """Return what reads the entries of a task, of all spaces."""
+
+        def read(low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for keys, values in self.entries(moment, task, Shown(Space.USER.value, "", ((low, high),))):
+                yield from zip(keys, values, strict=True)
+
+        return read
+
+    def entries(self, moment: Moment, task: int, shown: Shown) -> Entries:
+        """Yield what a task keeps of the keys that are shown, many at a time."""
+        namespace, version, snapshot = moment.tasks[task]
+        context = StateContext(self.generation, version, self.folders.storage, cache_folder(), snapshot, read_only=True)
+        return entries_at(self.provider, namespace, context, shown.ranges)
 
 
-def component_of(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
-    """Return how a bolt keeps its state; CheckpointError: there is no such bolt."""
-    check_started(state, folders)
-    stateful = state.topology.stateful
-    if component not in stateful:
-        raise CheckpointError(
-            f"{folders.location} holds no state of {component!r}; its stateful bolts are {sorted(stateful) or 'none'}",
-            path=folders.location,
-            component=component,
-        )
-    return stateful[component]
+def _changes(decoder: Decoder, earlier: Entries, later: Entries) -> Iterator[list[pa.Array]]:
+    sources: list[Iterator[Chunk]] = [((keys, [*values]) for keys, values in each) for each in (earlier, later)]
+    for first, second in merging.aligned(sources):
+        if first == second:
+            continue
+        before, after = (dict(zip(*part, strict=True)) for part in (first, second))
+        keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+        if keys:
+            old, new = list(map(before.get, keys)), list(map(after.get, keys))
+            op = [
+                "insert" if was is None else "delete" if now is None else "update"
+                for was, now in zip(old, new, strict=True)
+            ]
+            values = [decoder.values(keys, old), decoder.values(keys, new)]
+            yield [pa.array(op, pa.string()), *decoder.keys(keys), *values]
 
 
-def check_map(
+def state_table(
     folders: Folders,
+    log: LogState,
+    config: Mapping[str, Any] | None,
     component: str,
-    known: StatefulIdentity,
-    map: str,
-    found: Iterable[Mapping[NameKind, Iterable[str]]],
-) -> None:
-    """Refuse a map that no task has, and of which the bolt does not say that it has it; `found`: names by task."""
-    own, whole = own_name(known) or ("", False)
-    kept = (
-        ()
-        if whole
-        else (name for of in found for kind in (NameKind.MAP, NameKind.BROADCAST) for name in of.get(kind, ()))
+    *,
+    task: int | None = None,
+    map: str | None = None,
+    start: Any = None,
+    stop: Any = None,
+    at: At = None,
+    diff: tuple[At, At] | None = None,
+    schema: Mapping[str, Any] | None = None,
+    codec: Codec | None = None,
+) -> StateTable:
+    """Find what a table of committed state consists of; the arguments are those of ``Checkpoint.table``."""
+    if diff is not None and at is not None:
+        raise ConfigError("at= shows one transaction and diff= compares two: give one of them")
+    if diff is not None and (not isinstance(diff, tuple | list) or len(diff) != 2):
+        raise ConfigError(f"diff={diff!r}: give two transactions, or names of savepoints, such as diff=(3, 7)")
+    wanted = diff or (at,)
+    for each in wanted:
+        if each is not None and (
+            isinstance(each, bool) or not isinstance(each, int | str) or (isinstance(each, int) and each < 0)
+        ):
+            raise ConfigError(f"at={each!r}: give the number of a transaction, or the name of a savepoint")
+    states = [at_pin(log, pinned(log, each)) if isinstance(each, str) else log for each in wanted]
+    bolts = [component_of(each, component, folders) for each in states]
+    found = bolts[-1]
+    if (bolts[0].parallelism, bolts[0].codec) != (found.parallelism, found.codec):
+        raise ConfigError(
+            f"diff={diff!r}: {component!r} had another number of tasks or another codec in one of them, and its keys "
+            "can't be compared as they are kept. Join two tables by their keys"
+        )
+    form = Form.parse(schema, found.schemas.get(map or ""))
+    built = codec_of(component, found, codec)
+    tasks = tuple(tasks_of(found.parallelism, component, task))
+    provider = kept_provider(states[-1], found, component, config)
+    moments = [
+        moment_of(folders, state, provider, component, tasks, None if isinstance(each, str) else each)
+        for state, each in zip(states, wanted, strict=True)
+    ]
+    table = StateTable(
+        folders=folders,
+        component=component,
+        generation=log.generation,
+        provider=provider,
+        encoding=Encoding(found.encoding),
+        state_version=found.state_version,
+        codec=codec,
+        form=form,
+        shown=shown_of(None, "", built, start, stop),
+        tasks=tasks,
+        moments=tuple(moments),
+        now_ms=int(time.time() * 1000),
     )
+    own = own_space(found, states[-1].topology.tracked, map)
+    if own is not None:
+        return _of_own(table, own, schema, ranged=not (start is None and stop is None))
+    if map is None:
+        return table
+    shown = _of_map(table, map, built, start, stop)
+    _check_map(replace(shown, tasks=tuple(range(found.parallelism))), found, map, states, provider)
+    return shown
+
+
+def _of_own(table: StateTable, own: OwnSpace, schema: Mapping[str, Any] | None, *, ranged: bool) -> StateTable:
+    if len(table.moments) > 1 or ranged:
+        raise ConfigError(
+            f"start=, stop= and diff= are for keys of the bolt's own; {own.name!r} are statefx's: read them at both "
+            "transactions, and join the tables"
+        )
+    return replace(
+        table,
+        form=form_of(own, schema)[0],
+        own_form=schema,
+        own=own,
+        shown=Shown(Space.USER.value, own.name, ()),
+    )
+
+
+def _check_map(
+    table: StateTable, known: StatefulIdentity, map: str, states: Sequence[LogState], provider: StateProvider
+) -> None:
+    """Refuse a map that no task has at any of the moments."""
+    if map in known.schemas:
+        return
+    found, head = [], table.shown.head
+    whole = replace(table.shown, ranges=((head, end_of(head)),))
+    for state, moment in zip(states, table.moments, strict=True):
+        tasks = dict(moment.tasks)
+        if len(tasks) < len(table.tasks):
+            others = [task for task in table.tasks if task not in tasks]
+            tasks |= moment_of(table.folders, state, provider, table.component, others, moment.txid).tasks
+        everyone = replace(moment, tasks=tasks)
+        for task in table.tasks:
+            if next(table.entries(everyone, task, whole), None):
+                return
+            found.append((everyone, task))
+    own, owned = own_name(known) or ("", False)
+    names = [] if owned else [kept_names(table.reader(*each)) for each in found]
+    kept = (name for of in names for kind in (NameKind.MAP, NameKind.BROADCAST) for name in of.get(kind, ()))
     there = {*kept, *known.schemas, own} - {""}
     if map not in there:
         raise CheckpointError(
-            f"{component!r} keeps nothing in a map {map!r} in {folders.location}; its maps are "
+            f"{table.component!r} keeps nothing in a map {map!r} in {table.folders.location}; its maps are "
             f"{sorted(there) or 'none'}. One that nothing is kept in yet is known if the bolt names it: "
             f"stateSchema = {{'maps': {{{map!r}: {{}}}}}}",
+            path=table.folders.location,
+            component=table.component,
+        )
+
+
+def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -> StateTable:
+    """Return the table of a map; of one that all tasks hold alike, that of the first task."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ConfigError(f"map={name!r}: give the name that it has in the bolt's state.map(...)")
+    rules, first = shown_of(NameKind.BROADCAST, name, codec), table.tasks[:1]
+    if any(next(table.entries(moment, task, rules), None) for moment in table.moments for task in first):
+        return replace(table, shown=shown_of(NameKind.BROADCAST, name, codec, start, stop), tasks=first)
+    return replace(table, shown=shown_of(NameKind.MAP, name, codec, start, stop))
+
+
+def moment_of(
+    folders: Folders, state: LogState, provider: StateProvider, component: str, tasks: Sequence[int], txid: int | None
+) -> Moment:
+    """Find the versions of a bolt's tasks at a transaction; None: where the log stands.
+
+    Raises
+    ------
+    ConfigError
+        The provider keeps the newest version alone.
+    CheckpointError
+        The transaction is not committed yet, or not kept any more.
+    """
+    ids = {task: TaskId(component, task) for task in tasks}
+    if txid is not None and state.is_given_up(txid):
+        raise CheckpointError(
+            f"transaction {txid} of {folders.location} was given up by restore or repair: the state is that of "
+            f"transaction {state.shown_txid}",
             path=folders.location,
-            component=component,
+            txid=txid,
         )
-
-
-def codec_of(component: str, known: StatefulIdentity, given: Codec | None = None) -> Codec:
-    """Return what the state was written with."""
-    written = known.codec
-    if given is not None and not isinstance(given, Codec):
-        raise ConfigError(f"codec must be an object of a statefx.state.Codec, got {given!r}")
-    encoding = Encoding(known.encoding)
-    try:
-        found, name = (given, given.name) if given is not None else (encoding.build(), encoding.name)
-    except ConfigError as error:
+    if txid is None or txid == state.shown_txid:
+        heads = state.heads_to_come()
+        return Moment(state.shown_txid, {n: _from(state, id, heads.get(str(id), EMPTY)) for n, id in ids.items()})
+    if not isinstance(provider, ChangelogProvider):
+        keeper = name_of(state.topology.stateful[component].provider)
         raise ConfigError(
-            f"the state of {component!r} was written with codec {written!r}, which can't be loaded here: "
-            f"{error.message}; or give one with codec=",
-            **{**error.data, "component": component},
-        ) from error
-    if name != written:
-        raise CheckpointMismatchError(
-            f"the state of {component!r} was written with codec {written!r}, this one is {name!r}: give the one that "
-            "wrote it with codec=",
-            component=component,
-            found=written,
-            wanted=name,
+            f"the state of {component!r} is kept by {keeper!r}, which has the newest version alone, that of "
+            f"transaction {state.shown_txid}: leave out {txid}"
         )
-    return found
+    if txid > state.decided:
+        raise CheckpointError(
+            f"transaction {txid} is not committed in {folders.location}: the last one is {state.shown_txid}",
+            path=folders.location,
+            txid=txid,
+        )
+    return Moment(txid, {n: _from(state, id, _former(folders, state, id, txid)) for n, id in ids.items()})
 
 
-def tasks_of(parallelism: int, component: str, task: int | None) -> range:
-    """Return the one task that is asked for, or all."""
-    if task is None:
-        return range(parallelism)
-    if isinstance(task, bool) or not isinstance(task, int) or not 0 <= task < parallelism:
-        raise ConfigError(f"bolt {component!r} has tasks 0..{parallelism - 1}, got task={task!r}")
-    return range(task, task + 1)
+def _former(folders: Folders, state: LogState, id: TaskId, txid: int) -> Version:
+    """Return the version of a task that was committed in `txid`; the files tell, for the log has been folded."""
+    if not txid:
+        return EMPTY
+    changelog, kept = Changelog(state.namespace(id), folders.storage), state.snapshots.get(str(id), ())
+    listing = folders.storage.list(names_of(changelog.namespace.prefix, txid))
+    files = [each for each in map(listed, listing) if each is not None]
+    head = state.heads_to_come().get(str(id), EMPTY)
+    found = committed(files, changelog.route(head, kept[0] if kept else None, None).steps)
+    if not found:
+        raise CheckpointError(
+            f"transaction {txid} of the state of {id} is not kept any more: the newest is {state.shown_txid}, and of "
+            "those before it only the last stay readable. Take a savepoint of what has to stay",
+            path=folders.location,
+            txid=txid,
+        )
+    return found[0].version
 
 
-def open_task(
-    provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
-) -> tuple[StateStore, Version]:
-    """Open the state of one task for reading, at the newest decided version of `state`, and return both."""
-    context = _context_of(folders, state, component, task)
-    return open_store(provider, state.namespace(TaskId(component, task)), context), context.version
-
-
-def task_blocks(
-    provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
-) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield the state of one task, at the newest decided version of `state`, many entries at a time."""
-    context = _context_of(folders, state, component, task)
-    return blocks_at(provider, state.namespace(TaskId(component, task)), context)
-
-
-def blocks_at(
-    provider: StateProvider, namespace: Namespace, context: StateContext
-) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield what ``context.version`` holds, in order; files are read side by side, verified, and no cache is built."""
-    if isinstance(provider, ChangelogProvider):
-        changelog = Changelog(namespace, context.storage)
-        yield from changelog.route(context.version, context.snapshot, None).entries(None, None)
-        return
-    with closing(open_store(provider, namespace, context)) as store:
-        yield from in_blocks(store.scan(None, None))
-
-
-def _context_of(folders: Folders, state: LogState, component: str, task: int) -> StateContext:
-    name = str(TaskId(component, task))
-    kept = state.snapshots.get(name, ())
-    return StateContext(
-        generation=state.generation,
-        version=state.heads_to_come().get(name, EMPTY),
-        storage=folders.storage,
-        cache=cache_folder(),
-        snapshot=kept[-1] if kept else None,
-        read_only=True,
-    )
+def _from(state: LogState, id: TaskId, version: Version) -> tuple[Namespace, Version, SnapshotRef | None]:
+    """Return where a version is kept, and the newest snapshot that it can be read from."""
+    kept = [each for each in state.snapshots.get(str(id), ()) if each.version.txid <= version.txid]
+    return state.namespace(id), version, kept[-1] if kept else None

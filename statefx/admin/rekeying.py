@@ -12,7 +12,6 @@ and so are new ones that all belong where the old ones lie.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ from statefx.admin.sorted_files import SortedEntries
 from statefx.admin.work import Report
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.log.adoption import same_tasks
+from statefx.log.location import Folders
 from statefx.operators import Stateful, overrides
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -192,7 +192,7 @@ class _Placing:
 
 @dataclass(frozen=True)
 class Downgrade:
-    """What `downgrade` has done.
+    """What `Checkpoint.downgrade` has done.
 
     Attributes
     ----------
@@ -222,68 +222,23 @@ class Downgrade:
 
 
 def downgrade(
-    checkpointLocation: str | os.PathLike[str],
+    folders: Folders,
+    config: Mapping[str, Any] | None,
     component: str,
     bolt: Stateful,
     version: int,
-    config: Mapping[str, Any] | None = None,
-    *,
-    groupingKey: GroupingKey | None = None,
-    progress: Progress | None = None,
+    grouping_key: GroupingKey | None,
+    progress: Progress | None,
 ) -> Downgrade:
-    """Write the state of a bolt as an older ``stateVersion`` of it did; its topology must not run.
-
-    Call it with the code of the newer version, which alone knows both forms; then start the older code.
-
-    Parameters
-    ----------
-    checkpointLocation, component, config
-        As of `openState`.
-    bolt : Stateful
-        The bolt of the newer version, with a `Stateful.downgradeState`, and a `Stateful.downgradeKey` if it has a
-        ``migrateKey``. It is not opened.
-    version : int
-        The ``stateVersion`` of the code that is to run next.
-    groupingKey : callable, optional
-        Is given a key of the older form (of what is kept under a name: name and key), and returns the field, or the
-        tuple of fields, that the older code groups by. Needed where ``downgradeKey`` sends keys to other tasks.
-    progress : callable (done, total), optional
-        As of `rescale`.
-
-    Returns
-    -------
-    Downgrade
-        How much was written. If the checkpoint has this version already, nothing is done.
-
-    Raises
-    ------
-    ConfigError
-        The arguments are wrong, or a hook is missing; nothing was changed.
-    CheckpointError
-        There is no such bolt, it is of another version than `bolt`, a transaction is under way, keys can't be shown to
-        belong anywhere, or two become one; nothing was changed.
-    BoltError, StateError
-        A hook has raised, or a disk is full; nothing was changed.
-
-    Contract
-    --------
-    * One record makes it so: after a crash all is of the newer version, or nothing is above the older one.
-    * Values that an older version wrote, `version` or before, stay as they are: the older code knows them.
-    * A driver that runs on the checkpoint is fenced.
-    * State in a server is written under a new name there. What was there is deleted by the next start's first sweep.
-
-    Examples
-    --------
-    >>> print(downgrade("checkpoints/word-count", "count", CountInBatches(), 1))     # doctest: +SKIP
-    """
+    """Write the state of a bolt as an older ``stateVersion`` of it did; `bolt` is of the newer one."""
     _check(bolt, version)
-    folders, found = found_checkpoint(checkpointLocation)
+    found = found_checkpoint(folders)
     known = component_of(found, component, folders)
     was, provider = known.state_version, provider_of(found, config)
     if was == version:
         return Downgrade(component, was, version, 0, 0, 0.0)
     _check_version(bolt, version, component, was, folders.location)
-    form = older_form(known, bolt, version, groupingKey)
+    form = older_form(known, bolt, version, grouping_key)
     step = Rekey(component, form, f"given the form of version {version}")
     done = Rewrite(folders, provider, {component: step}, "downgrade", progress=progress).run(found)
     return Downgrade(component, was, version, done.keys, done.bytes, done.seconds)
@@ -305,7 +260,7 @@ def _check_version(bolt: Stateful, version: int, component: str, was: int, locat
         )
 
 
-def older_form(known: StatefulIdentity, bolt: Stateful, version: int, groupingKey: GroupingKey | None) -> NewForm:
+def older_form(known: StatefulIdentity, bolt: Stateful, version: int, grouping_key: GroupingKey | None) -> NewForm:
     """Return what becomes of what a bolt keeps that is written as an older version of it did."""
 
     def value(wrote: int, key: Any, value: Any) -> Any:
@@ -313,7 +268,7 @@ def older_form(known: StatefulIdentity, bolt: Stateful, version: int, groupingKe
         return bolt.downgradeState(version, key, newest)
 
     key = partial(bolt.downgradeKey, version) if overrides(type(bolt), "downgradeKey") else None
-    return NewForm(replace(known, state_version=version), key, "downgradeKey", groupingKey, version, value)
+    return NewForm(replace(known, state_version=version), key, "downgradeKey", grouping_key, version, value)
 
 
 def _check(bolt: Any, version: Any) -> None:
@@ -327,5 +282,5 @@ def _check(bolt: Any, version: Any) -> None:
             arguments = "version, key, value" if hook == "downgradeState" else "version, key"
             raise ConfigError(
                 f"downgrade: {type(bolt).__name__} has no {hook}: {why}define def {hook}(self, {arguments}); or go "
-                "back with statefx.restore to a savepoint of the older version"
+                "back with Checkpoint.restore to a savepoint of the older version"
             )

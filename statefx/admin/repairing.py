@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import Progress, check_idle, counted, found_checkpoint, provider_of
-from statefx.admin.savepoints import at_pin, check_sinks, files_beside, go_back, known_pins
+from statefx.admin.reading import Progress, at_pin, check_idle, counted, found_checkpoint, provider_of
+from statefx.admin.savepoints import check_sinks, files_beside, go_back, known_pins
 from statefx.admin.verifying import Damage, verify
 from statefx.errors import CheckpointError, StateCorruptedError, StateError
 from statefx.log import pins as kept
@@ -32,13 +31,13 @@ ASIDE = "damaged/"
 
 @dataclass(frozen=True)
 class Repair:
-    """What `repair` has done, or would do.
+    """What `Checkpoint.repair` has done, or would do.
 
     Attributes
     ----------
     location : str
     damaged : tuple of Damage
-        What `verify` has found; empty: nothing is to be done.
+        What `Checkpoint.verify` finds; empty: nothing is to be done.
     txid : int
         The transaction whose state the checkpoint goes on from.
     given_up : int
@@ -92,64 +91,24 @@ class Repair:
 
 
 def repair(
-    checkpointLocation: str | os.PathLike[str],
+    folders: Folders,
+    config: Mapping[str, Any] | None,
     *,
-    yes: bool = False,
-    sinks: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    yes: bool,
+    sinks: str | None,
+    progress: Progress | None,
 ) -> Repair:
-    """Let a checkpoint with damaged files go on from the newest state that is whole; by default only say what that is.
+    """Find the newest state that is whole, and with `yes` go on from it.
 
     For each task other files of the same state are tried: an older snapshot with all changelogs since, or all
     changelogs. If a task's last state can't be had, all go back to the newest transaction of which every task's can, of
-    those that the state of now came from and that the log still knows: as `restore` does it. What `rescale`,
-    `writeState` or `rename` have done since is then undone too. Damaged files are copied below ``damaged/`` in the
-    checkpoint.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``. Stop the topology first.
-    yes : bool
-        Do it. Without it nothing is changed.
-    sinks : str, optional
-        As of `restore`: ``"append"`` if rows that were published since may come once more, ``"rewind"`` if they are to
-        be taken back.
-    config : Mapping, optional
-        As of `openState`.
-    progress : callable (done, total), optional
-        As of `verify`.
-
-    Returns
-    -------
-    Repair
-
-    Raises
-    ------
-    ConfigError
-        The arguments are wrong, or state is kept in a server, which has its own ways to be repaired.
-    CheckpointError
-        There is no checkpoint, a transaction is under way, sinks have published rows since, a file can't be read at
-        the moment, or copies can't be made; the state is as it was.
-    StateCorruptedError
-        The log is damaged, or no such state is whole; nothing was changed. The message says what to do, and names
-        savepoints that are whole.
-
-    Contract
-    --------
-    * One record makes it so: a crash leaves the checkpoint as it was, or repaired.
-    * A driver that runs on the checkpoint is fenced, with ``yes=True``.
-
-    Examples
-    --------
-    >>> print(repair("checkpoints/word-count"))     # doctest: +SKIP
+    those that the state of now came from and that the log still knows.
     """
     check_sinks(sinks)
-    folders, found = found_checkpoint(checkpointLocation)
+    found = found_checkpoint(folders)
     provider = provider_of(found, config)
     kept.check_keeps_versions(provider)
-    verified = verify(checkpointLocation, config, progress=progress)
+    verified = verify(folders, config, progress)
     if verified.ok:
         return Repair(folders.location, (), found.state_txid, 0, (), (), (), done=False)
     check_idle(found, folders, "repair it")
@@ -194,11 +153,12 @@ def _newest_whole(folders: Folders, found: LogState) -> Pin:
             return whole
     # Not by itself: a savepoint may be of a history that the user has given up.
     left = sorted(name for name, pin in found.pinned.items() if _restorable(folders, found, pin))
-    instead = f"go back to a savepoint that is whole, {left}, with statefx.restore; or " if left else ""
+    instead = f"go back to a savepoint that is whole, {left}, with Checkpoint.restore; or " if left else ""
     raise StateCorruptedError(
         f"no state of the checkpoint in {folders.location} is whole: neither that of the last transaction, nor of one "
-        f"before it that the log knows. Nothing was changed. Restore the files that statefx.verify names from a copy "
-        f"of the checkpoint; or {instead}start on a new checkpointLocation, with empty state, and read the input again",
+        f"before it that the log knows. Nothing was changed. Restore the files that Checkpoint.verify names from a "
+        f"copy of the checkpoint; or {instead}start on a new checkpointLocation, with empty state, and read the input "
+        "again",
         path=folders.location,
     )
 

@@ -22,6 +22,7 @@ from statefx.admin.routing import MOVED, NOWHERE, GroupingKey, Proof, check_grou
 from statefx.admin.sorted_files import MergedRuns, SortedRun
 from statefx.admin.work import Here, Report, Workers
 from statefx.errors import CheckpointError, ConfigError
+from statefx.log.location import Folders
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 
@@ -35,7 +36,7 @@ _PIECES_A_SLOT = 4
 
 @dataclass(frozen=True)
 class Rescaling:
-    """What `rescale` has done.
+    """What `Checkpoint.rescale` has done.
 
     Attributes
     ----------
@@ -60,19 +61,19 @@ class Rescaling:
         return f"{shown or 'nothing was to be done'}; {size}, {self.seconds:.1f} s"
 
 
-def rescale_checkpoint(
-    location: str | os.PathLike[str],
+def rescale(
+    folders: Folders,
+    config: Mapping[str, Any] | None,
     tasks: Mapping[str, int],
-    config: Mapping[str, Any] | None = None,
     *,
     grouping_key: Mapping[str, GroupingKey] | None = None,
     progress: Progress | None = None,
     workers: Workers | None = None,
 ) -> Rescaling:
-    """Do as `statefx.rescale`, by `workers`; by default here."""
+    """Give bolts other numbers of tasks, by `workers`; by default in this process."""
     if not isinstance(grouping_key, Mapping | None):
         raise ConfigError(f"groupingKey must be a mapping such as {{'count': lambda key: key}}, got {grouping_key!r}")
-    folders, found = found_checkpoint(location)
+    found = found_checkpoint(folders)
     build = partial(provider_of, found, config)
     steps = rescalings(found, tasks, grouping_key or {})
     if not steps:

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol, overload
 import numpy as np
 from xxhash import xxh3_128
 
-from statefx.admin.reading import Progress, blocks_at, check_idle, counted, task_blocks
+from statefx.admin.reading import Progress, check_idle, counted, entries_at, task_entries
 from statefx.admin.routing import Proof
 from statefx.admin.work import Here, ProgressMeter, Report, Workers, metered
 from statefx.errors import CheckpointError, StateCorruptedError, StateError
@@ -201,7 +201,7 @@ class OpenSide:
 
     def blocks(self, bolt: str, task: int, report: Report) -> Iterator[Block]:
         """Yield the state of one task, at its newest decided version."""
-        return metered(task_blocks(self.provider, self.side.folders, self.state, bolt, task), report)
+        return metered(task_entries(self.provider, self.side.folders, self.state, bolt, task), report)
 
 
 @dataclass(frozen=True)
@@ -456,7 +456,7 @@ def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache:
     expected = source.sum or writes.sum or sum_of(source.blocks())
     # Another store: the one that wrote could answer from its memory.
     context = StateContext(generation, Version(txid, token), storage, cache, read_only=True)
-    found = sum_of(metered(blocks_at(provider, namespace, context), report))
+    found = sum_of(metered(entries_at(provider, namespace, context), report))
     if found != expected or found.keys != source.keys:
         raise StateCorruptedError(
             f"what was written of {task} is not what was read: {found} for {expected}. Nothing was changed; look for "

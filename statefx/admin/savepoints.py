@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import Progress, check_idle, counted, found_checkpoint, open_task, provider_of
+from statefx.admin.reading import Progress, at_pin, check_idle, counted, found_checkpoint, open_task, provider_of
 from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies, fence, taken
 from statefx.errors import (
     CheckpointError,
@@ -56,38 +56,9 @@ SINKS = (APPEND, REWIND)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def savepoint(
-    checkpointLocation: str | os.PathLike[str], name: str, config: Mapping[str, Any] | None = None
-) -> Savepoint:
-    """Take a savepoint of a checkpoint whose topology does not run; while it does, call ``query.savepoint``.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    name : str
-        Letters, digits, dots, dashes and underscores.
-    config : Mapping, optional
-        Settings as given to ``submit``: needed only where a secret is among the provider's options.
-
-    Returns
-    -------
-    Savepoint
-        Of the last committed transaction.
-
-    Raises
-    ------
-    ConfigError
-        The name can't be one, or state is kept in a server, which keeps no versions.
-    CheckpointError
-        There is no checkpoint, a transaction is under way in it, or the name is taken.
-
-    Contract
-    --------
-    * Copies nothing: one record is written, however large state is.
-    * A driver that runs on the checkpoint is fenced.
-    """
-    folders, found = found_checkpoint(checkpointLocation)
+def savepoint(folders: Folders, config: Mapping[str, Any] | None, name: str) -> Savepoint:
+    """Keep the last committed transaction under a name; a driver that runs is fenced."""
+    found = found_checkpoint(folders)
     check_idle(found, folders, "take the savepoint")
     provider = provider_of(found, config)
     kept.check_name(name)
@@ -97,34 +68,15 @@ def savepoint(
     return kept.take(taken(folders, "take the savepoint"), provider, name)
 
 
-def savepoints(checkpointLocation: str | os.PathLike[str]) -> tuple[Savepoint, ...]:
-    """Return the savepoints of a checkpoint, oldest transaction first; also while its topology runs.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint.
-    """
-    _, found = found_checkpoint(checkpointLocation)
-    shown = [kept.savepoint(name, pin) for name, pin in found.pinned.items()]
+def savepoints(folders: Folders) -> tuple[Savepoint, ...]:
+    """Return what is kept under names, oldest transaction first."""
+    shown = [kept.savepoint(name, pin) for name, pin in found_checkpoint(folders).pinned.items()]
     return tuple(sorted(shown, key=lambda each: (each.txid, each.time, each.name)))
 
 
-def deleteSavepoint(checkpointLocation: str | os.PathLike[str], name: str) -> None:
-    """Delete a savepoint of a checkpoint whose topology does not run; while it does, call ``query.deleteSavepoint``.
-
-    The files that nothing else needs go with a later sweep, while the topology runs.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or no such savepoint; the message lists those there are.
-
-    Contract
-    --------
-    * A driver that runs on the checkpoint is fenced.
-    """
-    folders, found = found_checkpoint(checkpointLocation)
+def delete_savepoint(folders: Folders, name: str) -> None:
+    """Delete a savepoint; a driver that runs is fenced."""
+    found = found_checkpoint(folders)
     kept.pinned(found, name)
     check_idle(found, folders, "delete the savepoint")
     kept.delete(taken(folders, "delete the savepoint"), name)
@@ -135,7 +87,7 @@ def deleteSavepoint(checkpointLocation: str | os.PathLike[str], name: str) -> No
 
 @dataclass(frozen=True)
 class Restoration:
-    """What `restore` has done.
+    """What `Checkpoint.restore` has done.
 
     Attributes
     ----------
@@ -172,7 +124,7 @@ class Restoration:
 
     @property
     def plan(self) -> str:
-        """What `restore` would do, before it is done."""
+        """The same as a plan, before it is done."""
         said = f"let {self.location} go on from transaction {self.txid}"
         if self.given_up:
             which = _transactions(self.txid + 1, self.txid + self.given_up)
@@ -189,124 +141,52 @@ class Restoration:
 
 
 def restore(
-    checkpointLocation: str | os.PathLike[str],
-    savepoint: str | None = None,
+    folders: Folders,
+    config: Mapping[str, Any] | None,
+    savepoint: str | None,
+    txid: int | None,
     *,
-    txid: int | None = None,
-    to: str | os.PathLike[str] | None = None,
-    sinks: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    to: str | os.PathLike[str] | None,
+    sinks: str | None,
+    progress: Progress | None,
 ) -> Restoration:
-    """Go back to a savepoint, or to any transaction that is still kept: state, timers, and how far sources were read.
-
-    Stop the topology first. The next start goes on from there, with any code that could go on from it.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    savepoint : str, optional
-        The name of a savepoint.
-    txid : int, optional
-        In place of it, a transaction of those since the log was last folded, the last 30 to 100.
-    to : str or path, optional
-        A folder that is new or empty: it becomes a checkpoint of its own, which stands alone, and this one stays as it
-        is. By default this one goes back.
-    sinks : str, optional
-        ``"append"``: rows that were published since stay, and come once more behind them. ``"rewind"``: they are taken
-        back from their targets by the next start, before its first transaction; all of these sinks must be able to.
-        Without either, a checkpoint whose sinks have published something since is refused.
-    config : Mapping, optional
-        Settings as given to ``submit``: needed only where a secret is among the provider's options.
-    progress : callable (done, total), optional
-        With `to`, as of `rescale`.
-
-    Returns
-    -------
-    Restoration
-
-    Raises
-    ------
-    ConfigError
-        The arguments are wrong, or state is kept in a server, which keeps no versions.
-    CheckpointError
-        There is no checkpoint, no such savepoint or transaction, a transaction is under way, `to` is not empty; or
-        sinks have published rows since, can't take them back, or have taken back those of the very transaction.
-    StateCorruptedError
-        A file that the savepoint needs is missing or damaged.
-
-    Contract
-    --------
-    * What raises has changed nothing. One record makes it so: a crash leaves the checkpoint as it was, or restored.
-    * A driver that runs on the checkpoint is fenced, but not with `to`.
-    * Numbers of transactions that were given up are never used again: no target takes new rows for old ones.
-    * Savepoints stay, also those of what was given up: ``restore`` goes forward again, where no rows were taken back.
-    * What queues were told to forget since is not delivered again. So with ``"rewind"`` it is refused, with or before
-      the next start, where messages were acknowledged: their rows would be lost.
-    * With ``"rewind"``, each start repeats the taking back until a transaction is decided.
-
-    """
+    """Go back to a pin in place; or write it to a folder, by default that of the last committed transaction."""
     check_sinks(sinks)
-    if to is not None and sinks is not None:
+    if to is None:
+        return go_back(folders, *_asked(folders, config, savepoint, txid), sinks=sinks)
+    if sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
-    folders, found, provider, pin = _asked(checkpointLocation, savepoint, txid, config)
-    if to is not None:
-        return export_pin(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
-    return go_back(folders, found, provider, pin, sinks=sinks)
+    target = Folders(checkpoint_location(to))
+    return export_pin(folders, *_asked(folders, config, savepoint, txid, last=True), target, progress)
 
 
 def restoration(
-    checkpointLocation: str | os.PathLike[str],
-    savepoint: str | None = None,
-    *,
-    txid: int | None = None,
-    sinks: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    folders: Folders, config: Mapping[str, Any] | None, savepoint: str | None, txid: int | None, sinks: str | None
 ) -> Restoration:
     """Return what `restore` would do in place; refuses what that would refuse, and changes nothing."""
     check_sinks(sinks)
-    folders, found, _, pin = _asked(checkpointLocation, savepoint, txid, config)
+    found, _, pin = _asked(folders, config, savepoint, txid)
     return planned(folders, found, pin, sinks)
 
 
 def _asked(
-    location: str | os.PathLike[str], savepoint: str | None, txid: int | None, config: Mapping[str, Any] | None
-) -> tuple[Folders, LogState, StateProvider, Pin]:
-    folders, found = found_checkpoint(location)
-    provider = provider_of(found, config)
-    kept.check_keeps_versions(provider)
-    return folders, found, provider, _pin(folders, found, savepoint, txid)
-
-
-def export(
-    checkpointLocation: str | os.PathLike[str],
-    to: str | os.PathLike[str],
-    savepoint: str | None = None,
+    folders: Folders,
+    config: Mapping[str, Any] | None,
+    savepoint: str | None,
+    txid: int | None,
     *,
-    txid: int | None = None,
-    config: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Restoration:
-    """Write a savepoint, or the last transaction, to a folder that stands alone: a checkpoint, to keep or to start.
-
-    As ``restore(..., to=...)``; by default it takes the last committed transaction. While the topology runs, take a
-    savepoint first: the janitor may delete what is read. `progress` is told as there.
-    """
-    folders, found = found_checkpoint(checkpointLocation)
+    last: bool = False,
+) -> tuple[LogState, StateProvider, Pin]:
+    """Find what to go back to; `last` has it be the last committed transaction where neither is given."""
+    found = found_checkpoint(folders)
     provider = provider_of(found, config)
     kept.check_keeps_versions(provider)
-    last = savepoint is None and txid is None
-    pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
-    return export_pin(folders, found, provider, pin, Folders(checkpoint_location(to)), progress)
+    if last and savepoint is None and txid is None:
+        return found, provider, pin_of(found)
+    return found, provider, _pin(folders, found, savepoint, txid)
 
 
 # ---- what is refused
-
-
-def at_pin(state: LogState, pin: Pin) -> LogState:
-    """Return what the log would know if it had ended with `pin`: for readers of what is kept."""
-    return apply(replace(state, in_flight=(), committed=pin.txid), Restored(state.generation, pin))
 
 
 def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
@@ -504,7 +384,7 @@ def export_pin(
 ) -> Restoration:
     """Write what a pin has kept to another folder, which becomes a checkpoint."""
     state = at_pin(found, pin)
-    Export(folders, provider, copies(state), "export it", opened, progress=progress, pin=pin, to=to).run(state)
+    Export(folders, provider, copies(state), "copy it", opened, progress=progress, pin=pin, to=to).run(state)
     done = Restoration(to.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
@@ -536,8 +416,8 @@ class Export(Rewrite):
             empty = next(iter(to.storage.list()), None) is None
         if not empty:
             raise CheckpointError(
-                f"{to.location} is not empty: give a folder that is new. Nothing was changed. Only if an export was "
-                "killed in it, so that it has no log: delete it, and export again",
+                f"{to.location} is not empty: give a folder that is new. Nothing was changed. Only if a copy was "
+                "killed in it, so that it has no log: delete it, and copy again",
                 path=to.location,
             )
         _open_all(folders, found, self.provider, self.pin)
@@ -566,8 +446,8 @@ class Export(Rewrite):
                 log.append(record)
                 return
         raise CheckpointError(
-            f"another export has filled {self.to.location} meanwhile, and its copy stands there, whole: export to a "
-            "folder of its own. The original is as it was",
+            f"another copy has filled {self.to.location} meanwhile, and stands there, whole: copy to a folder of its "
+            "own. The original is as it was",
             path=self.to.location,
         )
 
@@ -582,7 +462,7 @@ class Export(Rewrite):
             while cause is not None and getattr(cause, "errno", None) not in _FULL:
                 cause = cause.__cause__
             if cause is not None:
-                raise StateError(f"{error}: make room, delete {to}, and export again; {as_it_was}", path=to) from error
+                raise StateError(f"{error}: make room, delete {to}, and copy again; {as_it_was}", path=to) from error
             if not isinstance(error, OSError):
                 raise
             raise CheckpointError(
@@ -595,7 +475,7 @@ class Export(Rewrite):
 
 @dataclass(frozen=True)
 class Renamed:
-    """What `rename` has done.
+    """What `Checkpoint.rename` has done.
 
     Attributes
     ----------
@@ -616,40 +496,9 @@ class Renamed:
         return f"{self.location}: {', '.join(said)}"
 
 
-def rename(
-    checkpointLocation: str | os.PathLike[str], names: Mapping[str, str] | None = None, *, drop: Iterable[str] = ()
-) -> Renamed:
-    """Give stateful bolts and spouts of a checkpoint other ids, or give up what they keep; its topology must not run.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    names : Mapping[str, str], optional
-        Old id to new one.
-    drop : iterable of str
-        Ids whose state, or whose position in their source, is given up. Savepoints keep it.
-
-    Returns
-    -------
-    Renamed
-
-    Raises
-    ------
-    ConfigError
-        The arguments are wrong, there is no such id, or a new one is there already.
-    CheckpointError
-        There is no checkpoint, or a transaction is under way in it.
-
-    Contract
-    --------
-    * Copies nothing: one record is written, the GENERATION that fences a driver that runs.
-
-    Examples
-    --------
-    >>> print(rename("checkpoints/word-count", {"count": "tally"}))     # doctest: +SKIP
-    """
-    folders, found = found_checkpoint(checkpointLocation)
+def rename(folders: Folders, names: Mapping[str, str] | None, drop: Iterable[str]) -> Renamed:
+    """Write the GENERATION that gives ids other names, or drops them; it fences a driver that runs."""
+    found = found_checkpoint(folders)
     renaming = Renaming.of_names(names, drop)
     for new in renaming.names.values():
         try:

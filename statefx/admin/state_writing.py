@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -66,7 +65,7 @@ Thing = Callable[[str, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Written:
-    """What `writeState` has done.
+    """What `Checkpoint.write` has done.
 
     Attributes
     ----------
@@ -124,7 +123,7 @@ class Encoder:
                 data = None if deletes else wrap(self.state_version, spaced.encode_value(value))
             except CodecError as error:
                 raise ConfigError(
-                    f"writeState: {self.component!r} can't keep key {key!r} with value {value!r:.200}: {error.message}"
+                    f"write: {self.component!r} can't keep key {key!r} with value {value!r:.200}: {error.message}"
                 ) from error
             try:
                 yield self.router.task_of(key, self.tasks), stored, data
@@ -144,30 +143,31 @@ class Encoder:
             found = json.loads(text)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"writeState: {text!r:.200} in column {part!r} is no JSON: give the types of key and value with "
+                f"write: {text!r:.200} in column {part!r} is no JSON: give the types of key and value with "
                 "schema=, or JSON text"
             ) from error
         return as_key(found) if part == "key" else found
 
 
 def state_writer(
-    checkpointLocation: str | os.PathLike[str],
-    component: str,
-    mode: str,
-    schema: Mapping[str, Any] | None,
-    groupingKey: GroupingKey | None,
+    folders: Folders,
     config: Mapping[str, Any] | None,
-    codec: Codec | None,
+    component: str,
+    *,
+    mode: str = MODES[0],
+    schema: Mapping[str, Any] | None = None,
+    grouping_key: GroupingKey | None = None,
+    codec: Codec | None = None,
 ) -> StateWriter:
-    """Check the arguments of ``statefx.writeState``; changes nothing."""
+    """Check the arguments of ``Checkpoint.write``; changes nothing."""
     if mode not in MODES:
-        raise ConfigError(f"writeState: mode must be 'merge' or 'overwrite', got {mode!r}")
-    if groupingKey is not None and not callable(groupingKey):
-        raise ConfigError(f"writeState: groupingKey must be a function of a key, got {groupingKey!r}")
+        raise ConfigError(f"write: mode must be 'merge' or 'overwrite', got {mode!r}")
+    if grouping_key is not None and not callable(grouping_key):
+        raise ConfigError(f"write: groupingKey must be a function of a key, got {grouping_key!r}")
     Form.parse(schema)
-    folders, found = found_checkpoint(checkpointLocation)
+    found = found_checkpoint(folders)
     form = Form.parse(schema, component_of(found, component, folders).schemas.get(""))
-    return StateWriter(folders, found, provider_of(found, config), component, mode, form, groupingKey, codec)
+    return StateWriter(folders, found, provider_of(found, config), component, mode, form, grouping_key, codec)
 
 
 @dataclass
@@ -194,7 +194,7 @@ class StateWriter(Step):
         known = self.found.topology.stateful[self.bolt]
         if self.found.committed == 0 or not self.found.holds(self.bolt):
             raise CheckpointError(
-                f"writeState: {self.bolt!r} in {self.folders.location} has committed nothing yet: run its topology "
+                f"write: {self.bolt!r} in {self.folders.location} has committed nothing yet: run its topology "
                 "once over any input, stop it, and write then",
                 component=self.bolt,
             )
@@ -211,7 +211,7 @@ class StateWriter(Step):
         columns = self.encoder.columns
         if lacking := [name for name in columns if name not in found]:
             raise ConfigError(
-                f"writeState: there is no column {lacking[0]!r}: there are {list(found)}, and the columns of key and "
+                f"write: there is no column {lacking[0]!r}: there are {list(found)}, and the columns of key and "
                 f"value are {columns}. Rename some, or say with schema= what they are"
             )
         return columns
@@ -230,7 +230,7 @@ class StateWriter(Step):
         ConfigError
             Two rows have one key, or one would write something else than was shown.
         CheckpointError
-            As of ``statefx.writeState``.
+            As of ``Checkpoint.write``.
         """
         # Called again where Spark had given its job a worker without a connection.
         self._given, self._rows, self._deleted, steps = entries, 0, 0, {self.bolt: self}
@@ -277,7 +277,7 @@ class StateWriter(Step):
                 for _, key, value in own:
                     if key == last:
                         shown = codec_for(self._comparison.codec, _USER)[0].decode_key(key)
-                        raise ConfigError(f"writeState: two rows have the key {shown!r}: one of them would be lost")
+                        raise ConfigError(f"write: two rows have the key {shown!r}: one of them would be lost")
                     last = key
                     run.add(key, _DELETED if value is None else _KEPT + value)
                     self._rows, self._deleted = self._rows + (value is not None), self._deleted + (value is None)
@@ -379,7 +379,7 @@ class RowComparison:
             if key in self.unshown:
                 shown, stored = self._spaced.decode_key(key), self._spaced.decode_key(self.unshown[key])
                 raise ConfigError(
-                    f"writeState: state has the key {stored!r}, of which {shown!r} is shown, and the row with "
+                    f"write: state has the key {stored!r}, of which {shown!r} is shown, and the row with "
                     f"{shown!r} would be another key beside it. {_remedy(self.form.key, 'key')}; nothing was changed"
                 )
 
@@ -405,7 +405,7 @@ class RowComparison:
             return stored
         if self.form.value is None:
             raise ConfigError(
-                f"writeState: the value of {self._spaced.decode_key(key)!r} is {value!r:.200}, which JSON can't hold, "
+                f"write: the value of {self._spaced.decode_key(key)!r} is {value!r:.200}, which JSON can't hold, "
                 f"and would become {now!r:.200}. {_remedy(self.form.value, 'value')}; nothing was changed"
             )
         return row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -12,23 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statefx.admin.columns import json_text
-from statefx.admin.ending import resolve
-from statefx.admin.explaining import Explained
+from statefx.admin.ending import SealedMessages
 from statefx.admin.layouts import plain
-from statefx.admin.quarantined import quarantined as listed_quarantined
-from statefx.admin.reading import check_started, openState
-from statefx.admin.state_table import At, state_table
-from statefx.admin.transactions import time_text
-from statefx.admin.transactions import transactions as listed
+from statefx.admin.looking import Explained, Quarantined, Transaction, time_text
+from statefx.admin.reading import StateTable, StateView, found_checkpoint
 from statefx.admin.verifying import Verified
 from statefx.errors import ConfigError
 from statefx.log.entries import read_entries
-from statefx.log.location import Folders, checkpoint_location
+from statefx.log.location import Folders
 from statefx.log.pins import Savepoint
-from statefx.log.takeover import read_checkpoint
-from statefx.operators import Spout
 from statefx.protocol.jsonform import to_json
-from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Checkpoint
 from statefx.state.registry import name_of
 
@@ -59,9 +51,9 @@ def json_line(row: Row) -> str:
     return "{" + ", ".join(f"{json_text(name)}: {json_text(value)}" for name, value in row.items()) + "}"
 
 
-def log(checkpointLocation: str | os.PathLike[str]) -> Listing:
+def log(folders: Folders) -> Listing:
     """Return the records of the transaction log: the newest CHECKPOINT, and what came after it."""
-    folders, _ = _found(checkpointLocation)
+    found_checkpoint(folders)
     entries = read_entries(folders.storage)
     rows = [{"number": each.number, "time_ms": each.time_ms, **to_json(each.record)} for each in entries]
     return Listing(("number", "time", "record", "txid", "attempt", "generation", "says"), rows, _record_cells)
@@ -89,9 +81,8 @@ def _brief(value: Any) -> str:
     return str(value)
 
 
-def transactions(checkpointLocation: str | os.PathLike[str]) -> Listing:
-    """Return what `statefx.transactions` does."""
-    rows = map(asdict, listed(checkpointLocation))
+def transactions(attempts: Iterable[Transaction]) -> Listing:
+    rows = map(asdict, attempts)
     header = ("txid", "attempt", "generation", "state", "began", "secs", "rows", "state bytes", "sinks", "reason")
     return Listing(header, rows, _transaction_cells)
 
@@ -112,15 +103,13 @@ def _transaction_cells(row: Row) -> Sequence[object]:
     return (*named, time_text(row["prepared_ms"] or row["ended_ms"]), took, rows, size, sinks, row["reason"])
 
 
-def resolved(queue: Spout, checkpointLocation: str | os.PathLike[str], **given: Any) -> Listing:
-    """Return what `statefx.resolve` does, or would do."""
-    rows = [asdict(each) for each in resolve(queue, checkpointLocation, **given)]
+def resolved(messages: Iterable[SealedMessages]) -> Listing:
+    rows = [asdict(each) for each in messages]
     header = ("spout", "task", "txid", "attempt", "generation", "messages", "action", "reason")
     return Listing(header, rows, lambda row: [row[name] for name in header])
 
 
 def savepoints(found: Sequence[Savepoint]) -> Listing:
-    """Return savepoints."""
     rows = [
         {"name": each.name, "txid": each.txid, "time": each.time.isoformat(timespec="seconds"), "bytes": each.bytes}
         for each in found
@@ -129,9 +118,9 @@ def savepoints(found: Sequence[Savepoint]) -> Listing:
     return Listing(header, rows, lambda row: tuple(row.values()))
 
 
-def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:
+def bolts(folders: Folders) -> Listing:
     """Return the stateful bolts of a checkpoint."""
-    _, state = _found(checkpointLocation)
+    state = found_checkpoint(folders)
     sizes = state.stored_bytes()
     rows = [
         {
@@ -149,30 +138,28 @@ def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:
     return Listing(header, rows, lambda row: tuple(row.values()))
 
 
-def entries(
-    checkpointLocation: str | os.PathLike[str],
-    component: str,
-    task: int | None,
-    config: Mapping[str, Any] | None,
-    map: str | None,
-) -> Listing:
-    """Return the committed keys and values of a bolt, or those of one of its maps."""
-    view = openState(checkpointLocation, component, task, config, byTask=True, map=map)
-    own = view._opened.own
+def entries(view: StateView) -> Listing:
+    """Return the keys and values of a view ``byTask``, which is closed when all of them were read."""
+    component, map, own = view._request.component, view._request.map, view._opened.own
     names = ("task", *(["key"] if own is None else own.columns), "value")
+    maps_there: list[Row] = []
 
     def rows() -> Iterator[Row]:
+        empty = True
         with view:
             for (owner, key), value in view.items():
+                empty = False
                 if own is None:
                     yield {"task": owner, "key": key, "value": value}
                 else:
                     yield {"task": owner, **plain(own.record(key, value))}
+            if empty and map is None:
+                maps_there.extend(maps(view).rows)
 
     def note() -> str:
         if map is not None:
             return f"there is nothing in map {map!r} of {component!r} now"
-        there = ", ".join(f"{row['name']} ({row['kind']})" for row in maps(checkpointLocation, component, config).rows)
+        there = ", ".join(f"{row['name']} ({row['kind']})" for row in maps_there)
         return (
             f"{component!r} has no keys of its own; it has {there}: say --map" if there else f"{component!r} is empty"
         )
@@ -187,37 +174,23 @@ def _shown(value: Any, own: object) -> str:
     return value if own is not None and isinstance(value, str) else repr(value)
 
 
-def maps(checkpointLocation: str | os.PathLike[str], component: str, config: Mapping[str, Any] | None) -> Listing:
+def maps(view: StateView) -> Listing:
     """Return the names under which a bolt keeps something, and of which kind each is."""
-    with openState(checkpointLocation, component, config=config) as view:
-        rows = [{"name": name, "kind": kind} for kind, names in view.names().items() for name in names]
+    rows = [{"name": name, "kind": kind} for kind, names in view.names().items() for name in names]
     return Listing(("name", "kind"), rows, lambda row: tuple(row.values()))
 
 
-def quarantined(
-    checkpointLocation: str | os.PathLike[str], component: str, config: Mapping[str, Any] | None
-) -> Listing:
-    """Return what `statefx.quarantined` does."""
+def quarantined(keys: Iterable[Quarantined]) -> Listing:
     header = ("key", "task", "rows", "first", "txid", "error")
-    rows = (_fields(each, *header) for each in listed_quarantined(checkpointLocation, component, config))
-    return Listing(header, rows, lambda row: tuple(row.values()))
+    return Listing(header, (_fields(each, *header) for each in keys), lambda row: tuple(row.values()))
 
 
-def at(
-    checkpointLocation: str | os.PathLike[str],
-    component: str,
-    moment: At,
-    since: At,
-    task: int | None,
-    config: Mapping[str, Any] | None,
-    map: str | None,
-) -> Listing:
-    """Return the keys and values of a bolt at a transaction or a savepoint; or what is other there than `since`."""
-    given: dict[str, Any] = {"at": moment} if since is None else {"diff": (since, moment)}
-    table = state_table(checkpointLocation, component, task=task, map=map, config=config, schema={}, **given)
+def at(table: StateTable) -> Listing:
+    """Return the rows of a table of JSON: keys and values at one moment, or what differs between two."""
+    compares = len(table.moments) > 1
     keys = ["key"] if table.own is None else table.own.columns
-    json_columns = (*keys, "value") if since is None else (*keys, "before", "after")
-    names = ("task", *(() if since is None else ("op",)), *json_columns)
+    json_columns = (*keys, "before", "after") if compares else (*keys, "value")
+    names = ("task", *(("op",) if compares else ()), *json_columns)
 
     def rows() -> Iterator[Row]:
         for each in (row for task in table.tasks for batch in table.read(task) for row in batch.to_pylist()):
@@ -263,8 +236,8 @@ def _row(line: bytes, file: str, number: int) -> tuple[str, str | None]:
     return json_text(key), None if value is None else json_text(value)
 
 
-def told(done: Any) -> Row:
-    """Return what a call has done as a row."""
+def row_of(done: Any) -> Row:
+    """Return the result of a call as a row."""
     if isinstance(done, Savepoint):
         return next(iter(savepoints([done]).rows))
     row: Row = asdict(done)
@@ -272,7 +245,7 @@ def told(done: Any) -> Row:
 
 
 def explained(found: Explained) -> Listing:
-    """Return what `statefx.explain` has found: of each task the value that it has now, then its files."""
+    """Return of each task the value that it has now, then its files."""
     rows: list[Row] = []
     for task in found.tasks:
         now = {"txid": found.txid, "deleted": not task.present, "value": task.value, "path": None}
@@ -287,7 +260,6 @@ def _key_cells(row: Row) -> Sequence[object]:
 
 
 def damaged(found: Verified) -> Listing:
-    """Return what `statefx.verify` has found to be damaged."""
     header = ("path", "problem", "component", "task", "keys", "transactions")
     return Listing(header, [_fields(each, *header) for each in found.damaged], _damage_cells)
 
@@ -305,10 +277,3 @@ def _damage_cells(row: Row) -> Sequence[object]:
 
 def _fields(thing: object, *names: str) -> Row:
     return {name: getattr(thing, name) for name in names}
-
-
-def _found(checkpointLocation: str | os.PathLike[str]) -> tuple[Folders, LogState]:
-    folders = Folders(checkpoint_location(checkpointLocation))
-    state = read_checkpoint(folders)
-    check_started(state, folders)
-    return folders, state

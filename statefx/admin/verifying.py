@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statefx.admin.columns import Shown, scanned
-from statefx.admin.reading import Progress, check_started, codec_of, kept_provider, open_task
+from statefx.admin.reading import Progress, check_started, codec_of, kept_provider, task_entries
 from statefx.errors import StateCorruptedError, StateError, StatefxError
-from statefx.log.location import Folders, checkpoint_location
+from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId
 from statefx.protocol.log_state import LogState
@@ -72,7 +71,7 @@ def _transactions(first: int, last: int) -> str:
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` has found.
+    """What `Checkpoint.verify` has found.
 
     Attributes
     ----------
@@ -102,45 +101,8 @@ class Verified:
         return "\n".join([f"{what}: {len(self.damaged) or 'nothing'} damaged", *map(str, self.damaged)])
 
 
-def verify(
-    checkpointLocation: str | os.PathLike[str],
-    config: Mapping[str, Any] | None = None,
-    *,
-    progress: Progress | None = None,
-) -> Verified:
-    """Read everything that a kept version of a checkpoint needs, and compare it with its checksums; changes nothing.
-
-    The transaction log and the files that it names, and of each task the files of its last version, of those before it
-    that stay readable, of its snapshots and of savepoints. Of state that a server keeps, each entry is read. The
-    topology may be running.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    config : Mapping, optional
-        As of `openState`.
-    progress : callable (done, total), optional
-        Is told the bytes that were read, and about how many there are.
-
-    Returns
-    -------
-    Verified
-        ``ok``, or what is ``damaged``. What could not be read for another reason, such as a server that gives no
-        answer, is damage too, with the reason.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, or a newer release wrote it.
-    ConfigError
-        The provider or the codec of a bolt can't be loaded.
-
-    Examples
-    --------
-    >>> print(verify("checkpoints/word-count"))     # doctest: +SKIP
-    """
-    folders = Folders(checkpoint_location(checkpointLocation))
+def verify(folders: Folders, config: Mapping[str, Any] | None, progress: Progress | None = None) -> Verified:
+    """Read all that a kept version needs, and compare it with its checksums; a damaged log is damage too."""
     began = time.monotonic()
     try:
         state = read_checkpoint(folders)
@@ -230,12 +192,8 @@ class _Reading:
 
     def _of_server(self, state: LogState, provider: StateProvider, id: TaskId) -> None:
         try:
-            store, _ = open_task(provider, self._folders, state, *id)
-            try:
-                for keys, values in scanned(store, Shown(b"", "", ((b"", b"\xff"),))):
-                    self._read(sum(map(len, keys)) + sum(map(len, values)))
-            finally:
-                store.close()
+            for keys, values in task_entries(provider, self._folders, state, *id):
+                self._read(sum(map(len, keys)) + sum(map(len, values)))
         except StateError as error:
             self.damaged.append(Damage(str(id), error.message, *id))
 

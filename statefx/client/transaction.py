@@ -40,7 +40,7 @@ class OpenTransaction:
     * After it was left by an exception of the block's own, or after `abort`, nothing of it takes effect, ever.
     * If committing it raises TransactionError, it was rolled back. If that raises anything else (FencedError,
       LogOutcomeUnknownError, KeyboardInterrupt), or if the process dies, it may have been decided before, and takes
-      effect then when the next client is made. What came of it, ``statefx.transactions`` says of the entry with this
+      effect then when the next client is made. What came of it, `Checkpoint.transactions` says of the entry with this
       txid and the client's generation; and so does whatever the transaction itself has put.
     * It sees state as committed when it was opened, with its own changes, whatever others commit meanwhile.
     * First committer wins: if a transaction that was committed since it was opened has put or deleted a key that this

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.quarantined import check_free
+from statefx.admin.looking import check_free
 from statefx.admin.rekeying import NewForm, Rekey
 from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite, Step

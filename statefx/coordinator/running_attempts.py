@@ -165,7 +165,7 @@ class RunningAttempts:
         return InputError(
             f"event time was closed by transaction {state.closed} (closeTime): all windows, joins and timers have "
             f"ended. Now there are rows to read, which would be late, so transaction {txid} is rolled back: none of "
-            f"them is lost or counted. To read them, go back with statefx.restore({state.location!r}, "
+            f"them is lost or counted. To read them, go back with Checkpoint({state.location!r}).restore("
             f"txid={state.closed - 1}), or to a savepoint from before, and leave closeTime out as long as rows may "
             "come; or start with a new checkpointLocation",
             closed=state.closed,

@@ -221,7 +221,7 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
         # Only now are their names looked up: that reads a file of every package that is installed, at every start.
         former, new = name_of(before.provider), name_of(now.provider)
         text = f"has provider {new!r}, the checkpoint in {location} was written with {former!r}"
-        move = f"move the state with statefx.migrate(..., to={new!r})"
+        move = f"move the state with Checkpoint(location).migrate({new!r})"
         raise refuse(text, former, new, f"go back to {former!r} (topology.state.provider), {move}")
     for what, was, becomes, more in (
         ("parallelism", before.parallelism, now.parallelism, _PARALLELISM),
@@ -237,8 +237,8 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
             text = f"has {what} {becomes!r}, the checkpoint in {location} was written with {was!r}"
             if what == "parallelism":
                 more += (
-                    f"; start with rescale=True, or call statefx.rescale(..., {{{component!r}: {becomes}}}), and its "
-                    "state is given to these tasks"
+                    f"; start with rescale=True, or call Checkpoint(location).rescale({{{component!r}: {becomes}}}), "
+                    "and state is given to these tasks"
                 )
             raise refuse(text, was, becomes, f"go back to {was!r}{more}")
     if before.parallelism > 1:  # a single task has every key, however rows come to it
@@ -260,7 +260,7 @@ def _refused_version(component: str, older: int, now: StatefulIdentity, location
     if older > newer:
         remedy = (
             "run the version of the topology that wrote it; or, with the code of that version, call "
-            f"statefx.downgrade(..., {component!r}, bolt, {newer}), whose downgradeState writes values as version "
+            f"Checkpoint(location).downgrade({component!r}, bolt, {newer}), whose downgradeState writes values as "
             f"{newer} reads them; or restore a savepoint of that time"
         )
         return f"has stateVersion {newer}, the checkpoint in {location} was written by a newer version, {older}", remedy

@@ -118,8 +118,7 @@ def check_name(name: object) -> None:
     if name.isdecimal():
         raise ConfigError(
             f"{name!r} reads as a transaction's number, and can't name a savepoint: call it 'v{name}', or something "
-            f"else with a letter. To name transaction {name}, give a number: at={name}, or txid={name} in restore and "
-            "export"
+            f"else with a letter. To name transaction {name}, give a number: at={name}, or txid={name} in restore"
         )
 
 
@@ -128,6 +127,6 @@ def check_keeps_versions(provider: StateProvider) -> None:
     if provider.location is StateLocation.SERVER:
         raise ConfigError(
             "the state of this checkpoint is kept in a server, which has its newest version alone: there are no "
-            "savepoints of it. Move it to files with statefx.migrate(..., to='rocksdb'), or back up the server and "
-            "the checkpoint's folder together, with the topology stopped",
+            "savepoints of it. Move it to files with Checkpoint(location).migrate('rocksdb'), or back up the server "
+            "and the checkpoint's folder together, with the topology stopped",
         )

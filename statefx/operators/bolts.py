@@ -410,7 +410,7 @@ class Stateful(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no migrateKey")
 
     def downgradeState(self, version: int, key: Any, value: Any) -> Any:
-        """Return a value of this version in the form of an older one: what ``statefx.downgrade`` asks for.
+        """Return a value of this version in the form of an older one: what ``Checkpoint.downgrade`` asks for.
 
         When it is called
             On the driver, for every value that a version above `version` wrote; `migrateState` is called first for
@@ -437,7 +437,7 @@ class Stateful(ABC):
         """Return a key of this version in the form of an older one; needed where there is a `migrateKey`.
 
         When it is called
-            By ``statefx.downgrade``, as `migrateKey` by a start: of what is kept under a name with (name, key).
+            By ``Checkpoint.downgrade``, as `migrateKey` by a start: of what is kept under a name with (name, key).
         Guaranteed
             As of `migrateKey`.
         Not guaranteed

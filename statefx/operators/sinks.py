@@ -445,7 +445,7 @@ class Sink(ABC):
         several tasks. Empty: rows are added.
     rewinds : bool
         Whether its committer can take back rows that were published (`SinkCommitter.rewind`). It is written down with
-        each transaction, so ``restore(..., sinks="rewind")`` knows it without the sink.
+        each transaction, so ``Checkpoint.restore(..., sinks="rewind")`` knows it without the sink.
     """
 
     exclusive: bool = True

@@ -15,7 +15,7 @@ from statefx.protocol.jsonform import Json
 
 INLINE_MAX_BYTES = 64 << 10
 """What is larger lies in a file beside the log, which is read by who needs it. A record is read by everybody who opens
-the log: a hundred of them, each with the metadata of 10,000 partitions, would make 50 MB of every `openState`."""
+the log: a hundred of them, each with the metadata of 10,000 partitions, would make 50 MB of every look at the log."""
 
 
 @dataclass(frozen=True, slots=True)

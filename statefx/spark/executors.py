@@ -1,8 +1,7 @@
-"""`rescale` as users call it, and the executors of a session, on which pieces of a tool's work are done."""
+"""The executors of a session, on which pieces of a tool's work are done."""
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from statefx.admin.reading import Progress
-from statefx.admin.rescaling import Rescaling, rescale_checkpoint
+from statefx.admin.rescaling import Rescaling, rescale
 from statefx.admin.routing import GroupingKey
-from statefx.admin.work import Here, P, R, Report
+from statefx.admin.work import P, R, Report
 from statefx.errors import StatefxError
+from statefx.log.location import Folders
 from statefx.spark import internals
 from statefx.spark.failures import job_error, without_internal_frames
 from statefx.spark.job import DESCRIPTION
@@ -140,73 +140,17 @@ class _Reporting:
             self._known = now
 
 
-def rescale(
-    checkpointLocation: str | os.PathLike[str],
+def rescale_on(
+    spark: SparkSession,
+    folders: Folders,
+    config: Mapping[str, Any] | None,
     tasks: Mapping[str, int],
-    config: Mapping[str, Any] | None = None,
-    *,
-    groupingKey: Mapping[str, GroupingKey] | None = None,
-    progress: Progress | None = None,
-    spark: SparkSession | None = None,
+    grouping_key: Mapping[str, GroupingKey] | None,
+    progress: Progress | None,
 ) -> Rescaling:
-    """Give stateful bolts another number of tasks; their topology must not run.
-
-    Afterwards submit it with this parallelism. ``submit(..., rescale=True)`` does both.
-
-    Parameters
-    ----------
-    checkpointLocation : str or path
-        As given to ``submit``.
-    tasks : Mapping
-        Bolt to the number of tasks that it shall have.
-    config : Mapping, optional
-        Settings as given to ``submit``: needed only where a secret is among the provider's options.
-    groupingKey : Mapping, optional
-        Bolt to a function that is given a key of its state (of what is kept under a name: name and key) and returns
-        the field, or the tuple of fields, that its grouping hashes. Not needed where a key is that field or these
-        fields, or a tuple that begins with them, and the bolt has more than one task and more than a few keys.
-    progress : callable (done, total), optional
-        Is told the bytes that were read, written and read back, and about how many there are.
-    spark : SparkSession, optional
-        Its executors read and write tasks at the same time, by default this process does. Not what is in a server.
-
-    Returns
-    -------
-    Rescaling
-        How much was moved.
-
-    Raises
-    ------
-    ConfigError
-        The arguments are wrong; nothing was changed.
-    CheckpointError
-        There is no checkpoint, no such bolt, a transaction is in flight or has ended meanwhile, the bolt does not get
-        its rows by ``fieldsGrouping``, or it keeps what belongs to a task; nothing was changed.
-    StateCorruptedError
-        What is read is damaged, or what was read back is not what was written; the bolt is as it was.
-    StateError
-        A disk is full, that of the checkpoint or that of temporary files; the bolt is as it was.
-
-    Contract
-    --------
-    * For every key, the fields of its grouping are shown to name the task that it lies in. One task holds all keys, so
-      that nothing can be shown, and a few keys may lie so by chance: then `groupingKey` has to be given.
-    * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
-    * A driver that runs on the checkpoint is fenced, or it has gone on meanwhile and this is refused.
-    * State in a server is written under new names there. The former tasks' is deleted by the next start's first sweep.
-    * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
-    * Memory does not grow with state: it is read, sorted into temporary files, and written.
-    * On executors, what a lost worker was doing is done again as often as Spark tries a task. On ``local[n]`` that is
-      once: then this raises, and the bolt is as it was.
-
-    Examples
-    --------
-    >>> print(rescale("checkpoints/word-count", {"count": 8}))     # doctest: +SKIP
-    """
-    workers = Here() if spark is None else Executors(check_session(spark, "rescale"), "statefx: rescale")
+    """Give bolts other numbers of tasks, by the executors of a session."""
+    workers = Executors(check_session(spark, "rescale"), "statefx: rescale")
     try:
-        return rescale_checkpoint(
-            checkpointLocation, tasks, config, grouping_key=groupingKey, progress=progress, workers=workers
-        )
+        return rescale(folders, config, tasks, grouping_key=grouping_key, progress=progress, workers=workers)
     except StatefxError as error:
         raise without_internal_frames(error, "rescale ended") from error.__cause__

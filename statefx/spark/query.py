@@ -259,7 +259,7 @@ class Query:
         self._raise()
 
     def savepoint(self, name: str) -> Savepoint:
-        """Take a savepoint of the last decided transaction, which `statefx.restore` can go back to.
+        """Take a savepoint of the last decided transaction, which `Checkpoint.restore` can go back to.
 
         Costs one record of the log, however large state is; no transaction waits for it.
 
@@ -275,7 +275,7 @@ class Query:
         CheckpointError
             There is a savepoint of this name, nothing has been committed yet, or the query has ended.
         """
-        self._check_active(f"call statefx.savepoint(checkpointLocation, {name!r})")
+        self._check_active(f"call Checkpoint(location).savepoint({name!r})")
         return savepoints.take(self._coordinator.log, self._coordinator.participants.state.provider, name)
 
     def deleteSavepoint(self, name: str) -> None:
@@ -286,7 +286,7 @@ class Query:
         CheckpointError
             There is no such savepoint, or the query has ended.
         """
-        self._check_active(f"call statefx.deleteSavepoint(checkpointLocation, {name!r})")
+        self._check_active(f"call Checkpoint(location).deleteSavepoint({name!r})")
         savepoints.delete(self._coordinator.log, name)
 
     def _check_active(self, remedy: str) -> None:

@@ -95,7 +95,7 @@ def submit(
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     rescale : bool
         Whether stateful bolts whose parallelism is another one than in the checkpoint get their state given to these
-        tasks first, as by ``statefx.rescale``. May stay as well.
+        tasks first, as by `Checkpoint.rescale`. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 

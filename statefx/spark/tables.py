@@ -27,18 +27,14 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.admin.narrowing import Comparison, narrowed
-from statefx.admin.reading import Progress
-from statefx.admin.routing import GroupingKey
-from statefx.admin.state_table import At, StateTable, state_table
-from statefx.admin.state_writing import Encoded, Encoder, StateWriter, Written, state_writer
+from statefx.admin.reading import Progress, StateTable
+from statefx.admin.state_writing import Encoded, Encoder, StateWriter, Written
 from statefx.errors import CheckpointError, ConfigError, SinkError
 from statefx.operators.schema import to_ddl
 from statefx.spark.executors import with_open_workers
 from statefx.spark.failures import last_line
 from statefx.spark.internals import WatchedFrame, condition_upon_map, mapped_otherwise, worker_program
 from statefx.spark.preflight import unseen
-from statefx.spark.session import check_session
-from statefx.state import Codec
 from statefx.storage import is_remote
 
 _SIGNS = {
@@ -98,73 +94,9 @@ def _name(node: Mapping[str, Any]) -> str:
     return str(node["class"]).rpartition(".")[2]
 
 
-def readState(
-    spark: SparkSession,
-    checkpointLocation: str | os.PathLike[str],
-    component: str,
-    *,
-    task: int | None = None,
-    start: Any = None,
-    stop: Any = None,
-    map: str | None = None,
-    at: At = None,
-    diff: tuple[At, At] | None = None,
-    schema: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-    codec: Codec | None = None,
-) -> DataFrame:
-    """Return the committed state of one bolt as a DataFrame, with a partition for each task; also while it runs.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        A classic session whose executors see the checkpoint.
-    checkpointLocation, component, config, codec
-        As of `statefx.openState`.
-    task : int, optional
-        Read one task's state only.
-    start, stop : optional
-        Read the keys with start <= key < stop, and no others.
-    map : str, optional
-        Read ``state.map(name)`` or ``state.broadcast(name)``, in place of the bolt's own keys.
-    at : int or str, optional
-        A transaction, of which about a hundred stay readable, or a savepoint's name; by default the last decided one.
-    diff : tuple of two, optional
-        Two such: show what is not the same in both.
-    schema : Mapping, optional
-        As of ``StateView.to_arrow``; by default the bolt's ``stateSchema``.
-
-    Returns
-    -------
-    DataFrame
-        Columns of key and value, as of ``StateView.to_arrow``; with `diff` ``op`` ("insert", "update" or "delete"),
-        the key, ``before``, ``after``, ``task`` and ``space``.
-
-    Raises
-    ------
-    ConfigError, CodecError
-        An argument is wrong; or a server keeps the state, which has no other transaction than the last.
-    CheckpointError
-        There is no such checkpoint, bolt, task, savepoint or transaction, or it is not kept any more.
-
-    Contract
-    --------
-    * Comparisons of ``task`` and of the key's columns with constants, in ``filter`` or ``where`` of the DataFrame
-      itself, also one after another, find their place in the files as `task`, `start` and `stop` do. No filter changes
-      which rows come out.
-    * The transaction is that of the call, whenever rows are read. When its files are deleted, reading fails and says
-      so. Where a server keeps the state, each read shows its tasks as last committed.
-
-    Examples
-    --------
-    >>> changed = readState(spark, "checkpoints/word-count", "count", diff=(3, 7))          # doctest: +SKIP
-    """
-    session = check_session(spark, "readState")
-    table = state_table(
-        checkpointLocation, component, task=task, start=start, stop=stop, map=map, at=at, diff=diff, schema=schema,
-        config=config, codec=codec,
-    )  # fmt: skip
-    return _watched(_frame(session, table), table)
+def state_frame(spark: SparkSession, table: StateTable) -> DataFrame:
+    """Return the rows of a table as a DataFrame, with a partition for each task."""
+    return _watched(_frame(spark, table), table)
 
 
 def _frame(session: SparkSession, table: StateTable) -> DataFrame:
@@ -203,73 +135,13 @@ _DDL = "task int, key binary, value binary"
 _BATCH_ROWS = 8192
 
 
-def writeState(
-    df: DataFrame | pa.Table,
-    checkpointLocation: str | os.PathLike[str],
-    component: str,
-    *,
-    mode: str = "merge",
-    schema: Mapping[str, Any] | None = None,
-    groupingKey: GroupingKey | None = None,
-    config: Mapping[str, Any] | None = None,
-    codec: Codec | None = None,
-    progress: Progress | None = None,
-) -> Written:
-    """Write the rows of a DataFrame or a table into the committed state of one bolt; its topology must not run.
-
-    The rows are as `readState` shows them: columns of key and value; others, such as ``task``, are not looked at. Each
-    key goes to the task that its grouping's fields hash to.
-
-    Parameters
-    ----------
-    df : DataFrame or pyarrow.Table
-        A table is encoded and sorted here, in memory and without Spark.
-    checkpointLocation, component, config, codec
-        As of `openState`. Something must have been committed there before.
-    mode : str
-        ``"merge"``: rows take the place of entries with the same keys, a row whose value is null deletes its key, and
-        other keys stay. ``"overwrite"``: the bolt has the keys of these rows and no others. Maps and timers stay.
-    schema : Mapping, optional
-        As of ``StateView.to_arrow``: by default the bolt's ``stateSchema``; without either, columns ``key`` and
-        ``value`` have JSON. Several fields are a tuple.
-    groupingKey, progress : callable, optional
-        As of `rescale`: what of a key is grouped by, where that can't be shown; is told how far it is.
-
-    Returns
-    -------
-    Written
-        How much was written, and how much there is now.
-
-    Raises
-    ------
-    ConfigError
-        An argument is wrong, the DataFrame lacks a column, two rows have one key, or a key or a value is none that the
-        bolt can keep; nothing was changed.
-    CheckpointError
-        There is no such checkpoint or bolt, it has committed nothing yet, a transaction is under way, or nothing shows
-        which task a key belongs to; nothing was changed. `StateError` if a disk is full.
-
-    Contract
-    --------
-    * One record makes it so: after a crash all rows are there, or none.
-    * A driver that runs on the checkpoint is fenced.
-    * Sources stay where they are, and so do savepoints.
-    * State in a server is written under a new name there. What was there is deleted by the next start's first sweep.
-
-    Examples
-    --------
-    >>> writeState(counts, "checkpoints/word-count", "count", schema={"key": "word string", "value": "n long"})
-    ...                                                                                     # doctest: +SKIP
-    """
-    if not isinstance(df, pa.Table) and (not isinstance(df, DataFrame) or df.isStreaming):
-        raise ConfigError(f"writeState: give a DataFrame that is no stream, or a pyarrow.Table, got {df!r}")
-    writer = state_writer(checkpointLocation, component, mode, schema, groupingKey, config, codec)
-    if isinstance(df, pa.Table):
-        return writer.write_table(df, progress)
-    return _written(df, writer, progress)
+def is_batch(rows: object) -> bool:
+    """Return whether `rows` is a DataFrame that is no stream."""
+    return isinstance(rows, DataFrame) and not rows.isStreaming
 
 
-def _written(df: DataFrame, writer: StateWriter, progress: Progress | None) -> Written:
+def write_frame(df: DataFrame, writer: StateWriter, progress: Progress | None) -> Written:
+    """Write the rows of a DataFrame, which the executors encode and sort; raises as ``Checkpoint.write``."""
     columns = writer.check_columns(df.columns)
 
     def written() -> Written:
@@ -285,7 +157,7 @@ def _written(df: DataFrame, writer: StateWriter, progress: Progress | None) -> W
         return with_open_workers(written)
     except (PySparkException, Py4JError) as error:  # it comes from the rows, which are read before anything is written
         raise ConfigError(
-            f"writeState: the rows can't be written, and nothing was changed: {last_line(str(error))}"
+            f"write: the rows can't be written, and nothing was changed: {last_line(str(error))}"
         ) from error
 
 
@@ -330,7 +202,7 @@ def frame_of(session: SparkSession | None, schema: pa.Schema, parts: Sequence[It
     session = session or _session()
     with worker_program(session.sparkContext):
         width = max(1, len(parts))
-        return session.range(0, len(parts), 1, width).mapInArrow(_staged_staged_reader(tuple(parts)), to_ddl(schema))
+        return session.range(0, len(parts), 1, width).mapInArrow(_staged_reader(tuple(parts)), to_ddl(schema))
 
 
 def _session() -> SparkSession:
@@ -344,7 +216,7 @@ def _session() -> SparkSession:
         ) from error
 
 
-def _staged_staged_reader(
+def _staged_reader(
     parts: Sequence[Iterable[pa.RecordBatch]],
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

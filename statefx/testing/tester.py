@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from statefx.admin.reading import committed_at
+from statefx.admin.reading import StateView, ViewRequest
 from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
@@ -31,6 +31,7 @@ from statefx.errors import (
     TransactionError,
 )
 from statefx.log.adoption import Adopt
+from statefx.log.location import Folders
 from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.protocol.completeness import Complete
 from statefx.protocol.log_state import SinkVolume
@@ -512,14 +513,16 @@ class TopologyTester:
         return [row for sent in self._transactions for row in sent.emitted(component, stream)]
 
     def state(self, component: str, task: int | None = None, map: str | None = None) -> dict[Any, Any]:
-        """Return the committed state of a bolt, or what it keeps in a named map, as ``openState`` shows it to anyone.
+        """Return the committed state of a bolt, or what it keeps in a named map, as `Checkpoint.state` shows it.
 
         Raises
         ------
         AmbiguousKeyError
             Several tasks hold a key; give `task`.
         """
-        with committed_at(self._time, self._folders.location, component, task, self._config, map) as view:
+        plain = Folders(self._folders.location)  # without the faults of this driver's disk
+        request = ViewRequest(plain, self._config, component, task, map, now=self._time, checked=False)
+        with StateView(request) as view:
             return dict(view.items())
 
     def _batch(self, work: Work, batch_id: int | None = None) -> Batch:

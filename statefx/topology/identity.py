@@ -71,7 +71,7 @@ def _stateful(
         key_fields=key_fields(topology, component.id),
         upgrades=version > 1 and overrides(type(component.operator), "migrateState"),
         migrates_keys=version > 1 and overrides(type(component.operator), "migrateKey"),
-        rolls_back=overrides(type(component.operator), "preRollback"),  # `abort` has no topology to ask
+        rolls_back=overrides(type(component.operator), "preRollback"),  # `Checkpoint.abort` has no topology to ask
         options=options,
         encoding=encoding.own,
         schemas=declared_schemas(getattr(component.operator, "stateSchema", None)),

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, savepoint
-from statefx.admin.command import _cli, main
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
+from statefx.command import _cli, main
 from statefx.testing import TopologyTester, rows
 from tests.spouts.queues import NOTES
 
@@ -34,7 +34,6 @@ CHECKPOINTS = {
     "delete-savepoint": "delete-savepoint {ck} kept --yes",
     "restore": "restore {ck} kept --yes",
     "repair": "repair {ck}",
-    "export": "export {ck} {ck}-copy",
     "rename": "rename {ck} count=tally --yes",
     "rescale": "rescale {ck} count=3 --yes",
     "downgrade": "downgrade {ck} count=1 tests.admin.test_absent:Newer --yes",
@@ -67,11 +66,10 @@ OTHERS = [
     ("restore {ck} gone --yes", SAVEPOINTS),
     ("restore {ck} gone", SAVEPOINTS),
     ("restore {ck} gone --to {ck}-copy", SAVEPOINTS),
-    ("export {ck} {ck}-copy gone", SAVEPOINTS),
     ("state {ck} count --at 99", "transaction 99 is not committed in CK: the last one is 2"),
     ("state {ck} count --since 99", "transaction 99 is not committed in CK: the last one is 2"),
     ("restore {ck} --txid 99 --yes", "transaction 99 had left; those that it knows are 1 to 2"),
-    ("export {ck} {ck}-copy --txid 99", "transaction 99 had left; those that it knows are 1 to 2"),
+    ("restore {ck} --txid 99 --to {ck}-copy", "transaction 99 had left; those that it knows are 1 to 2"),
 ]  # fmt: skip
 
 
@@ -100,7 +98,7 @@ def checkpoint(tmp_path_factory):
     with TopologyTester(builder.createTopology(), folder / "ck") as tester:
         tester.send({"in": [("a",), ("b",)]})
         tester.send({"in": [("a",)]})
-    savepoint(folder / "ck", "kept")
+    Checkpoint(folder / "ck").savepoint("kept")
     with closing(sqlite3.connect(folder / "jobs.db")) as jobs, jobs:
         jobs.execute(f"create table jobs (id integer primary key autoincrement, text text, {', '.join(NOTES)})")
         jobs.execute("create index jobs_owner on jobs (statefx_owner)")

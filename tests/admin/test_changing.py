@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import deleteSavepoint, export, openState, rename, restore, savepoint, savepoints, writeState
+from statefx import Checkpoint
 from statefx.admin import savepoints as tool
-from statefx.admin.command import main
+from statefx.command import main
 from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError, FencedError
 from statefx.log.entries import FOLDER, digest
 from statefx.log.log import TransactionLog, read_state
@@ -40,7 +40,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, A
 
 
 def state(folder: Path, bolt: str = "keep") -> dict[Any, Any]:
-    with openState(folder, bolt) as view:
+    with Checkpoint(folder).state(bolt) as view:
         return dict(view.items())
 
 
@@ -51,7 +51,7 @@ def test_results_are_json_where_no_terminal_reads_them(keeper: Keeper, place: Pa
     folder = keeper.folder
     (taken,) = told(capsys, "savepoint", folder, "one", "--yes")
     assert (taken["name"], taken["txid"]) == ("one", 2)
-    (done,) = told(capsys, "export", folder, place / "copy")
+    (done,) = told(capsys, "restore", folder, "--to", place / "copy")
     assert (done["location"], done["txid"], done["taken_back"]) == (str(place / "copy"), 2, {})
     (done,) = told(capsys, "restore", folder, "--txid", 1, "--yes")
     assert (done["txid"], done["given_up"], done["next_txid"]) == (1, 1, 3)
@@ -63,7 +63,7 @@ def test_results_are_json_where_no_terminal_reads_them(keeper: Keeper, place: Pa
 
 def test_state_as_it_was_and_what_has_changed(keeper: Keeper, capsys: Any) -> None:
     folder = keeper.folder
-    savepoint(folder, "two")
+    Checkpoint(folder).savepoint("two")
     keeper.run(put(b=None, d=8))
     rows = told(capsys, "state", folder, "keep", "--at", "two")
     assert {row["key"]: row["value"] for row in rows} == {"a": 5, "b": 2, "c": 3}
@@ -117,13 +117,15 @@ def test_parquet_and_tables_are_written_without_spark(keeper: Keeper, place: Pat
     words = ["write-state", keeper.folder, "keep", place / "rows.parquet", "--by-key", "--yes"]
     told(capsys, *words, "--schema", json.dumps(typed))
     assert state(keeper.folder) == {"b": 2, "c": 3, "z": 9}
-    done = writeState(table, keeper.folder, "keep", mode="overwrite", schema=typed, groupingKey=lambda key: key)
+    done = Checkpoint(keeper.folder).write("keep", table, mode="overwrite", schema=typed, groupingKey=lambda key: key)
     assert (done.rows, done.deleted) == (1, 1)
     assert state(keeper.folder) == {"z": 9}
     with pytest.raises(ConfigError, match="there is no column 'word'"):
-        writeState(table.drop_columns(["word"]), keeper.folder, "keep", schema=typed, groupingKey=lambda key: key)
+        Checkpoint(keeper.folder).write("keep", table.drop_columns(["word"]), schema=typed, groupingKey=lambda key: key)
     with pytest.raises(ConfigError, match="two rows have the key 'a'"):
-        writeState(pa.concat_tables([table, table]), keeper.folder, "keep", schema=typed, groupingKey=lambda key: key)
+        Checkpoint(keeper.folder).write(
+            "keep", pa.concat_tables([table, table]), schema=typed, groupingKey=lambda key: key
+        )
     assert state(keeper.folder) == {"z": 9}
 
 
@@ -138,7 +140,7 @@ def test_what_is_renamed_goes_on_under_its_name(keeper: Keeper, capsys: Any) -> 
     assert state(keeper.folder, "kept") == {"a": 5, "b": 2, "c": 3}
     keeper.run(put(d=4), topology=keeping(2, id="kept"))
     assert state(keeper.folder, "kept") == {"a": 5, "b": 2, "c": 3, "d": 4}
-    assert str(rename(keeper.folder, drop=["kept"])).endswith("what kept has kept is given up")
+    assert str(Checkpoint(keeper.folder).rename(drop=["kept"])).endswith("what kept has kept is given up")
     keeper.run(put(d=4), topology=keeping(2, id="kept"))
     assert state(keeper.folder, "kept") == {"d": 4}
 
@@ -155,9 +157,9 @@ def test_a_rename_that_can_not_be_changes_nothing(keeper: Keeper) -> None:
         ({"keep": "keep"}, [], "'keep' has that name already: leave it out"),
     ):
         with pytest.raises(ConfigError, match=said):
-            rename(keeper.folder, names, drop=drop)
+            Checkpoint(keeper.folder).rename(names, drop=drop)
     with pytest.raises(CheckpointError, match="has a topology been submitted there"):
-        rename(keeper.folder / "nowhere", {"keep": "kept"})
+        Checkpoint(keeper.folder / "nowhere").rename({"keep": "kept"})
     assert read_state(FolderStorage(keeper.folder)) == before
 
 
@@ -170,14 +172,14 @@ def test_a_rename_that_was_killed_is_done_or_not(keeper: Keeper, place: Path, mo
         opened = partial(SteppedLog, steps=DurableSteps(crash_at=at), limit=100)
         monkeypatch.setattr(tool, "taken", partial(tool.taken, opened=opened))
         try:
-            rename(keeper.folder, {"keep": "kept"})
+            Checkpoint(keeper.folder).rename({"keep": "kept"})
         except Crash:
             monkeypatch.undo()
             there = set(read_state(FolderStorage(keeper.folder)).topology.stateful)
             assert there in ({"keep"}, {"kept"})
             seen |= there
             if there == {"keep"}:
-                rename(keeper.folder, {"keep": "kept"})
+                Checkpoint(keeper.folder).rename({"keep": "kept"})
             assert state(keeper.folder, "kept") == {"a": 5, "b": 2, "c": 3}
             continue
         break
@@ -188,10 +190,15 @@ def test_a_rename_that_was_killed_is_done_or_not(keeper: Keeper, place: Path, mo
 
 
 @pytest.mark.parametrize(
-    "tool_of", [lambda f: savepoint(f, "x"), lambda f: restore(f, "one"), lambda f: rename(f, {"keep": "n"})]
+    "tool_of",
+    [
+        lambda f: Checkpoint(f).savepoint("x"),
+        lambda f: Checkpoint(f).restore("one"),
+        lambda f: Checkpoint(f).rename({"keep": "n"}),
+    ],
 )
 def test_a_driver_that_runs_is_fenced_and_loses_nothing(keeper: Keeper, tool_of: Any) -> None:
-    savepoint(keeper.folder, "one")
+    Checkpoint(keeper.folder).savepoint("one")
     tester = keeper.driver.start(keeping(2)) if hasattr(keeper, "driver") else keeper.start(keeping(2))
     tool_of(keeper.folder)
     with pytest.raises(FencedError, match=r"another driver has taken over .*, or a tool that changes the checkpoint"):
@@ -200,28 +207,29 @@ def test_a_driver_that_runs_is_fenced_and_loses_nothing(keeper: Keeper, tool_of:
 
 def test_a_tool_that_another_one_overtakes_changes_nothing(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one comes between the last look and the record."""
-    savepoint(keeper.folder, "one")
+    Checkpoint(keeper.folder).savepoint("one")
     keeper.run(put(z=1))
     append = TransactionLog.append
 
     def overtaken(log: TransactionLog, record: Any) -> Any:
         if record.kind == "RESTORED":
             monkeypatch.undo()
-            rename(keeper.folder, {"keep": "kept"})
+            Checkpoint(keeper.folder).rename({"keep": "kept"})
         return append(log, record)
 
     monkeypatch.setattr(TransactionLog, "append", overtaken)
     with pytest.raises(FencedError):
-        restore(keeper.folder, "one")
+        Checkpoint(keeper.folder).restore("one")
     assert state(keeper.folder, "kept") == {"a": 5, "b": 2, "c": 3, "z": 1}
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/x", "a\\b", "a\0b", "x" * 101, ".hidden", 7])
 def test_names_that_lead_elsewhere_are_none(keeper: Keeper, name: Any) -> None:
-    for call in (savepoint, restore, deleteSavepoint):
+    found = Checkpoint(keeper.folder)
+    for call in (found.savepoint, found.restore, found.deleteSavepoint):
         with pytest.raises((ConfigError, CheckpointError), match=r"a savepoint's name has|say what to go back to"):
-            call(keeper.folder, name)
-    assert savepoints(keeper.folder) == ()
+            call(name)
+    assert Checkpoint(keeper.folder).savepoints() == ()
 
 
 def test_a_copy_is_made_nowhere_in_the_checkpoint_itself(keeper: Keeper, place: Path) -> None:
@@ -234,12 +242,12 @@ def test_a_copy_is_made_nowhere_in_the_checkpoint_itself(keeper: Keeper, place: 
         keeper.folder / "a" / ".." / "b",
     ):
         with pytest.raises(CheckpointError, match=r"is in the checkpoint .* itself"):
-            export(keeper.folder, to)
+            Checkpoint(keeper.folder).restore(to=to)
     assert sorted(keeper.folder.rglob("*")) == files
 
 
 def test_a_checkpoint_of_a_newer_release_is_left_alone(keeper: Keeper) -> None:
-    savepoint(keeper.folder, "one")
+    Checkpoint(keeper.folder).savepoint("one")
     newest = max((keeper.folder / FOLDER).glob("*.json"))
     fields = json.loads(newest.read_bytes())
     del fields["checksum"]
@@ -248,11 +256,11 @@ def test_a_checkpoint_of_a_newer_release_is_left_alone(keeper: Keeper) -> None:
     newest.write_bytes(json.dumps(fields, separators=(",", ":")).encode() + b"\n")
     files = {path: path.read_bytes() for path in keeper.folder.rglob("*") if path.is_file()}
     for call in (
-        lambda: savepoint(keeper.folder, "two"),
-        lambda: restore(keeper.folder, "one"),
-        lambda: export(keeper.folder, keeper.folder.with_name("copy")),
-        lambda: rename(keeper.folder, {"keep": "kept"}),
-        lambda: savepoints(keeper.folder),
+        lambda: Checkpoint(keeper.folder).savepoint("two"),
+        lambda: Checkpoint(keeper.folder).restore("one"),
+        lambda: Checkpoint(keeper.folder).restore(to=keeper.folder.with_name("copy")),
+        lambda: Checkpoint(keeper.folder).rename({"keep": "kept"}),
+        lambda: Checkpoint(keeper.folder).savepoints(),
     ):
         with pytest.raises(CheckpointFormatError, match="newer release"):
             call()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, transactions
-from statefx.admin.command import CELL_CHARS, SHOWN, main
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
+from statefx.command import CELL_CHARS, SHOWN, main
 from statefx.log.entries import FOLDER
 from statefx.testing import rows
 from tests.testing.places import place
@@ -66,7 +66,9 @@ def test_json_is_what_the_functions_return(place: Path, capsys: pytest.CaptureFi
         driver.start(totals(), limits=SMALL).run(WORK)
         assert main(["transactions", str(driver.folder), "--json"]) == 0
         listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [each["ended_ms"] for each in listed] == [each.ended_ms for each in transactions(driver.folder)]
+        assert [each["ended_ms"] for each in listed] == [
+            each.ended_ms for each in Checkpoint(driver.folder).transactions()
+        ]
         assert main(["state", str(driver.folder), "count", "--json"]) == 0
         kept = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert {each["key"]: each["value"] for each in kept} == words(WORK)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import explain, openState
-from statefx.admin.command import main
+from statefx import Checkpoint
+from statefx.command import main
 from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails
@@ -23,26 +23,26 @@ WORK = [put(a=1, b=1), put(b=2), put(a=None, b=2), put(c=1)]
 
 def test_every_provider_tells_task_and_value(keeper: Keeper) -> None:
     keeper.run(*WORK)
-    found = explain(keeper.folder, "keep", "b")
-    with openState(keeper.folder, "keep", byTask=True) as view:
+    found = Checkpoint(keeper.folder).explain("keep", "b")
+    with Checkpoint(keeper.folder).state("keep", byTask=True) as view:
         (holder,) = [task for task, key in view if key == "b"]
     assert [(each.task, each.present, each.value) for each in found.tasks] == [(holder, True, 2)]
     assert found.txid == 4
-    assert explain(keeper.folder, "keep", "nothing").tasks == ()
-    assert explain(keeper.folder, "keep", "b", task=1 - holder).tasks == ()
+    assert Checkpoint(keeper.folder).explain("keep", "nothing").tasks == ()
+    assert Checkpoint(keeper.folder).explain("keep", "b", task=1 - holder).tasks == ()
 
 
 def test_files_tell_the_transactions_that_changed_it(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
-        (kept,) = explain(keeper.folder, "keep", "b").tasks
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "b").tasks
         assert kept.transactions == ((3, 3), (2, 2), (1, 1))
         assert [(file.value, file.deleted) for file in kept.files] == [(2, False), (2, False), (1, False)]
         assert all((keeper.folder / file.path).exists() for file in kept.files)
-        (gone,) = explain(keeper.folder, "keep", "a").tasks
+        (gone,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert (gone.present, gone.value) == (False, None)
         assert [(file.txid, file.deleted) for file in gone.files] == [(3, True), (1, False)]
-        assert "changed in 3: deleted" in str(explain(keeper.folder, "keep", "a"))
+        assert "changed in 3: deleted" in str(Checkpoint(keeper.folder).explain("keep", "a"))
 
 
 def test_what_was_rolled_back_is_not_shown(place: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_was_rolled_back_is_not_shown(place: Path) -> None:
         tester = keeper.start(keeping())
         tester.send(put(a=1))
         tester.send(put(a=2), JobFails())
-        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert len(list((keeper.folder / f"state/keep/{kept.task}").glob("*2-*.changelog"))) >= 1
         assert kept.transactions == ((2, 2), (1, 1))
 
@@ -62,7 +62,7 @@ def test_merged_files_and_snapshots(place: Path) -> None:
             *(put(a=n) for n in range(1, 31)),
             limits=Limits(files_max=2, sweep_every=1, min_age_secs=0.0, versions_kept=2),
         )
-        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert kept.files[0].value == kept.value == 30
         assert any(first < last for first, last in kept.transactions)
         assert {file.value for file in kept.files} <= set(range(1, 31))
@@ -70,7 +70,7 @@ def test_merged_files_and_snapshots(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.folder = place / "snapshots"
         keeper.run(*(put(a=n) for n in range(1, 8)), limits=SMALL)
-        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert [file.value == file.txid for file in kept.files if file.kind == "snapshot"] != []
         assert "snapshot at" in str(kept.files[-1]) or any("snapshot at" in str(file) for file in kept.files)
 
@@ -79,17 +79,19 @@ def test_keys_of_every_type_and_maps(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1), topology=keeping(1, KeepAll()))
         for number, key in enumerate(KEYS):
-            (kept,) = explain(keeper.folder, "keep", key).tasks
+            (kept,) = Checkpoint(keeper.folder).explain("keep", key).tasks
             assert kept.value == kept.files[0].value == [number, str(key)]
     with Keeper(place) as keeper:
         keeper.folder = place / "maps"
         keeper.run({"rows": [("a", 1, "recent"), ("a", 2, "plain"), ("a", 3, "own")]}, now=datetime.now(UTC))
-        found = {name: explain(keeper.folder, "keep", "a", map=name).tasks[0] for name in ("recent", "plain")}
+        found = {
+            name: Checkpoint(keeper.folder).explain("keep", "a", map=name).tasks[0] for name in ("recent", "plain")
+        }
         assert [each.value for each in found.values()] == [each.files[0].value for each in found.values()] == [1, 2]
     with Keeper(place) as keeper:
         keeper.folder = place / "rules"
         keeper.run({"rows": [("a", 1)], "rules": [("limit", 5)]}, topology=ruled())
-        assert [each.value for each in explain(keeper.folder, "keep", "limit", map="rules").tasks] == [5]
+        assert [each.value for each in Checkpoint(keeper.folder).explain("keep", "limit", map="rules").tasks] == [5]
 
 
 @pytest.mark.slow
@@ -101,22 +103,22 @@ def test_of_a_large_file_few_blocks_are_read(place: Path) -> None:
         damaged[-10] ^= 1  # in the last block
         path.write_bytes(damaged)
         for number in (0, 1, 8191, 8192, 8193, 30_000, 40_000):
-            (kept,) = explain(keeper.folder, "keep", f"k{number:06d}").tasks
+            (kept,) = Checkpoint(keeper.folder).explain("keep", f"k{number:06d}").tasks
             assert kept.value == number
-        assert explain(keeper.folder, "keep", "k0000005").tasks == ()
+        assert Checkpoint(keeper.folder).explain("keep", "k0000005").tasks == ()
         with pytest.raises(StateCorruptedError, match=path.name):
-            explain(keeper.folder, "keep", "k059999")
+            Checkpoint(keeper.folder).explain("keep", "k059999")
 
 
 def test_mistakes(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
         with pytest.raises(CodecError, match="a list"):
-            explain(keeper.folder, "keep", [])
+            Checkpoint(keeper.folder).explain("keep", [])
         with pytest.raises(CheckpointError, match="holds no state of 'other'"):
-            explain(keeper.folder, "other", "a")
+            Checkpoint(keeper.folder).explain("other", "a")
         with pytest.raises(ConfigError, match=r"tasks 0\.\.1"):
-            explain(keeper.folder, "keep", "a", task=7)
+            Checkpoint(keeper.folder).explain("keep", "a", task=7)
 
 
 def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from statefx import Checkpoint
 from statefx.admin.columns import json_text
 from statefx.admin.narrowing import POINTS_MAX, Comparison, narrowed
-from statefx.admin.state_table import StateTable, state_table
+from statefx.admin.reading import StateTable
 from statefx.state import StandardCodec
 from tests.admin.checkpoints import Keeper, put
 from tests.testing.codecs import Json
@@ -39,7 +40,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What makes a table of a schema; its keys do not matter here."""
     with Keeper(tmp_path_factory.mktemp("narrowing")) as keeper:
         keeper.run(put(a=1))
-        yield lambda schema: state_table(keeper.folder, "keep", schema=schema)
+        yield lambda schema: Checkpoint(keeper.folder)._table("keep", schema=schema)
 
 
 def reads(table: StateTable, key: Any) -> bool:
@@ -144,7 +145,7 @@ def test_what_nothing_is_known_of(tables: Any, place: Path) -> None:
     with Keeper(place) as keeper:  # of a codec whose keys have an order of their own
         keeper.config["topology.state.provider.config"] = {"codec": "tests.testing.codecs:Json"}
         keeper.run(put(a=1))
-        table = state_table(keeper.folder, "keep", schema={"key": "k string"}, codec=Json())
+        table = Checkpoint(keeper.folder)._table("keep", schema={"key": "k string"}, codec=Json())
         assert narrowed(table, [Comparison("k", "=", ("b",))]) == table
 
 

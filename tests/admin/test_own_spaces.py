@@ -8,19 +8,8 @@ from math import gcd
 
 import pytest
 
-from statefx import (
-    Count,
-    IntervalJoin,
-    JoinBolt,
-    Spout,
-    StatefulBolt,
-    TopologyBuilder,
-    WindowedBolt,
-    explain,
-    openState,
-)
-from statefx.admin.command import main
-from statefx.admin.state_table import state_table
+from statefx import Checkpoint, Count, IntervalJoin, JoinBolt, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx.command import main
 from statefx.errors import BoltError, CheckpointError, ConfigError
 from statefx.testing import TopologyTester, rows
 from tests.spouts.test_held import FED, Fed, Gathers
@@ -149,15 +138,13 @@ def test_open_windows_are_shown_as_a_recount_has_them(windows, bolt, seed, place
         for window, minutes in expected(of_user, now).items()
     }
     assert wanted
-    with openState(place / "ck", "windows", map="windows") as view:
+    with Checkpoint(place / "ck").state("windows", map="windows") as view:
         assert {key: simple(value) for key, value in view.items()} == wanted
         assert len(view) == len(wanted)
         assert all(simple(view[key]) == value and key in view for key, value in wanted.items())
         assert ("nobody", *next(iter(wanted))[1:]) not in view
         assert view.names()["statefx"] == ["windows"]
-        table = view.to_arrow()
-    shown = state_table(place / "ck", "windows", map="windows").table()
-    assert shown.to_pylist() == table.to_pylist()
+    shown = Checkpoint(place / "ck").table("windows", map="windows")
     in_table = {(json.loads(r["key"]), r["start"], r["end"]): json.loads(r["value"]) for r in shown.to_pylist()}
     assert {key: simple(value) for key, value in in_table.items()} == wanted
     assert main(["state", str(place / "ck"), "windows", "--map", "windows", "--json"]) == 0
@@ -168,7 +155,11 @@ def test_open_windows_are_shown_as_a_recount_has_them(windows, bolt, seed, place
         assert simple(line["value"]) == wanted[line["key"], *bounds]
     for user in given:
         of_user = {key[1:]: value for key, value in wanted.items() if key[0] == user}
-        now_there = [task.value for task in explain(place / "ck", "windows", user, map="windows").tasks if task.present]
+        now_there = [
+            task.value
+            for task in Checkpoint(place / "ck").explain("windows", user, map="windows").tasks
+            if task.present
+        ]
         assert len(now_there) == bool(of_user)
         found = [simple(row["value"]) for value in now_there for row in value]
         assert found == [of_user[key] for key in sorted(of_user)]
@@ -178,7 +169,7 @@ def test_explain_lists_the_files_that_changed_a_keys_windows(place):
     with TopologyTester(clicks(Tuples().withTumblingWindow("10 minutes")), place / "ck", now=at(10_000)) as tester:
         for minute, user in enumerate(["ann", "bob", "ann"]):
             tester.send({"clicks": [(user, minute, at(minute))]})
-    (task,) = explain(place / "ck", "windows", "ann", map="windows").tasks
+    (task,) = Checkpoint(place / "ck").explain("windows", "ann", map="windows").tasks
     assert task.transactions == ((3, 3), (1, 1))
     assert [[simple(row["value"]) for row in file.value] for file in task.files] == [[[2]], [[0]]]
 
@@ -211,7 +202,7 @@ def test_rows_that_wait_in_a_join_are_shown_by_input(keys, place):
     with TopologyTester(builder.createTopology(), place / "ck", now=at(1000)) as tester:
         orders = [(user, 7, number, at(number)) for number in range(12) for user in ("ann", "bob")]
         tester.send({"orders": orders, "payments": [("ann", 7, 50, at(5)), ("eve", 7, 51, at(5))]})
-    with openState(place / "ck", "paid") as view:
+    with Checkpoint(place / "ck").state("paid") as view:
         found, names = dict(view.items()), view.names()
         assert view["ann" if len(keys) == 1 else ("ann", 7)] == found["ann" if len(keys) == 1 else ("ann", 7)]
     assert names == {"map": [], "list": [], "value": [], "broadcast": [], "statefx": ["waiting"]}
@@ -226,7 +217,7 @@ def test_rows_that_wait_in_a_join_are_shown_by_input(keys, place):
         "bob": {"orders": [(number, False) for number in range(12)], "payments": []},
         "eve": {"orders": [], "payments": [(51, False)]},
     }
-    assert state_table(place / "ck", "paid").table().num_rows == 3
+    assert Checkpoint(place / "ck").table("paid").num_rows == 3
 
 
 class Numbers(Spout):
@@ -255,7 +246,7 @@ def test_ids_of_dedup_are_shown_as_the_spout_gave_them(place, capsys):
     builder.setBolt("keep", Keep()).fieldsGrouping("numbers", "n")
     with TopologyTester(builder.createTopology(), place / "ck", now=at(0)) as tester:
         tester.drain()
-    with openState(place / "ck", "__dedup-numbers") as view:
+    with Checkpoint(place / "ck").state("__dedup-numbers") as view:
         assert dict(view.items()) == {("id", number): at(10) for number in range(2)}
     assert main(["explain", str(place / "ck"), "__dedup-numbers", '["id", 1]', "--json"]) == 0
     assert '"now"' in capsys.readouterr().out
@@ -270,7 +261,7 @@ def test_open_trees_are_shown_with_spout_and_id(place):
     with TopologyTester(builder.createTopology(), place / "ck", now=at(0)) as tester:
         for _ in range(4):
             tester.emit()
-    with openState(place / "ck", "__acker") as view:
+    with Checkpoint(place / "ck").state("__acker") as view:
         found = list(view.values())
     assert [(each["spout"], each["task"], each["id"]) for each in found] == [("fed", 0, "a"), ("fed", 0, "b")]
 
@@ -288,12 +279,12 @@ def keeping(place, bolt=None):
 def test_an_unknown_map_is_an_error_that_lists_those_there_are(task, place):
     folder = keeping(place)
     with pytest.raises(CheckpointError, match=r"in a map 'recnet' in .*; its maps are \['recent'\]"):
-        openState(folder, "keep", task, map="recnet")
+        Checkpoint(folder).state("keep", task, map="recnet")
     with pytest.raises(CheckpointError, match=r"its maps are \['recent'\]"):
-        state_table(folder, "keep", task=task, map="recnet")
-    with openState(folder, "keep", task, map="recent") as view:
+        Checkpoint(folder)._table("keep", task=task, map="recnet")
+    with Checkpoint(folder).state("keep", task, map="recent") as view:
         assert task is None or len(view) <= 1
-    assert state_table(folder, "keep", task=task, map="recent").table().num_rows <= 1
+    assert Checkpoint(folder).table("keep", task=task, map="recent").num_rows <= 1
 
 
 def test_a_declared_map_that_is_empty_is_known(place):
@@ -301,9 +292,9 @@ def test_a_declared_map_that_is_empty_is_known(place):
         stateSchema = {"maps": {"other": {"key": "word string"}}}
 
     folder = keeping(place, Declared())
-    with openState(folder, "keep", map="other") as view:
+    with Checkpoint(folder).state("keep", map="other") as view:
         assert dict(view.items()) == {}
-    assert state_table(folder, "keep", map="other").table().num_rows == 0
+    assert Checkpoint(folder).table("keep", map="other").num_rows == 0
 
 
 def test_the_maps_of_a_bolt_are_listed(place, capsys):
@@ -316,11 +307,9 @@ def test_open_windows_have_no_ranges_and_no_comparison(place):
         tester.send({"clicks": [("ann", 1, at(1))]})
     for more in ({"start": "a"}, {"diff": (0, 1)}):
         with pytest.raises(ConfigError, match="read them at both transactions"):
-            state_table(place / "ck", "windows", map="windows", **more)
-    typed = state_table(
-        place / "ck", "windows", map="windows",
-        schema={"key": "user string, begins timestamp, ends timestamp", "value": "n long"},
-    ).table()  # fmt: skip
+            Checkpoint(place / "ck")._table("windows", map="windows", **more)
+    schema = {"key": "user string, begins timestamp, ends timestamp", "value": "n long"}
+    typed = Checkpoint(place / "ck").table("windows", map="windows", schema=schema)
     assert typed.select(["user", "n"]).to_pylist() == [{"user": "ann", "n": 1001}]
 
 

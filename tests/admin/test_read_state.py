@@ -1,4 +1,4 @@
-"""``readState``: state as a DataFrame on a real Spark, also beside a topology that runs."""
+"""``Checkpoint.toDataFrame``: state as a DataFrame on a real Spark, also beside a topology that runs."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
-from statefx import StatefulBolt, TopologyBuilder, openState, readState, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
 from statefx.errors import CheckpointError, ConfigError
 from statefx.testing import TopologyTester
 from tests.admin.checkpoints import Keeper, put
@@ -32,32 +32,36 @@ def test_a_range_and_a_filter(spark: Any, place: Path) -> None:
     """Of one provider; `test_read_state_filters` has them all."""
     with Keeper(place, "rocksdb") as keeper:
         keeper.run(put(a=1, b=2, c=3), put(a=4, b=None))
-        frame = readState(spark, keeper.folder, "keep", schema=TYPED)
+        frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=TYPED)
         assert frame.columns == ["word", "count", "task", "space"]
         assert {(row.word, row["count"]) for row in frame.collect()} == {("a", 4), ("c", 3)}
         assert frame.where("count > 3").agg(F.sum("count")).first()[0] == 4
         assert frame.rdd.getNumPartitions() == 2
-        ranged = readState(spark, keeper.folder, "keep", start="b", task=frame.where("word = 'c'").first().task)
+        ranged = Checkpoint(keeper.folder).toDataFrame(
+            spark, "keep", start="b", task=frame.where("word = 'c'").first().task
+        )
         assert [(row.key, row.value) for row in ranged.collect()] == [('"c"', "3")]
 
 
 def test_changes_between_two_transactions(spark: Any, place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1, b=2, c=3), put(a=4, b=None, d=1))
-        changed = readState(spark, keeper.folder, "keep", diff=(1, 2), schema=TYPED).orderBy("word").collect()
+        changed = (
+            Checkpoint(keeper.folder).toDataFrame(spark, "keep", diff=(1, 2), schema=TYPED).orderBy("word").collect()
+        )
         assert [tuple(row)[:4] for row in changed] == [
             ("update", "a", 1, 4),
             ("delete", "b", 2, None),
             ("insert", "d", None, 1),
         ]
-        plain = readState(spark, keeper.folder, "keep", diff=(1, 2)).where("op = 'update'").first()
+        plain = Checkpoint(keeper.folder).toDataFrame(spark, "keep", diff=(1, 2)).where("op = 'update'").first()
         assert (plain.key, plain.before, plain.after) == ('"a"', "1", "4")
 
 
 def test_a_file_that_is_damaged_or_not_seen(spark: Any, place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1, b=2, c=3))
-        frame = readState(spark, keeper.folder, "keep")
+        frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep")
         for path in (keeper.folder / "state").rglob("*.changelog"):
             path.write_bytes(path.read_bytes()[:-1] + b"?")
         with pytest.raises(PythonException, match=r"StateCorruptedError.*changelog"):
@@ -69,9 +73,9 @@ def test_a_file_that_is_damaged_or_not_seen(spark: Any, place: Path) -> None:
 
 def test_it_is_refused_before_a_job(spark: Any, place: Path) -> None:
     with pytest.raises(CheckpointError, match="has a topology been submitted there"):
-        readState(spark, place, "keep")
+        Checkpoint(place).toDataFrame(spark, "keep")
     with pytest.raises(ConfigError, match="SparkSession"):
-        readState(place, place, "keep")  # type: ignore[arg-type]
+        Checkpoint(place).toDataFrame(place, "keep")  # type: ignore[arg-type]
 
 
 def test_beside_a_topology_that_runs(spark: Any, tmp_path: Path) -> None:
@@ -86,11 +90,11 @@ def test_beside_a_topology_that_runs(spark: Any, tmp_path: Path) -> None:
             (folder / f"{number}.txt").write_text("a\nb\n")
             query.processAllAvailable()
             assert query.isActive
-            frame = readState(spark, tmp_path / "checkpoint", "count", schema=TYPED)
+            frame = Checkpoint(tmp_path / "checkpoint").toDataFrame(spark, "count", schema=TYPED)
             assert {row["count"] for row in frame.collect()} == {number}
     finally:
         query.stop()
-    with openState(tmp_path / "checkpoint", "count") as view:
+    with Checkpoint(tmp_path / "checkpoint").state("count") as view:
         assert dict(view.items()) == {"a": 2, "b": 2}
 
 
@@ -98,7 +102,7 @@ def test_open_windows_are_read_with_their_bounds(spark: Any, place: Path) -> Non
     bolt = Values().withTumblingWindow("10 minutes")
     with TopologyTester(clicks(bolt), place / "ck", now=at(100)) as tester:
         tester.send({"clicks": [("ann", 1, at(1)), ("bob", 2, at(2))]})
-    frame = readState(spark, place / "ck", "windows", map="windows")
+    frame = Checkpoint(place / "ck").toDataFrame(spark, "windows", map="windows")
     assert frame.columns == ["key", "start", "end", "value", "task", "space"]
     assert [(row.key, row.value) for row in frame.where("key = '\"ann\"'").collect()] == [('"ann"', "1001")]
     assert frame.selectExpr("end - start = interval 10 minutes as whole").where("whole").count() == 2

@@ -1,4 +1,4 @@
-"""Filters of ``readState``: the rows are those of the filtered table, and what they leave out is not read."""
+"""Filters of a DataFrame of state: the rows are those of the filtered table, and what they leave out is not read."""
 
 from datetime import date
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import ArithmeticException, PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
-from statefx import StatefulBolt, readState
+from statefx import Checkpoint, StatefulBolt
 from tests.admin.checkpoints import KEYS, KeepAll, Keeper, keeper, keeping, put, ruled, server
 from tests.testing.places import place
 
@@ -77,8 +77,8 @@ def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Ke
     ]
     # What a filter has read is the same for all providers: a range, of tasks.
     some = slice(None) if "rocksdb" in keeper.config["topology.state.provider"] else slice(None, None, 7)
-    same(spark, readState(spark, keeper.folder, "keep", schema=TYPED), conditions[some])
-    same(spark, readState(spark, keeper.folder, "keep", start="a", stop="c"), ranged[some])
+    same(spark, Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=TYPED), conditions[some])
+    same(spark, Checkpoint(keeper.folder).toDataFrame(spark, "keep", start="a", stop="c"), ranged[some])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Ke
 def test_keys_of_other_types(spark: Any, place: Path, bolt: Any, key: str | None, conditions: list[str]) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(x=1), topology=keeping(1, bolt()))
-        frame = readState(spark, keeper.folder, "keep", schema={} if key is None else {"key": key})
+        frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema={} if key is None else {"key": key})
         assert frame.count() == len(KEYS if bolt is KeepAll else bolt.keys)
         same(spark, frame, conditions)
 
@@ -106,20 +106,28 @@ def test_keys_of_other_types(spark: Any, place: Path, bolt: Any, key: str | None
 def test_maps_and_changes(spark: Any, place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run({"rows": [(word, 1, "plain") for word in WORDS]}, put(a=1, b=2, c=3), put(a=4, b=None, d=1))
-        same(spark, readState(spark, keeper.folder, "keep", map="plain", schema=TYPED), ["word = 'a'", "word > 'b'"])
-        changed = readState(spark, keeper.folder, "keep", diff=(2, 3), schema=TYPED)
+        same(
+            spark,
+            Checkpoint(keeper.folder).toDataFrame(spark, "keep", map="plain", schema=TYPED),
+            ["word = 'a'", "word > 'b'"],
+        )
+        changed = Checkpoint(keeper.folder).toDataFrame(spark, "keep", diff=(2, 3), schema=TYPED)
         same(spark, changed, ["word = 'a'", "word >= 'b' and op = 'insert'", "task = 1", "before is null"])
     with Keeper(place) as keeper:
         keeper.folder = place / "rules"
         keeper.run({"rows": [("a", 1)], "rules": [("limit", 5)]}, topology=ruled())
-        same(spark, readState(spark, keeper.folder, "keep", map="rules", schema=TYPED), ["task = 0", "task = 1"])
+        same(
+            spark,
+            Checkpoint(keeper.folder).toDataFrame(spark, "keep", map="rules", schema=TYPED),
+            ["task = 0", "task = 1"],
+        )
 
 
 def test_one_frame_filtered_in_several_ways(spark: Any, place: Path) -> None:
     """A data source of Spark's that is given filters fails here: all uses of one read what the last of them keeps."""
     with Keeper(place) as keeper:
         keeper.run(put(**{word: number for number, word in enumerate(WORDS)}))
-        frame = readState(spark, keeper.folder, "keep", schema=TYPED)
+        frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=TYPED)
         first, second = frame.filter("word = 'a'"), frame.where("word > 'b'").where(frame.task >= 0)
         assert [row.word for row in first.collect()] == ["a"]
         assert frame.select("word").count() == len(WORDS)
@@ -135,7 +143,7 @@ def test_one_frame_filtered_in_several_ways(spark: Any, place: Path) -> None:
 def test_a_frame_in_the_cache_is_used(spark: Any, place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1, b=2, c=3))
-        frame = readState(spark, keeper.folder, "keep", schema=TYPED).cache()
+        frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=TYPED).cache()
         try:
             assert frame.count() == 3
             damage(keeper.folder, *(0, 1))
@@ -148,7 +156,7 @@ def test_a_frame_in_the_cache_is_used(spark: Any, place: Path) -> None:
 def test_files_of_other_tasks_are_not_opened(spark: Any, place: Path, provider: str) -> None:
     with Keeper(place, provider) as keeper:
         keeper.run(put(**dict.fromkeys(WORDS, 1)))
-        frame = readState(spark, keeper.folder, "keep", schema=TYPED)
+        frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=TYPED)
         of_task = {task: frame.filter(f"task = {task}").collect() for task in (0, 1)}
         damage(keeper.folder, 1)
         assert frame.filter("task = 0").rdd.getNumPartitions() == 1
@@ -168,7 +176,7 @@ def test_other_blocks_are_not_read(spark: Any, place: Path) -> None:
             (TYPED, ["word = 'k000005'", "word in ('k000005', 'k008000')", "word >= 'k000005' and word < 'k000006'"]),
             ({}, ["key = '\"k000005\"'", "key in ('\"k000005\"', '7')"]),
         ]:
-            frame = readState(spark, keeper.folder, "keep", schema=schema)
+            frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=schema)
             for each in conditions:
                 assert "k000005" in frame.filter(each).collect()[0][0]
             with pytest.raises(PythonException, match="StateCorruptedError"):

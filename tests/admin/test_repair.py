@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from statefx import openState, repair, rescale, restore, savepoint, verify, writeState
+from statefx import Checkpoint
 from statefx.admin import repairing
-from statefx.admin.command import main
 from statefx.admin.savepoints import go_back
+from statefx.command import main
 from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.log.location import Folders
@@ -35,7 +35,7 @@ IMAGES = Limits(SnapshotPolicy(min_bytes=1, ratio=0), sweep_every=1000)
 
 
 def kept(folder: Path) -> dict[Any, Any]:
-    with openState(folder, "keep") as view:
+    with Checkpoint(folder).state("keep") as view:
         return dict(view.items())
 
 
@@ -72,7 +72,7 @@ def test_texts_of_damage_name_the_file_once_and_the_remedy(place: Path, how: str
         else:
             flip(path, 20 if how == "head" else path.stat().st_size - 1)
         name = str(path.relative_to(keeper.folder))
-        (damage, *_) = verify(keeper.folder).damaged
+        (damage, *_) = Checkpoint(keeper.folder).verify().damaged
         assert name not in damage.problem
         assert "backup" not in damage.problem
         for command in ("verify", "repair"):
@@ -83,7 +83,7 @@ def test_texts_of_damage_name_the_file_once_and_the_remedy(place: Path, how: str
             assert not shown.startswith("0 files")
             assert all(line.count(name) <= 1 for line in shown.splitlines())
         storage = FolderStorage(keeper.folder)
-        with pytest.raises(StateCorruptedError, match=r"call statefx\.repair\(checkpointLocation\)") as raised:
+        with pytest.raises(StateCorruptedError, match=r"call Checkpoint\(location\).repair\(\)") as raised:
             read_whole(storage, name)
         assert str(raised.value).count(name) == 1
 
@@ -92,7 +92,7 @@ def test_what_is_whole_stays_as_it_is(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
         before = files(keeper.folder)
-        found = repair(keeper.folder, yes=True)
+        found = Checkpoint(keeper.folder).repair(yes=True)
         assert (found.damaged, found.txid, found.done) == ((), 8, False)
         assert str(found).endswith("nothing is damaged")
         assert files(keeper.folder) == before
@@ -108,12 +108,12 @@ def test_a_snapshot_is_made_up_for_by_other_files(place: Path, provider: str, ho
         for path in damaged:
             flip(path, path.stat().st_size - 1) if how == "flipped" else path.unlink()
         before = files(keeper.folder)
-        found = repair(keeper.folder)
+        found = Checkpoint(keeper.folder).repair()
         assert (found.txid, found.given_up, found.rebuilt, found.done) == (8, 0, ("keep/0", "keep/1"), False)
         assert files(keeper.folder) == before
-        assert repair(keeper.folder, yes=True).done
+        assert Checkpoint(keeper.folder).repair(yes=True).done
         assert kept(keeper.folder) == after(8)
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).verify().ok
         aside = [keeper.folder / "damaged" / path.relative_to(keeper.folder) for path in damaged]
         assert [path.exists() for path in aside] == [how == "flipped"] * 2
         if how == "flipped":
@@ -129,13 +129,13 @@ def test_else_all_tasks_go_back(place: Path, provider: str) -> None:
         keeper.run(*WORK)
         txid = int(newest(keeper.folder).name.partition("-")[0])
         flip(newest(keeper.folder), 70)
-        planned = repair(keeper.folder)
+        planned = Checkpoint(keeper.folder).repair()
         assert (planned.txid, planned.given_up, planned.rebuilt) == (txid - 1, 9 - txid, ())
         assert re.search(f"{9 - txid} transactions? after it (is|are) given up, and what was read then", str(planned))
-        done = repair(keeper.folder, yes=True)
+        done = Checkpoint(keeper.folder).repair(yes=True)
         assert (done.txid, done.given_up, done.done) == (txid - 1, 9 - txid, True)
         assert kept(keeper.folder) == after(txid - 1)
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).verify().ok
         tester = keeper.start(keeping(), cache=place / "another")
         for work in WORK[txid - 1 :]:
             tester.send(work)
@@ -146,33 +146,33 @@ def test_else_all_tasks_go_back(place: Path, provider: str) -> None:
 def test_a_savepoint_is_named_if_nothing_else_is_whole(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3]).close()
-        savepoint(keeper.folder, "three")
+        Checkpoint(keeper.folder).savepoint("three")
         keeper.run(*WORK[3:]).close()
         for path in (keeper.folder / "state/keep").rglob("*.changelog"):
             if int(path.name.partition("-")[0]) > 3:
                 path.unlink()
-        assert repair(keeper.folder).txid == 3, "the log still knows it"
+        assert Checkpoint(keeper.folder).repair().txid == 3, "the log still knows it"
         folded = patch.object(repairing, "known_pins", lambda folders, ancestors: {})
-        with folded, pytest.raises(StateCorruptedError, match=r"that is whole, \['three'\], with statefx.restore"):
-            repair(keeper.folder, yes=True)
-        assert restore(keeper.folder, "three").txid == 3
+        with folded, pytest.raises(StateCorruptedError, match=r"that is whole, \['three'\], with Checkpoint.restore"):
+            Checkpoint(keeper.folder).repair(yes=True)
+        assert Checkpoint(keeper.folder).restore("three").txid == 3
         assert kept(keeper.folder) == after(3)
 
 
 def test_what_was_given_up_stays_given_up(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3]).close()
-        savepoint(keeper.folder, "three")
+        Checkpoint(keeper.folder).savepoint("three")
         keeper.run(*WORK[3:]).close()
-        savepoint(keeper.folder, "eight")
-        restore(keeper.folder, "three")
+        Checkpoint(keeper.folder).savepoint("eight")
+        Checkpoint(keeper.folder).restore("three")
         keeper.run(put(z=1, y=2, x=3, w=4)).close()
         assert kept(keeper.folder) == {**after(3), "z": 1, "y": 2, "x": 3, "w": 4}
         for task in range(2):
             path = newest(keeper.folder, task)
             if path.name.startswith(f"{9:020d}"):
                 flip(path, 70)
-        found = repair(keeper.folder, yes=True)
+        found = Checkpoint(keeper.folder).repair(yes=True)
         assert (found.txid, found.given_up) == (3, 6)
         assert kept(keeper.folder) == after(3)
 
@@ -192,7 +192,7 @@ def test_what_can_not_be_read_at_the_moment_is_not_given_up(place: Path) -> None
             patch.object(FolderStorage, "read", busy),
             pytest.raises(CheckpointError, match=r"can't be told now .*503"),
         ):
-            repair(keeper.folder, yes=True)
+            Checkpoint(keeper.folder).repair(yes=True)
         assert files(keeper.folder) == before
 
 
@@ -203,19 +203,19 @@ def test_a_copy_that_can_not_be_made_stops_it(place: Path) -> None:
         before = files(keeper.folder)
         full = patch.object(FolderStorage, "put", side_effect=OSError(28, "No space left on device"))
         with full, pytest.raises(CheckpointError, match="make room in"):
-            repair(keeper.folder, yes=True)
+            Checkpoint(keeper.folder).repair(yes=True)
         assert files(keeper.folder) == before
 
 
 def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3], limits=IMAGES).close()
-        savepoint(keeper.folder, "three")
+        Checkpoint(keeper.folder).savepoint("three")
         snapshots = list((keeper.folder / "state/keep").rglob("*.snapshot"))
         keeper.run(*WORK[3:], limits=IMAGES).close()
         for path in snapshots:
             flip(path, path.stat().st_size - 1)
-        found = repair(keeper.folder, yes=True)
+        found = Checkpoint(keeper.folder).repair(yes=True)
         assert found.savepoints == ("three",)
         assert (found.txid, found.given_up, found.done) == (8, 0, True)
         assert kept(keeper.folder) == after(8)
@@ -229,7 +229,7 @@ def test_nothing_whole_is_left(place: Path) -> None:
             flip(path, 70)
         before = files(keeper.folder)
         with pytest.raises(StateCorruptedError, match=r"no state of the checkpoint in .* is whole.*from a copy"):
-            repair(keeper.folder, yes=True)
+            Checkpoint(keeper.folder).repair(yes=True)
         assert files(keeper.folder) == before
 
 
@@ -246,20 +246,15 @@ def test_a_repair_that_was_killed_has_changed_all_or_nothing(place: Path) -> Non
             shutil.copytree(place / "before", keeper.folder)
             steps = DurableSteps(crash_at=at)
             stepped = Folders(str(keeper.folder), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
-            found = repairing.found_checkpoint(keeper.folder)[1]
+            back = partial(go_back, opened=partial(SteppedLog, steps=steps, limit=100))
             try:
-                with (
-                    patch.object(repairing, "found_checkpoint", lambda _, at=stepped, found=found: (at, found)),
-                    patch.object(
-                        repairing, "go_back", partial(go_back, opened=partial(SteppedLog, steps=steps, limit=100))
-                    ),
-                ):
-                    repair(keeper.folder, yes=True)
+                with patch.object(repairing, "go_back", back):
+                    repairing.repair(stepped, None, yes=True, sinks=None, progress=None)
             except Crash:
-                seen.add(verify(keeper.folder).ok)
-                assert verify(keeper.folder).ok is (kept_or_none(keeper.folder) == after(txid - 1))
-                repair(keeper.folder, yes=True)
-                assert verify(keeper.folder).ok
+                seen.add(Checkpoint(keeper.folder).verify().ok)
+                assert Checkpoint(keeper.folder).verify().ok is (kept_or_none(keeper.folder) == after(txid - 1))
+                Checkpoint(keeper.folder).repair(yes=True)
+                assert Checkpoint(keeper.folder).verify().ok
                 assert kept(keeper.folder) == after(txid - 1)
                 continue
             break
@@ -288,11 +283,11 @@ def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_refused(place: Path) -> None:
     with pytest.raises(CheckpointError, match="has a topology been submitted there"):
-        repair(place / "nowhere")
+        Checkpoint(place / "nowhere").repair()
     with Keeper(place) as keeper:
         keeper.run(*WORK)
         with pytest.raises(ConfigError, match="sinks must be 'append' or 'rewind', or left out, got 'forget'"):
-            repair(keeper.folder, sinks="forget")
+            Checkpoint(keeper.folder).repair(sinks="forget")
 
 
 @pytest.mark.server
@@ -300,37 +295,34 @@ def test_state_in_a_server(place: Path, server: Any) -> None:
     with Keeper(place, server=server) as keeper:
         keeper.run(*WORK[:2])
         with pytest.raises(ConfigError, match="kept in a server"):
-            repair(keeper.folder, config={"topology.state.provider.config": {"url": server.url}})
+            Checkpoint(keeper.folder, {"topology.state.provider.config": {"url": server.url}}).repair()
 
 
 @pytest.mark.parametrize("later", [0, 2])
-@pytest.mark.parametrize("tool", ["rescale", "writeState"])
+@pytest.mark.parametrize("tool", ["rescale", "write"])
 def test_what_a_tool_has_written_is_undone_and_named(place: Path, tool: str, later: int) -> None:
     """Its file has the number of the transaction before it, and no transaction brings it again."""
     with Keeper(place) as keeper:
         keeper.run(*WORK[:5]).close()
         tasks = 3 if tool == "rescale" else 2
         if tool == "rescale":
-            rescale(keeper.folder, {"keep": tasks}, groupingKey=BY_KEY)
+            Checkpoint(keeper.folder).rescale({"keep": tasks}, groupingKey=BY_KEY)
         else:
-            writeState(
-                pa.table({"key": ['"a"', '"b"', '"c"'], "value": ["-1"] * 3}),
-                keeper.folder,
-                "keep",
-                groupingKey=BY_KEY["keep"],
+            Checkpoint(keeper.folder).write(
+                "keep", pa.table({"key": ['"a"', '"b"', '"c"'], "value": ["-1"] * 3}), groupingKey=BY_KEY["keep"]
             )
         written = [version.token for version in read_state(FolderStorage(keeper.folder)).heads.values()]
         keeper.run(*WORK[5 : 5 + later], topology=keeping(tasks)).close()
         for token in written:
             [path] = (keeper.folder / "state/keep").rglob(f"*-{token}.changelog")
             flip(path, 70)
-        planned = repair(keeper.folder)
+        planned = Checkpoint(keeper.folder).repair()
         assert (planned.txid, planned.given_up, planned.undone, planned.done) == (5, later, ("keep",), False)
         assert "since transaction 5 these were rescaled" in str(planned)
         assert "renamed or dropped, which is undone: keep" in str(planned)
         assert "nothing is given up" not in str(planned)
-        assert repair(keeper.folder, yes=True).done
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).repair(yes=True).done
+        assert Checkpoint(keeper.folder).verify().ok
         assert kept(keeper.folder) == after(5)
         keeper.start(keeping(), cache=place / "another").send(put(z=9))
         assert kept(keeper.folder) == {**after(5), "z": 9}

@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-from statefx import explain, openState, restore, savepoint, transactions, verify
-from statefx.admin.command import main
-from statefx.admin.state_table import state_table
+from statefx import Checkpoint
+from statefx.command import main
 from statefx.errors import CheckpointError
 from tests.testing.places import place
 from tests.testing.topologies import Driver, lines, totals, words
@@ -33,17 +32,17 @@ class Life:
 
     def save(self):
         name = f"v{len(self.saved)}"
-        assert savepoint(self.driver.folder, name).txid == self.ancestors[-1]
+        assert Checkpoint(self.driver.folder).savepoint(name).txid == self.ancestors[-1]
         self.saved[name] = list(self.ancestors)
 
     def restore(self):
         if self.saved and self.chance.random() < 0.6:
             name = self.chance.choice(sorted(self.saved))
-            restore(self.driver.folder, name)
+            Checkpoint(self.driver.folder).restore(name)
             self.ancestors = list(self.saved[name])
         else:
             at = self.chance.randrange(len(self.ancestors))
-            restore(self.driver.folder, txid=self.ancestors[at])
+            Checkpoint(self.driver.folder).restore(txid=self.ancestors[at])
             self.ancestors = self.ancestors[: at + 1]
         self.restored.append(self.ancestors[-1])
 
@@ -53,7 +52,7 @@ class Life:
     def read(self, txid):
         """Return the state of a transaction; None if it is not kept any more."""
         try:
-            found = state_table(self.driver.folder, "count", at=txid, schema={}).table().to_pylist()
+            found = Checkpoint(self.driver.folder).table("count", at=txid, schema={}).to_pylist()
         except CheckpointError as error:
             if "is not kept any more" in str(error):
                 return None
@@ -62,21 +61,21 @@ class Life:
 
     def check(self, capsys):
         folder, last = self.driver.folder, self.ancestors[-1]
-        with openState(folder, "count") as view:
+        with Checkpoint(folder).state("count") as view:
             assert (view.txid, dict(view.items())) == (last, self.expected())
-        assert verify(folder).txid == explain(folder, "count", "w1").txid == last
+        assert Checkpoint(folder).verify().txid == Checkpoint(folder).explain("count", "w1").txid == last
         assert main(["state", str(folder), "--json"]) == 0
         assert {json.loads(line)["txid"] for line in capsys.readouterr().out.splitlines()} == {last}
         for txid in range(1, self.number + 1):
             if txid not in self.ancestors:
                 with pytest.raises(CheckpointError, match=f"transaction {txid} of .* was given up"):
-                    state_table(folder, "count", at=txid)
+                    Checkpoint(folder)._table("count", at=txid)
             else:
                 found = self.read(txid)
                 assert found == self.expected(txid) or (found is None and txid != last)
         for name, ancestors in self.saved.items():
-            assert state_table(folder, "count", at=name).moments[0].txid == ancestors[-1]
-        listed = transactions(folder)
+            assert Checkpoint(folder)._table("count", at=name).moments[0].txid == ancestors[-1]
+        listed = Checkpoint(folder).transactions()
         states = {each.txid: each.state for each in listed if each.state != "RESTORED"}
         kept = set(self.ancestors)
         assert states == {n: "COMMITTED" if n in kept else "GIVEN_UP" for n in range(1, self.number + 1)}
@@ -101,7 +100,7 @@ def test_the_restore_is_a_line_between_transactions(place, capsys):
         with driver.start(totals()) as tester:
             for number in range(3):
                 tester.send(lines(f"w{number}"))
-        restore(driver.folder, txid=1)
+        Checkpoint(driver.folder).restore(txid=1)
         with driver.start(totals()) as tester:
             tester.send(lines("again"))
         assert main(["transactions", str(driver.folder), "--table"]) == 0

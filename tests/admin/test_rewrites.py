@@ -18,26 +18,12 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statefx import (
-    BatchBolt,
-    Stateful,
-    TopologyBuilder,
-    downgrade,
-    export,
-    migrate,
-    openState,
-    rescale,
-    restore,
-    savepoint,
-    verify,
-    writeState,
-)
+from statefx import BatchBolt, Checkpoint, Stateful, TopologyBuilder
 from statefx.admin.migration import Migrator
 from statefx.admin.rekeying import Rekey, older_form
 from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite, copies
 from statefx.admin.savepoints import export_pin, go_back
-from statefx.admin.state_writing import state_writer
 from statefx.coordinator.launch import Launch
 from statefx.errors import FencedError
 from statefx.log.location import Folders
@@ -221,8 +207,8 @@ class Site:
         bolt = Two() if state.topology.stateful["count"].state_version == 2 else One()
         upgrade = Two().migrateState if isinstance(bolt, Two) else None
         for space in (None, "pairs", "recent"):
-            with openState(
-                folder or self.folder, "count", config=self.config(folder), migrate=upgrade, map=space, byTask=True
+            with Checkpoint(folder or self.folder, self.config(folder)).state(
+                "count", migrate=upgrade, map=space, byTask=True
             ) as view:
                 for (_, key), value in view.items():
                     word = key[0] if space == "pairs" else key
@@ -293,13 +279,13 @@ def table() -> pa.Table:
 
 
 def writing(mode: str, site: Site, steps: DurableSteps) -> None:
-    writer = state_writer(site.folder, "count", mode, TYPED, word_of, site.config(), None)
+    writer = Checkpoint(site.folder, site.config())._writer("count", mode=mode, schema=TYPED, grouping_key=word_of)
     writer.folders, writer.provider, writer.opened = folders(site, steps), provider(site, steps), opened(steps)
     writer.write_table(table())
 
 
 def write_again(mode: str, site: Site) -> None:
-    writeState(table(), site.folder, "count", mode=mode, schema=TYPED, groupingKey=word_of, config=site.config())
+    Checkpoint(site.folder, site.config()).write("count", table(), mode=mode, schema=TYPED, groupingKey=word_of)
 
 
 def merged(counts: dict[str, int]) -> dict[str, int]:
@@ -319,7 +305,8 @@ def migrating(to: str, site: Site, steps: DurableSteps) -> None:
 
 def migrate_again(to: str, site: Site) -> None:
     if read_state(FolderStorage(site.folder)).topology.stateful["count"].provider != REFERENCES[to]:
-        migrate(site.folder, REFERENCES[to], site.options[to], source=site.options[site.kept_by])
+        config = {"topology.state.provider.config": site.options[site.kept_by]}
+        Checkpoint(site.folder, config).migrate(REFERENCES[to], site.options[to])
 
 
 def exporting(site: Site, steps: DurableSteps) -> None:
@@ -333,7 +320,7 @@ def export_again(site: Site) -> None:
     if not list(site.place.glob("copy/transactions/*.json")):
         for path in sorted(site.place.glob("copy/**/*"), reverse=True):  # as the refusal says: delete that folder
             path.rmdir() if path.is_dir() else path.unlink()
-        export(site.folder, site.place / "copy", "one")
+        Checkpoint(site.folder).restore("one", to=site.place / "copy")
 
 
 def restoring(site: Site, steps: DurableSteps) -> None:
@@ -344,12 +331,12 @@ def restoring(site: Site, steps: DurableSteps) -> None:
 
 TOOLS = {
     "rescale": Tool(
-        rescaling, lambda site: rescale(site.folder, {"count": 3}, groupingKey={"count": word_of}, config=None),
+        rescaling, lambda site: Checkpoint(site.folder).rescale({"count": 3}, groupingKey={"count": word_of}),
         after=partial(topology, 3),
     ),
     "migrateKey": Tool(rekeying, start_again, after=lambda: topology(3, Two())),
     "downgrade": Tool(
-        downgrading, lambda site: downgrade(site.folder, "count", Two(), 1, groupingKey=word_of),
+        downgrading, lambda site: Checkpoint(site.folder).downgrade("count", Two(), 1, groupingKey=word_of),
         begins=lambda: topology(2, Two()),
     ),
     "merge": Tool(partial(writing, "merge"), partial(write_again, "merge"), own=merged),
@@ -358,7 +345,7 @@ TOOLS = {
     "migrate to memory": Tool(partial(migrating, "memory"), partial(migrate_again, "memory")),
     "migrate to a server": Tool(partial(migrating, "redis"), partial(migrate_again, "redis")),
     "export": Tool(exporting, export_again, target="copy"),
-    "restore": Tool(restoring, lambda site: restore(site.folder, "one")),
+    "restore": Tool(restoring, lambda site: Checkpoint(site.folder).restore("one")),
 }  # fmt: skip
 KEEPS_VERSIONS = {"export", "restore"}
 FIRST = {"to": 1, "be": 2, **{f"w{number}": number + 1 for number in range(6)}}
@@ -395,7 +382,7 @@ def begun(place: Path, request: pytest.FixtureRequest, name: str, kept_by: str) 
     site = Site(place, kept_by, server)
     site.run(site.folder, FIRST, tool.begins())
     if name in KEEPS_VERSIONS:
-        savepoint(site.folder, "one")
+        Checkpoint(site.folder).savepoint("one")
     return tool, server, site
 
 
@@ -426,7 +413,7 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
         own = added(added(FIRST if tool.own is None else tool.own(FIRST), fired), more)
         assert site.entries(target) == expected(added(FIRST, more), own), "each is in its task"
         site.check_server(server)
-        assert verify(target, site.config(target)).ok
+        assert Checkpoint(target, site.config(target)).verify().ok
     assert seen == sorted(seen)
     assert set(seen) == {False, True}
 
@@ -456,7 +443,7 @@ def test_a_driver_that_takes_over_at_any_moment_wins(
         assert site.entries() == expected(added(FIRST, SECOND), added(FIRST, SECOND)), moment
         site.run(site.folder, SECOND, tool.begins())
         site.check_server(server)
-        assert verify(site.folder, site.config()).ok
+        assert Checkpoint(site.folder, site.config()).verify().ok
 
 
 # ---- one tool after another
@@ -489,25 +476,25 @@ def test_rewrites_in_any_order_keep_what_each_of_them_keeps(place: Path, calls: 
                 "value": [json.dumps(bolt.form(times)) for times in more.values()],
             }
             table = pa.table({name: pa.array(column, pa.string()) for name, column in texts.items()})
-            writeState(table, folder, "count", mode=call, groupingKey=key_of(bolt))
+            Checkpoint(folder).write("count", table, mode=call, groupingKey=key_of(bolt))
             own = {**(own if call == "merge" else {}), **more}
         elif call == "rescale":
-            rescale(folder, {"count": more}, groupingKey={"count": key_of(bolt)})
+            Checkpoint(folder).rescale({"count": more}, groupingKey={"count": key_of(bolt)})
             tasks = more
         elif call == "version" and more == 2 and type(bolt) is One:
             bolt = Two()
             site.run(folder, {}, topology(tasks, bolt))
         elif call == "version" and more == 1 and type(bolt) is Two:
-            downgrade(folder, "count", bolt, 1, groupingKey=word_of)
+            Checkpoint(folder).downgrade("count", bolt, 1, groupingKey=word_of)
             bolt = One()
         elif call == "migrate":
             now = read_state(FolderStorage(folder)).topology.stateful["count"].provider
-            migrate(folder, REFERENCES["rocksdb" if now == REFERENCES["memory"] else "memory"])
+            Checkpoint(folder).migrate(REFERENCES["rocksdb" if now == REFERENCES["memory"] else "memory"])
         elif call == "export":
-            export(folder, site.place / f"copy-{number}")
+            Checkpoint(folder).restore(to=site.place / f"copy-{number}")
             folder = site.place / f"copy-{number}"
         assert site.entries(folder) == expected(counts, own), call
-        assert verify(folder).ok
+        assert Checkpoint(folder).verify().ok
     site.run(folder, FIRST, topology(tasks, bolt))
     assert site.entries(folder) == expected(added(counts, FIRST), added(own, FIRST)), "each is in its task"
 

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statefx import explain, openState, rescale, restore, savepoint, verify
+from statefx import Checkpoint
 from statefx.admin.columns import Decoder, json_text, shown_of
-from statefx.admin.state_table import state_table
-from statefx.admin.state_writing import state_writer
 from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError, TopologyError
 from statefx.operators.schema import Form
 from statefx.state import StandardCodec
@@ -38,33 +36,30 @@ def shown(table: pa.Table) -> dict[str, int]:
     return {row["word"]: row["count"] for row in rows}
 
 
-def test_it_has_what_open_state_has(keeper: Keeper) -> None:
+def test_it_has_what_a_view_has(keeper: Keeper) -> None:
     keeper.run(*WORK)
-    found = state_table(keeper.folder, "keep", schema=TYPED).table()
+    found = Checkpoint(keeper.folder).table("keep", schema=TYPED)
     assert found.schema.names == ["word", "count", "task", "space"]
     assert shown(found) == STATES[-1]
-    with openState(keeper.folder, "keep", byTask=True) as view:
+    with Checkpoint(keeper.folder).state("keep", byTask=True) as view:
         assert {(row["task"], row["word"]): row["count"] for row in found.to_pylist()} == dict(view.items())
-        assert view.to_arrow(TYPED).equals(found)
     assert set(found["space"].to_pylist()) == {"state"}
 
 
 def test_a_range_and_a_task(keeper: Keeper) -> None:
     keeper.run(*WORK)
-    assert shown(state_table(keeper.folder, "keep", schema=TYPED, start="b", stop="e").table()) == {"c": 3, "d": 4}
-    assert state_table(keeper.folder, "keep", start="e", stop="b").table().num_rows == 0
-    by_task = [state_table(keeper.folder, "keep", schema=TYPED, task=task).table() for task in (0, 1)]
+    assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, start="b", stop="e")) == {"c": 3, "d": 4}
+    assert Checkpoint(keeper.folder).table("keep", start="e", stop="b").num_rows == 0
+    by_task = [Checkpoint(keeper.folder).table("keep", schema=TYPED, task=task) for task in (0, 1)]
     assert shown(pa.concat_tables(by_task)) == STATES[-1]
     assert {row["task"] for row in by_task[1].to_pylist()} == {1}
-    with openState(keeper.folder, "keep") as view:
-        assert shown(view.to_arrow(TYPED, start="d")) == {"d": 4, "e": 6}
+    assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, start="d")) == {"d": 4, "e": 6}
 
 
 def test_keys_of_every_type_are_json_in_their_order(keeper: Keeper) -> None:
     keeper.run(put(a=1), topology=keeping(1, KeepAll()))
-    found = state_table(keeper.folder, "keep").table()
-    with openState(keeper.folder, "keep") as view:
-        assert view.to_arrow().equals(found)
+    found = Checkpoint(keeper.folder).table("keep")
+    with Checkpoint(keeper.folder).state("keep") as view:
         kept = list(view.items())
     assert [json.loads(value)[1] for value in found["value"].to_pylist()] == [str(key) for key, _ in kept]
     assert [json.loads(key) for key in found["key"].to_pylist()][:3] == [None, False, True]
@@ -78,22 +73,22 @@ def test_maps_and_what_is_over(keeper: Keeper) -> None:
     )
     tester.advance(3600)
     tester.send({"rows": [("new", 2, "recent")]})
-    assert shown(state_table(keeper.folder, "keep", map="recent", schema=TYPED).table()) == {"new": 2}
-    plain = state_table(keeper.folder, "keep", map="plain", schema=TYPED, start="q").table()
+    assert shown(Checkpoint(keeper.folder).table("keep", map="recent", schema=TYPED)) == {"new": 2}
+    plain = Checkpoint(keeper.folder).table("keep", map="plain", schema=TYPED, start="q")
     assert shown(plain) == {"q": 8}
     assert plain["space"].to_pylist() == ["map plain"]
     with pytest.raises(CheckpointError, match=r"its maps are \['plain', 'recent'\]"):
-        state_table(keeper.folder, "keep", map="nothing")
-    with openState(keeper.folder, "keep", map="recent") as view:
-        assert shown(view.to_arrow(TYPED)) == {"new": 2}
+        Checkpoint(keeper.folder)._table("keep", map="nothing")
+    with Checkpoint(keeper.folder).state("keep", map="recent") as view:
+        assert dict(view.items()) == {"new": 2}
 
 
 def test_a_broadcast_map_is_shown_once(keeper: Keeper) -> None:
     keeper.run({"rows": [("a", 1), ("b", 2)], "rules": [("limit", 5)]}, topology=ruled())
-    found = state_table(keeper.folder, "keep", map="rules", schema=TYPED).table()
+    found = Checkpoint(keeper.folder).table("keep", map="rules", schema=TYPED)
     assert found.to_pylist() == [{"word": "limit", "count": 5, "task": 0, "space": "broadcast rules"}]
-    with openState(keeper.folder, "keep", map="rules") as view:
-        assert view.to_arrow(TYPED).equals(found)
+    with Checkpoint(keeper.folder).state("keep", map="rules") as view:
+        assert dict(view.items()) == {"limit": 5}
 
 
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
@@ -101,10 +96,10 @@ def test_each_transaction(place: Path, provider: str) -> None:
     with Keeper(place, provider) as keeper:
         keeper.run(*WORK)
         for txid in range(1, len(STATES)):
-            assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=txid).table()) == STATES[txid]
+            assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at=txid)) == STATES[txid]
         for before in range(len(STATES)):
             for after in range(1, len(STATES)):
-                diff = state_table(keeper.folder, "keep", schema=TYPED, diff=(before, after)).table()
+                diff = Checkpoint(keeper.folder).table("keep", schema=TYPED, diff=(before, after))
                 assert diff.schema.names == ["op", "word", "before", "after", "task", "space"]
                 check(diff, STATES[before], STATES[after])
 
@@ -112,10 +107,10 @@ def test_each_transaction(place: Path, provider: str) -> None:
 def test_transactions_since_the_older_snapshot(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK, limits=SMALL)
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=3).table()) == STATES[3]
-        check(state_table(keeper.folder, "keep", schema=TYPED, diff=(3, 4)).table(), STATES[3], STATES[4])
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at=3)) == STATES[3]
+        check(Checkpoint(keeper.folder).table("keep", schema=TYPED, diff=(3, 4)), STATES[3], STATES[4])
         with pytest.raises(CheckpointError, match="transaction 1 of the state of keep/0 is not kept any more"):
-            state_table(keeper.folder, "keep", at=1)
+            Checkpoint(keeper.folder)._table("keep", at=1)
 
 
 def check(diff: pa.Table, before: dict[str, int], after: dict[str, int]) -> None:
@@ -136,21 +131,21 @@ def test_merged_files_tell_each_transaction_they_took_in(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*(put(**{f"k{n % 7}": n, "all": n}) for n in range(1, 31)), limits=limits)
         for txid in (30, 27, 25):
-            found = shown(state_table(keeper.folder, "keep", schema=TYPED, at=txid).table())
+            found = shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at=txid))
             assert found == {f"k{n % 7}": n for n in range(1, txid + 1)} | {"all": txid}
         with pytest.raises(CheckpointError, match="not kept any more"):
-            state_table(keeper.folder, "keep", at=3)
+            Checkpoint(keeper.folder)._table("keep", at=3)
 
 
 def test_a_savepoint_shows_what_was(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
-        savepoint(keeper.folder, "before")
+        Checkpoint(keeper.folder).savepoint("before")
         keeper.run(*WORK[2:], limits=SMALL)
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at="before").table()) == STATES[2]
-        check(state_table(keeper.folder, "keep", schema=TYPED, diff=("before", None)).table(), STATES[2], STATES[4])
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at="before")) == STATES[2]
+        check(Checkpoint(keeper.folder).table("keep", schema=TYPED, diff=("before", None)), STATES[2], STATES[4])
         with pytest.raises(CheckpointError, match=r"no savepoint 'after'; there are \['before'\]"):
-            state_table(keeper.folder, "keep", at="after")
+            Checkpoint(keeper.folder)._table("keep", at="after")
 
 
 @pytest.mark.slow
@@ -158,7 +153,7 @@ def test_a_version_whose_files_are_deleted_says_so(place: Path) -> None:
     limits = SMALL.__class__(files_max=2, sweep_every=1, min_age_secs=0.0, versions_kept=2)
     with Keeper(place) as keeper:
         tester = keeper.run(*WORK, limits=limits)
-        table = state_table(keeper.folder, "keep", schema=TYPED)
+        table = Checkpoint(keeper.folder)._table("keep", schema=TYPED)
         assert shown(table.table()) == STATES[-1]
         for number in range(20):
             tester.send(put(a=number))
@@ -174,10 +169,10 @@ def test_a_damaged_file_is_told(place: Path) -> None:
         data[-1] ^= 1
         path.write_bytes(data)
         with pytest.raises(StateCorruptedError, match=path.name):
-            state_table(keeper.folder, "keep", task=0).table()
+            Checkpoint(keeper.folder).table("keep", task=0)
         path.unlink()
         with pytest.raises(StateCorruptedError, match="missing"):
-            state_table(keeper.folder, "keep", task=0).table()
+            Checkpoint(keeper.folder).table("keep", task=0)
 
 
 @pytest.mark.slow
@@ -192,7 +187,7 @@ def test_a_damaged_key_never_hides_a_block_of_a_range(place: Path) -> None:
                 path.write_bytes(data[:at] + bytes([digit]) + data[at + 1 :])
                 number = int(first[3:])
                 for start, stop in ((number, number + 1), (number - 2, number + 2), (number + 9, number + 10)):
-                    table = state_table(keeper.folder, "keep", start=f"k{start:06d}", stop=f"k{stop:06d}")
+                    table = Checkpoint(keeper.folder)._table("keep", start=f"k{start:06d}", stop=f"k{stop:06d}")
                     with pytest.raises(StateCorruptedError):
                         table.table()
 
@@ -200,13 +195,13 @@ def test_a_damaged_key_never_hides_a_block_of_a_range(place: Path) -> None:
 def test_values_of_several_fields(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1), topology=keeping(1, KeepAll()))
-        with openState(keeper.folder, "keep") as view:
-            table = view.to_arrow({"value": "n int, text string"}, start="", stop=b"")
-            assert table.select(["key", "n"]).to_pylist()[:2] == [{"key": '""', "n": 11}, {"key": '"a"', "n": 12}]
-            pairs = view.to_arrow({"key": "letter string, n long"}, start=("a", 1), stop=("a", 2))
-            assert pairs.select(["letter", "n"]).to_pylist() == [{"letter": "a", "n": 1}]
-        found = state_table(
-            keeper.folder, "keep", diff=(0, 1), schema={"value": "n int, text string"}, start="a", stop="b"
+        checkpoint = Checkpoint(keeper.folder)
+        table = checkpoint.table("keep", schema={"value": "n int, text string"}, start="", stop=b"")
+        assert table.select(["key", "n"]).to_pylist()[:2] == [{"key": '""', "n": 11}, {"key": '"a"', "n": 12}]
+        pairs = checkpoint.table("keep", schema={"key": "letter string, n long"}, start=("a", 1), stop=("a", 2))
+        assert pairs.select(["letter", "n"]).to_pylist() == [{"letter": "a", "n": 1}]
+        found = Checkpoint(keeper.folder)._table(
+            "keep", diff=(0, 1), schema={"value": "n int, text string"}, start="a", stop="b"
         )
         assert found.table()["after"].to_pylist()[0] == {"n": 12, "text": "a"}
         assert found.table()["before"].to_pylist()[0] is None
@@ -216,9 +211,9 @@ def test_values_of_two_versions_of_the_bolt(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:1]).close()
         keeper.run(put(a=7, z=1), topology=keeping(2, Newer()))
-        found = state_table(keeper.folder, "keep", schema=TYPED).table()
+        found = Checkpoint(keeper.folder).table("keep", schema=TYPED)
         assert shown(found) == {"a": 7, "b": 2, "c": 3, "z": 1}
-        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert [file.value for file in kept.files] == [7, 1]
 
 
@@ -226,15 +221,15 @@ def test_a_codec_of_the_users_own(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.config["topology.state.provider.config"] = {"codec": "tests.testing.codecs:Json"}
         keeper.run(*WORK)
-        found = state_table(keeper.folder, "keep", schema=TYPED)
+        found = Checkpoint(keeper.folder)._table("keep", schema=TYPED)
         assert shown(found.table()) == STATES[-1]
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED, codec=Json()).table()) == STATES[-1]
-        with openState(keeper.folder, "keep") as view:
-            assert view.to_arrow(TYPED).equals(found.table())
-        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, codec=Json())) == STATES[-1]
+        with Checkpoint(keeper.folder).state("keep") as view:
+            assert dict(view.items()) == STATES[-1]
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert kept.value == 5
         with pytest.raises(CheckpointError, match="was written with codec"):
-            state_table(keeper.folder, "keep", codec=StandardCodec())
+            Checkpoint(keeper.folder)._table("keep", codec=StandardCodec())
 
 
 @pytest.mark.parametrize(
@@ -260,7 +255,7 @@ def test_wrong_arguments(place: Path, given, error, said) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
         with pytest.raises(error, match=said):
-            state_table(keeper.folder, "keep", **given)
+            Checkpoint(keeper.folder)._table("keep", **given)
 
 
 @pytest.mark.parametrize(
@@ -275,26 +270,26 @@ def test_what_does_not_fit_a_type_is_named(place: Path, schema, said) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK, topology=keeping(1))
         with pytest.raises(ConfigError, match=said):
-            state_table(keeper.folder, "keep", schema=schema).table()
+            Checkpoint(keeper.folder).table("keep", schema=schema)
 
 
 @pytest.mark.server
 def test_a_server_has_the_newest_version_alone(place: Path, server: Any) -> None:
     with Keeper(place, server=server) as keeper:
         keeper.run(*WORK)
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=4).table()) == STATES[4]
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at=4)) == STATES[4]
         for given in ({"at": 2}, {"diff": (2, 4)}):
             with pytest.raises(ConfigError, match="kept by 'redis', which has the newest version alone"):
-                state_table(keeper.folder, "keep", **given)
+                Checkpoint(keeper.folder)._table("keep", **given)
 
 
 def test_before_anything_is_committed_it_is_empty(keeper: Keeper) -> None:
     keeper.start(keeping())
-    found = state_table(keeper.folder, "keep", schema=TYPED).table()
+    found = Checkpoint(keeper.folder).table("keep", schema=TYPED)
     assert found.num_rows == 0
     assert found.schema.names == ["word", "count", "task", "space"]
     with pytest.raises(CheckpointError, match="holds no state of 'other'"):
-        state_table(keeper.folder, "other")
+        Checkpoint(keeper.folder)._table("other")
 
 
 ENTRIES = st.dictionaries(
@@ -361,54 +356,56 @@ def test_json_does_not_depend_on_what_else_is_in_the_block(keys, value, surrogat
 def test_savepoints_of_another_number_of_tasks(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
-        savepoint(keeper.folder, "before")
-        rescale(keeper.folder, {"keep": 3}, groupingKey={"keep": lambda key: key[1] if isinstance(key, tuple) else key})
+        Checkpoint(keeper.folder).savepoint("before")
+        Checkpoint(keeper.folder).rescale(
+            {"keep": 3}, groupingKey={"keep": lambda key: key[1] if isinstance(key, tuple) else key}
+        )
         keeper.run(*WORK[2:], topology=keeping(3), limits=SMALL)
-        before = state_table(keeper.folder, "keep", schema=TYPED, at="before").table()
+        before = Checkpoint(keeper.folder).table("keep", schema=TYPED, at="before")
         assert shown(before) == STATES[2]
         assert set(before["task"].to_pylist()) <= {0, 1}
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[4]
-        assert {each.value for each in explain(keeper.folder, "keep", "a").tasks} == {5}
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED)) == STATES[4]
+        assert {each.value for each in Checkpoint(keeper.folder).explain("keep", "a").tasks} == {5}
         with pytest.raises(ConfigError, match="another number of tasks"):
-            state_table(keeper.folder, "keep", diff=("before", None))
-        found = verify(keeper.folder)
+            Checkpoint(keeper.folder)._table("keep", diff=("before", None))
+        found = Checkpoint(keeper.folder).verify()
         assert found.ok, str(found)
         for path in (keeper.folder / "state").rglob("*.changelog"):
             if any(name in path.name for name in ("001-", "002-")):
                 path.write_bytes(path.read_bytes()[:-1] + b"?")
-        assert not verify(keeper.folder).ok
+        assert not Checkpoint(keeper.folder).verify().ok
         with pytest.raises(StateCorruptedError):
-            state_table(keeper.folder, "keep", at="before").table()
+            Checkpoint(keeper.folder).table("keep", at="before")
 
 
 def test_after_going_back(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
-        savepoint(keeper.folder, "before")
+        Checkpoint(keeper.folder).savepoint("before")
         keeper.run(*WORK[2:]).close()
-        restore(keeper.folder, "before")
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[2]
+        Checkpoint(keeper.folder).restore("before")
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED)) == STATES[2]
         keeper.run(put(z=9))
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[2] | {"z": 9}
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=2).table()) == STATES[2]
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED)) == STATES[2] | {"z": 9}
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at=2)) == STATES[2]
         with pytest.raises(CheckpointError, match=r"transaction 3 of .* was given up by restore or repair"):
-            state_table(keeper.folder, "keep", at=3)
-        (kept,) = explain(keeper.folder, "keep", "a").tasks
+            Checkpoint(keeper.folder)._table("keep", at=3)
+        (kept,) = Checkpoint(keeper.folder).explain("keep", "a").tasks
         assert [txid for _, txid in kept.transactions] == [2, 1]
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).verify().ok
 
 
 def test_a_bolt_of_another_name(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
-        savepoint(keeper.folder, "before")
+        Checkpoint(keeper.folder).savepoint("before")
         keeper.run(*WORK[2:], topology=keeping(2, id="words"), rename={"keep": "words"})
-        assert shown(state_table(keeper.folder, "words", schema=TYPED).table()) == STATES[4]
-        assert shown(state_table(keeper.folder, "words", schema=TYPED, at=3).table()) == STATES[3]
-        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at="before").table()) == STATES[2]
-        (kept,) = explain(keeper.folder, "words", "a").tasks
+        assert shown(Checkpoint(keeper.folder).table("words", schema=TYPED)) == STATES[4]
+        assert shown(Checkpoint(keeper.folder).table("words", schema=TYPED, at=3)) == STATES[3]
+        assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, at="before")) == STATES[2]
+        (kept,) = Checkpoint(keeper.folder).explain("words", "a").tasks
         assert [txid for _, txid in kept.transactions] == [4, 2, 1]
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).verify().ok
 
 
 class Typed(Keep):
@@ -420,26 +417,22 @@ class Typed(Keep):
 def test_types_that_the_bolt_declares_are_those_of_every_reader_and_may_change(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
-        assert state_table(keeper.folder, "keep").schema.names == ["key", "value", "task", "space"]
+        assert Checkpoint(keeper.folder)._table("keep").schema.names == ["key", "value", "task", "space"]
         keeper.run({"rows": [("p", 7, "plain"), ("r", 1, "recent")]}, topology=keeping(2, Typed()))
-        found = state_table(keeper.folder, "keep").table()
+        found = Checkpoint(keeper.folder).table("keep")
         assert shown(found) == STATES[-1]
-        with openState(keeper.folder, "keep") as view:
-            assert view.to_arrow().equals(found)
-        with openState(keeper.folder, "keep", map="plain") as view:
-            assert view.to_arrow().to_pylist()[0] | {"task": 0} == {
-                "key": '"p"',
-                "times": 7,
-                "task": 0,
-                "space": "map plain",
-            }
-            assert view.to_arrow({"value": "n long"}).schema.names[1] == "n"
-        assert state_table(keeper.folder, "keep", schema={}).schema.names == ["key", "value", "task", "space"]
-        assert state_table(keeper.folder, "keep", map="recent").schema.names == ["key", "value", "task", "space"]
-        writer = state_writer(keeper.folder, "keep", "merge", None, lambda key: key, None, None)
+        plain = Checkpoint(keeper.folder).table("keep", map="plain")
+        assert plain.drop_columns("task").to_pylist() == [{"key": '"p"', "times": 7, "space": "map plain"}]
+        other = Checkpoint(keeper.folder)._table("keep", map="plain", schema={"value": "n long"})
+        assert other.schema.names[1] == "n"
+        assert Checkpoint(keeper.folder)._table("keep", schema={}).schema.names == ["key", "value", "task", "space"]
+        assert Checkpoint(keeper.folder)._table("keep", map="recent").schema.names == ["key", "value", "task", "space"]
+        writer = Checkpoint(keeper.folder)._writer("keep", mode="merge", grouping_key=lambda key: key)
         assert writer.encoder.columns == ["word", "count"]
         keeper.run(put(z=1))
-        assert state_table(keeper.folder, "keep").schema.names == ["key", "value", "task", "space"], "it may go again"
+        assert Checkpoint(keeper.folder)._table("keep").schema.names == ["key", "value", "task", "space"], (
+            "it may go again"
+        )
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import downgrade, export, migrate, openState, repair, restore, savepoint, verify, writeState
-from statefx.admin.command import main
+from statefx import Checkpoint
+from statefx.command import main
 from statefx.errors import CheckpointError, LogOutcomeUnknownError, StatefxError
 from tests.admin.checkpoints import Keeper, Newer, keeping, put
 from tests.admin.test_verify import flip
@@ -39,27 +39,27 @@ class Oldest(Newer):
 
 
 def write(folder: Path, **more: Any) -> None:
-    writeState(ROWS, folder, "keep", schema=TYPED, groupingKey=lambda key: key, **more)
+    Checkpoint(folder).write("keep", ROWS, schema=TYPED, groupingKey=lambda key: key, **more)
 
 
 def older(folder: Path, **more: Any) -> None:
-    downgrade(folder, "keep", Oldest(), 1, **more)
+    Checkpoint(folder).downgrade("keep", Oldest(), 1, **more)
 
 
 def copy(folder: Path, **more: Any) -> None:
-    export(folder, folder.with_name("copy"), **more)
+    Checkpoint(folder).restore(to=folder.with_name("copy"), **more)
 
 
 def move(folder: Path, **more: Any) -> None:
-    migrate(folder, "rocksdb", **more)
+    Checkpoint(folder).migrate("rocksdb", **more)
 
 
 def mend(folder: Path) -> None:
-    repair(folder, yes=True)
+    Checkpoint(folder).repair(yes=True)
 
 
 def state(folder: Path) -> dict[Any, Any]:
-    with openState(folder, "keep", migrate=Newer().migrateState) as view:
+    with Checkpoint(folder).state("keep", migrate=Newer().migrateState) as view:
         return dict(view.items())
 
 
@@ -117,7 +117,7 @@ def test_an_export_to_a_full_disk_leaves_the_original_and_no_checkpoint(
 ) -> None:
     before, target, at = files(keeper.folder), place / "copy", 0
     while (error := once_full(target, at, monkeypatch, partial(copy, keeper.folder))) is not None:
-        assert re.search(f"No space left on device.*make room, delete {target}, and export again", str(error))
+        assert re.search(f"No space left on device.*make room, delete {target}, and copy again", str(error))
         assert files(keeper.folder) == before
         if not isinstance(error.__cause__, LogOutcomeUnknownError):  # then the log is there, and may not be durable
             with pytest.raises(StatefxError):
@@ -131,7 +131,7 @@ def test_an_export_to_a_full_disk_leaves_the_original_and_no_checkpoint(
 def test_an_export_to_where_no_folder_can_be(keeper: Keeper, place: Path) -> None:
     before = files(keeper.folder)
     with pytest.raises(CheckpointError, match=r"Give a folder that can be made.* is as it was"):
-        export(keeper.folder, place / ("x" * 300))
+        Checkpoint(keeper.folder).restore(to=place / ("x" * 300))
     assert files(keeper.folder) == before
 
 
@@ -143,9 +143,7 @@ def test_of_two_exports_to_one_folder_one_is_told(keeper: Keeper, place: Path) -
             told.append(done)
             copy(keeper.folder)
 
-    with pytest.raises(
-        CheckpointError, match=r"another export has filled .*copy meanwhile.* export to a folder of its"
-    ):
+    with pytest.raises(CheckpointError, match=r"another copy has filled .*copy meanwhile.* copy to a folder of its"):
         copy(keeper.folder, progress=meanwhile)
     assert told
     assert files(keeper.folder) == before
@@ -159,13 +157,13 @@ def test_a_repair_on_a_full_disk_can_be_done_again(keeper: Keeper, monkeypatch: 
     kinds, at = set(), 0
     while (error := once_full(keeper.folder, at, monkeypatch, partial(mend, keeper.folder))) is not None:
         assert "No space left on device" in str(error)
-        if verify(keeper.folder).ok:  # the record is there, and the disk did not say that it is durable
+        if Checkpoint(keeper.folder).verify().ok:  # the record is there, and the disk did not say that it is durable
             assert isinstance(error, LogOutcomeUnknownError)
         kinds.add(type(error).__name__)
         at += 1
     assert at >= 6
     assert kinds >= {"CheckpointError", "LogOutcomeUnknownError"}, "the damaged file is copied, and the log is written"
-    assert verify(keeper.folder).ok
+    assert Checkpoint(keeper.folder).verify().ok
 
 
 def newest_of(folder: Path) -> Path:
@@ -197,7 +195,7 @@ def test_a_tool_that_only_reads_leaves_nothing_when_it_is_killed(keeper: Keeper,
     held.write_bytes(data)
     assert files(keeper.folder) == before
     assert list(temporary.iterdir()) == []
-    assert verify(keeper.folder).ok
+    assert Checkpoint(keeper.folder).verify().ok
 
 
 def opened_for_writing(pipe: Path, process: "subprocess.Popen[bytes]") -> int:
@@ -233,8 +231,8 @@ def test_restore_says_first_what_would_be_given_up(keeper: Keeper, capsys: pytes
     assert main(["restore", str(keeper.folder), "--txid", "7"]) == 1
     assert "does not know any more what transaction 7 had left" in capsys.readouterr().err
     assert files(keeper.folder) == before
-    savepoint(keeper.folder, "two")
-    assert "; 1 transaction after it was given up, and what was read" in str(restore(keeper.folder, txid=1))
+    Checkpoint(keeper.folder).savepoint("two")
+    assert "; 1 transaction after it was given up, and what was read" in str(Checkpoint(keeper.folder).restore(txid=1))
     assert main(["restore", str(keeper.folder), "two"]) == 2
     assert "go on from transaction 2. Nothing was changed" in capsys.readouterr().err
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from statefx import openState, savepoint, verify
-from statefx.admin.command import main
+from statefx import Checkpoint
+from statefx.command import main
 from statefx.errors import CheckpointError, StatefxError
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
@@ -39,7 +39,7 @@ def test_whole_ones_are_ok_and_unchanged(keeper: Keeper) -> None:
     keeper.run(*WORK)
     before = {path: path.read_bytes() for path in keeper.folder.rglob("*") if path.is_file()}
     told: list[tuple[int, int]] = []
-    found = verify(keeper.folder, progress=lambda done, total: told.append((done, total)))
+    found = Checkpoint(keeper.folder).verify(progress=lambda done, total: told.append((done, total)))
     assert found.ok
     assert found.damaged == ()
     assert found.txid == 8
@@ -55,7 +55,7 @@ def test_each_file_that_a_version_needs(place: Path, limits) -> None:
     """What opening a version raises, `verify` has told; and it names nothing that is whole."""
     with Keeper(place) as keeper:
         keeper.run(*WORK, limits=limits)
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).verify().ok
         files = sorted(path for path in keeper.folder.glob("state/*/*/*") if path.is_file())
         whole = place / "whole"
         shutil.copytree(keeper.folder, whole)
@@ -68,11 +68,11 @@ def test_each_file_that_a_version_needs(place: Path, limits) -> None:
                     path.write_bytes(path.read_bytes()[:-1])
                 else:
                     path.unlink()
-                damaged = {each.path for each in verify(keeper.folder).damaged}
+                damaged = {each.path for each in Checkpoint(keeper.folder).verify().damaged}
                 name = str(path.relative_to(keeper.folder))
                 assert damaged <= {name}
                 try:
-                    with openState(keeper.folder, "keep") as view:
+                    with Checkpoint(keeper.folder).state("keep") as view:
                         dict(view.items())
                 except StatefxError:
                     assert damaged == {name}, how
@@ -87,7 +87,7 @@ def test_it_says_which_keys_and_transactions(place: Path) -> None:
         keeper.run({"rows": [(f"k{n:06d}", n, "own") for n in range(30_000)]}, put(z=1), topology=keeping(1))
         path = min((keeper.folder / "state/keep/0").glob("*.changelog"))
         flip(path, path.stat().st_size // 2)
-        found = verify(keeper.folder)
+        found = Checkpoint(keeper.folder).verify()
         (damage,) = found.damaged
         assert not found.ok
         assert (damage.component, damage.task, damage.transactions) == ("keep", 0, (1, 1))
@@ -96,7 +96,7 @@ def test_it_says_which_keys_and_transactions(place: Path) -> None:
         assert damage.path == str(path.relative_to(keeper.folder))
         assert f"keys of keep/0 after {low} and before {high}" in str(found)
         flip(path, 3)
-        (damage,) = verify(keeper.folder).damaged
+        (damage,) = Checkpoint(keeper.folder).verify().damaged
         assert damage.keys == (None, None)
         assert damage.transactions == (0, 1)
         assert "it has keys of keep/0; transaction 1, and" in str(damage)
@@ -109,7 +109,7 @@ def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None
         flip(files[5], 70)
         files[2].unlink()
         flip(files[0], files[0].stat().st_size - 1)
-        found = verify(keeper.folder)
+        found = Checkpoint(keeper.folder).verify()
         assert [each.path.rpartition("/")[2] for each in found.damaged] == [files[0].name, files[2].name, files[5].name]
         assert [each.transactions for each in found.damaged] == [(1, 1), (3, 3), (6, 6)]
 
@@ -118,14 +118,16 @@ def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None
 def test_a_savepoint_that_is_damaged(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3], topology=keeping(1), limits=SMALL).close()
-        savepoint(keeper.folder, "before")
+        Checkpoint(keeper.folder).savepoint("before")
         pin = read_checkpoint(Folders(str(keeper.folder))).pinned["before"]
         keeper.run(*WORK[3:], *WORK, topology=keeping(1), limits=SMALL)
-        assert verify(keeper.folder).ok
+        assert Checkpoint(keeper.folder).verify().ok
         snapshot = pin.snapshots["keep/0"]
         (path,) = (keeper.folder / "state/keep/0").glob(f"*-{snapshot.checksum}.snapshot")
         flip(path, path.stat().st_size - 1)
-        assert [each.path for each in verify(keeper.folder).damaged] == [str(path.relative_to(keeper.folder))]
+        assert [each.path for each in Checkpoint(keeper.folder).verify().damaged] == [
+            str(path.relative_to(keeper.folder))
+        ]
 
 
 def test_the_log(place: Path) -> None:
@@ -133,10 +135,10 @@ def test_the_log(place: Path) -> None:
         keeper.run(*WORK)
         path = max((keeper.folder / "transactions").glob("*.json"))
         flip(path, 40)
-        (damage,) = verify(keeper.folder).damaged
+        (damage,) = Checkpoint(keeper.folder).verify().damaged
         assert damage.path == str(path.relative_to(keeper.folder))
     with pytest.raises(CheckpointError, match="has a topology been submitted there"):
-        verify(place / "nowhere")
+        Checkpoint(place / "nowhere").verify()
 
 
 @pytest.mark.server
@@ -145,7 +147,7 @@ def test_a_server_that_has_lost_state(place: Path, server: Any) -> None:
         keeper.run(*WORK)
         with server.client() as client:
             client.flushall()
-        found = verify(keeper.folder)
+        found = Checkpoint(keeper.folder).verify()
         assert {(each.component, each.task) for each in found.damaged} == {("keep", 0), ("keep", 1)}
 
 
@@ -161,7 +163,7 @@ def test_beside_a_topology_whose_files_come_and_go(place: Path) -> None:
                 tester.send(put(a=number, b=number))
 
         for _ in range(5):
-            assert verify(keeper.folder, progress=work).ok
+            assert Checkpoint(keeper.folder).verify(progress=work).ok
         assert tester.txid > len(WORK) + 5
 
 

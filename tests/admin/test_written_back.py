@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from statefx import StatefulBolt, TopologyBuilder, openState
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.admin import tables
-from statefx.admin.state_writing import state_writer
 from statefx.errors import CodecError, ConfigError
 from statefx.testing import TopologyTester, rows
 from tests.state.test_before_and_after import KEYS, VALUES, shown
@@ -61,15 +60,15 @@ def keeping(entries, folder):
 
 
 def state_of(folder):
-    with openState(folder, "keep") as view:
+    with Checkpoint(folder).state("keep") as view:
         return [(shown(key), shown(value)) for key, value in view.items()]
 
 
 def dumped(folder, schema):
     """Return state as `state --json` shows it, or as a table of these types, and what `write-state` makes of it."""
-    with openState(folder, "keep") as view:
-        if schema is not None:
-            return view.to_arrow(schema=schema), schema
+    if schema is not None:
+        return Checkpoint(folder).table("keep", schema=schema), schema
+    with Checkpoint(folder).state("keep") as view:
         lines = [tables.json_line({"key": key, "value": value}) for key, value in view.items()]
     return tables.read_rows(named(lines), None)
 
@@ -96,7 +95,7 @@ def test_state_that_is_written_back_is_the_same_or_refused(entries, schema, mode
     before = state_of(folder)
     with suppress(ConfigError):  # refused: by the tool that shows it, or by the one that writes
         table, form = dumped(folder, schema)
-        writer = state_writer(folder, "keep", mode, form, None, None, None)
+        writer = Checkpoint(folder)._writer("keep", mode=mode, schema=form)
         writer.write_table(table)
     assert state_of(folder) == before
 
@@ -110,13 +109,13 @@ def test_row_that_changes_what_json_cannot_hold_is_refused(stored, row, tmp_path
     lines = [json.dumps({"key": "b", "value": 2}), json.dumps({"key": "a", "value": row})]
     table, form = tables.read_rows(named(lines), None)
     with pytest.raises(ConfigError, match=r"the value of 'a' is .*, which JSON can't hold, and would become"):
-        state_writer(tmp_path, "keep", "merge", form, None, None, None).write_table(table)
+        Checkpoint(tmp_path)._writer("keep", mode="merge", schema=form).write_table(table)
     assert state_of(tmp_path) == before
 
 
 def test_row_of_null_deletes_and_of_what_is_none_keeps(tmp_path):
     keeping([("a", 1), ("b", None), ("c", (1, 2))], tmp_path)
     table, form = tables.read_rows(named([json.dumps({"key": key, "value": None}) for key in "abc"]), None)
-    done = state_writer(tmp_path, "keep", "merge", form, None, None, None).write_table(table)
+    done = Checkpoint(tmp_path)._writer("keep", mode="merge", schema=form).write_table(table)
     assert (done.rows, done.deleted, done.keys) == (0, 2, 1)
     assert state_of(tmp_path) == [(shown("b"), shown(None))]

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from statefx import StagedSink, TransactionalClient, openState, transactions
+from statefx import Checkpoint, StagedSink, TransactionalClient
 from statefx import client as package
 from statefx.connectors import Target
 from statefx.errors import CheckpointError, FencedError, SinkError, TransactionError
@@ -89,7 +89,7 @@ def check_between(where):
     assert len(found) % 2 == 0
     assert sum(amount for _, _, amount in found) == 0
     try:
-        with openState(where / "ck", "accounts") as state:
+        with Checkpoint(where / "ck").state("accounts") as state:
             balances = OPENING | dict(state.items())
     except CheckpointError:
         return
@@ -99,7 +99,7 @@ def check_between(where):
 def check_end(where, config=None):
     done, not_done, balances = expected(SOME)
     assert (entries(where), refused(where)) == (done, not_done)
-    with openState(where / "ck", "accounts", config=config) as state:
+    with Checkpoint(where / "ck", config).state("accounts") as state:
         assert OPENING | dict(state.items()) == balances
 
 
@@ -180,7 +180,7 @@ def test_a_client_that_another_replaces_at_any_step_is_fenced_and_changes_nothin
 def test_what_was_decided_is_committed_first_and_all_else_is_rolled_back(place, state):
     def dies() -> None:
         with suppress(CheckpointError):
-            if [str(one.state) for one in transactions(place / "ck")] == [state]:
+            if [str(one.state) for one in Checkpoint(place / "ck").transactions()] == [state]:
                 raise Crash
 
     with pytest.raises(Crash), folder_and_database_steps(dies):
@@ -277,7 +277,7 @@ def interrupted(where, at, error):
         put_one(found, "second")
     found.close()
     published = ShelfSink.shelves[str(where)][0]
-    with openState(where / "ck", "seen") as state:
+    with Checkpoint(where / "ck").state("seen") as state:
         kept = {key for key, _ in state.items()}
     wrong = None
     if published not in (["second"], ["first", "second"]) or kept != set(published):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, SqlSink, StagedSink, TransactionalClient, transactions
+from statefx import Checkpoint, FileSink, SqlSink, StagedSink, TransactionalClient
 from statefx.connectors import Target
 from statefx.errors import FencedError, SinkError, TransactionError
 from statefx.storage import FolderStorage
@@ -184,7 +184,11 @@ def test_a_full_disk_rolls_back_and_the_block_can_be_run_again(place, monkeypatc
         full.clear()
         put_one(found, "b")
     assert [row["word"] for row in Shelf.rows] == ["a", "b"]
-    assert [str(one.state) for one in transactions(place / "ck")] == ["COMMITTED", "ROLLED_BACK", "COMMITTED"]
+    assert [str(one.state) for one in Checkpoint(place / "ck").transactions()] == [
+        "COMMITTED",
+        "ROLLED_BACK",
+        "COMMITTED",
+    ]
 
 
 def test_a_sink_that_cannot_write_rolls_back_and_the_work_can_be_done_again(place, monkeypatch):
@@ -247,7 +251,7 @@ def test_a_log_that_cannot_be_written_ends_the_client(place, monkeypatch):
 
 
 def outcomes(where):
-    return [(one.txid, one.generation, str(one.state)) for one in transactions(where / "ck")]
+    return [(one.txid, one.generation, str(one.state)) for one in Checkpoint(where / "ck").transactions()]
 
 
 def test_who_is_fenced_before_the_decision_finds_that_nothing_took_effect(place):

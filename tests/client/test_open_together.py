@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from statefx import CollectSink, TransactionalClient, openState, transactions
+from statefx import Checkpoint, CollectSink, TransactionalClient
 from statefx.errors import FencedError, TransactionConflictError, TransactionError, TransactionTimeoutError
 from tests.client.ledgers import OPENING, client, entries
 from tests.client.test_crashes import At
@@ -38,7 +38,7 @@ def words(sink):
 
 
 def committed(where, component="s", config=None):
-    with openState(where / "ck", component, config=config) as state:
+    with Checkpoint(where / "ck", config).state(component) as state:
         return dict(state.items())
 
 
@@ -128,7 +128,9 @@ def test_transactions_are_committed_in_any_order_each_with_its_own_rows_and_keys
         assert [opened[name].txid for name in "cab"] == [1, 2, 3]
         assert words(sink) == ["c", "a", "b"]
     assert committed(place, config=config) == {"a": "aa", "b": "bb", "c": "cc"}
-    assert [(one.txid, str(one.state)) for one in transactions(place / "ck")] == [(n, "COMMITTED") for n in (1, 2, 3)]
+    assert [(one.txid, str(one.state)) for one in Checkpoint(place / "ck").transactions()] == [
+        (n, "COMMITTED") for n in (1, 2, 3)
+    ]
 
 
 def test_the_second_to_commit_a_key_has_a_conflict_and_leaves_nothing(place, config):
@@ -316,7 +318,7 @@ def test_every_transaction_of_a_fenced_client_says_so(place, monkeypatch):
         with pytest.raises(FencedError, match="taken over"):
             call()
     found.close()
-    assert transactions(place / "ck") == []
+    assert Checkpoint(place / "ck").transactions() == []
 
 
 # ---- crashes

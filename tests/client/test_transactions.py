@@ -15,7 +15,7 @@ import pyspark.sql
 import pytest
 
 import statefx
-from statefx import CollectSink, FileSink, TransactionalClient, committedFiles, openState, transaction, transactions
+from statefx import Checkpoint, CollectSink, FileSink, TransactionalClient, committedFiles, transaction
 from statefx.errors import (
     CodecError,
     ConfigError,
@@ -32,12 +32,12 @@ from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, 
 
 
 def balances(place):
-    with openState(place / "ck", "accounts") as state:
+    with Checkpoint(place / "ck").state("accounts") as state:
         return dict(state.items())
 
 
 def log_of(place):
-    return [(one.txid, one.attempt, str(one.state)) for one in transactions(place / "ck")]
+    return [(one.txid, one.attempt, str(one.state)) for one in Checkpoint(place / "ck").transactions()]
 
 
 class Collected(CollectSink):
@@ -73,7 +73,7 @@ def test_one_transaction_needs_no_client(place):
         ) as t:
             t.send("out", [(word,)])
             t.put("seen", word, t.txid)
-    with openState(place / "ck", "seen") as seen:
+    with Checkpoint(place / "ck").state("seen") as seen:
         assert dict(seen.items()) == {"a": 1, "b": 2}
 
 
@@ -85,7 +85,7 @@ def test_spark_is_not_needed(place):
         f"with statefx.transaction({str(place / 'ck')!r}, id='x', state=['s']) as t: t.put('s', 1, 2)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-    with openState(place / "ck", "s") as state:
+    with Checkpoint(place / "ck").state("s") as state:
         assert dict(state.items()) == {1: 2}
 
 
@@ -350,7 +350,7 @@ def test_threads_share_a_transaction(place):
         for each in threads:
             each.join()
     assert sorted(sink.tuples) == sorted((str(number), n) for number in range(4) for n in range(50))
-    with openState(place / "ck", "seen") as seen:
+    with Checkpoint(place / "ck").state("seen") as seen:
         assert len(seen) == 200
 
 
@@ -379,7 +379,7 @@ def test_a_child_process_cannot_use_the_client_of_its_parent(place):
                 os._exit(0 if "after a fork" in str(error) else 1)
             os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
-    with openState(place / "ck", "seen") as seen:
+    with Checkpoint(place / "ck").state("seen") as seen:
         assert dict(seen.items()) == {"a": 1}
 
 
@@ -437,9 +437,9 @@ def test_a_child_process_changes_nothing_in_whichever_way_it_leaves_the_blocks_o
     with closing(sqlite3.connect(place / "db")) as connection:
         assert sorted(word for (word,) in connection.execute("select word from t")) == expected
     assert sorted(found) == expected
-    with openState(place / "ck", "seen") as seen:
+    with Checkpoint(place / "ck").state("seen") as seen:
         assert list(seen) == ways
-    assert {each.attempt for each in transactions(place / "ck")} == {0}, "nothing was rolled back"
+    assert {each.attempt for each in Checkpoint(place / "ck").transactions()} == {0}, "nothing was rolled back"
 
 
 def test_a_generator_of_rows_that_aborts_its_transaction_sends_none_of_them(place):

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from statefx import BasicBolt, FileSink, StatefulBolt, TopologyBuilder, committedFiles, openState
-from statefx.admin.command import main
+from statefx import BasicBolt, Checkpoint, FileSink, StatefulBolt, TopologyBuilder, committedFiles
+from statefx.command import main
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.errors import ConfigError
 from statefx.log.location import local_path
@@ -41,7 +41,7 @@ def test_uri_of_a_folder_is_that_folder_wherever_it_is_given(name, tmp_path, cap
         tester.drain()
     assert os.listdir(tmp_path) == [name]
     for location in (base / "ck", str(base / "ck"), (base / "ck").as_uri()):
-        with openState(location, "c") as view:
+        with Checkpoint(location).state("c") as view:
             assert dict(view.items()) == {"n": 1}
         assert main(["state", str(location), "c", "--json"]) == 0
         assert '"value": 1' in capsys.readouterr().out

@@ -3,8 +3,7 @@
 import shutil
 from datetime import UTC, datetime, timedelta
 
-from statefx import openState
-from statefx.admin.rescaling import rescale_checkpoint
+from statefx import Checkpoint
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from tests.testing.topologies import lines
@@ -25,10 +24,10 @@ def held(driver, tasks, bolt="count"):
     """What each task holds, of all that can be seen: by name, keys and values in their order."""
     found = []
     for task in range(tasks):
-        with openState(driver.folder, bolt, task) as state:
+        with Checkpoint(driver.folder).state(bolt, task) as state:
             own = {None: list(state.items())}
             for name in state.names()["map"]:
-                with openState(driver.folder, bolt, task, map=name) as view:
+                with Checkpoint(driver.folder).state(bolt, task, map=name) as view:
                     own[name] = list(view.items())
             found.append(own)
     return found
@@ -41,7 +40,7 @@ def log_of(driver):
 def rescaled_here(driver, now, place):
     """Give the bolt ``count`` so many tasks here, and take that back; return what was done, and what was held."""
     shutil.copytree(driver.folder, place / "before")
-    done = rescale_checkpoint(driver.folder, {"count": now})
+    done = Checkpoint(driver.folder).rescale({"count": now})
     then = held(driver, now)
     shutil.rmtree(driver.folder)
     shutil.copytree(place / "before", driver.folder)

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from statefx import BatchBolt, Stateful, TopologyBuilder, downgrade, openState, restore, savepoint
-from statefx.admin.command import main
+from statefx import BatchBolt, Checkpoint, Stateful, TopologyBuilder
+from statefx.command import main
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.testing import rows
 from tests.coordinator import changing
@@ -138,7 +138,7 @@ def test_the_older_code_goes_on_as_if_it_had_run_all_the_time(place, provider, n
             send(driver, range(2 * number, 2 * number + 2), bolt(), limits=SMALL)
         at = 2 * len(bolts)
         send(same, range(at), One(), limits=SMALL)
-        done = downgrade(driver.folder, "count", newer[-1](), 1, groupingKey=word_of)
+        done = Checkpoint(driver.folder).downgrade("count", newer[-1](), 1, groupingKey=word_of)
         assert (done.was, done.version) == (newer[-1].stateVersion, 1)
         assert done.keys > 20
         assert held(driver) == held(same)
@@ -156,15 +156,15 @@ def test_to_a_version_between(place, provider):
         for number, (bolt, other) in enumerate([(One, One), (Two, Two), (Three, Two)]):
             send(driver, [number], bolt())
             send(same, [number], other())
-        downgrade(driver.folder, "count", Three(), 2)
+        Checkpoint(driver.folder).downgrade("count", Three(), 2)
         send(driver, [3], Two())
         send(same, [3], Two())
         for folder in (driver.folder, same.folder):
-            with openState(folder, "count", migrate=Two().migrateState) as state:
+            with Checkpoint(folder).state("count", migrate=Two().migrateState) as state:
                 assert all(type(value) is list for _, value in state.items())
         with (
-            openState(driver.folder, "count", migrate=Two().migrateState) as mine,
-            openState(same.folder, "count", migrate=Two().migrateState) as theirs,
+            Checkpoint(driver.folder).state("count", migrate=Two().migrateState) as mine,
+            Checkpoint(same.folder).state("count", migrate=Two().migrateState) as theirs,
         ):
             assert dict(mine.items()) == dict(theirs.items())
 
@@ -175,10 +175,10 @@ def test_savepoints_of_before_keep_their_version(place):
         send(driver, range(2), One())
         send(driver, [2], Tuples())
         before = held(driver)
-        savepoint(driver.folder, "two")
-        downgrade(driver.folder, "count", Tuples(), 1, groupingKey=word_of)
+        Checkpoint(driver.folder).savepoint("two")
+        Checkpoint(driver.folder).downgrade("count", Tuples(), 1, groupingKey=word_of)
         send(driver, [3], One())
-        restore(driver.folder, "two")
+        Checkpoint(driver.folder).restore("two")
         assert held(driver) == before
         send(driver, [3], Tuples())
 
@@ -189,10 +189,12 @@ def test_savepoints_of_before_keep_their_version(place):
 def test_the_refusal_of_an_older_version_names_the_call_and_the_call_does_it(place):
     with Driver(place) as driver:
         send(driver, range(2), Two())
-        with pytest.raises(CheckpointMismatchError, match=r"statefx.downgrade\(..., 'count', bolt, 1\), .*savepoint"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"Checkpoint\(location\).downgrade\('count', bolt, 1\), .*savepoint"
+        ):
             driver.start(topology(One()))
-        assert "count has version 1, and had 2" in str(downgrade(driver.folder, "count", Two(), 1))
-        assert "count has version 1 already" in str(downgrade(driver.folder, "count", Two(), 1))
+        assert "count has version 1, and had 2" in str(Checkpoint(driver.folder).downgrade("count", Two(), 1))
+        assert "count has version 1 already" in str(Checkpoint(driver.folder).downgrade("count", Two(), 1))
         send(driver, [2], One())
 
 
@@ -269,7 +271,9 @@ def test_what_can_not_be_is_told_and_nothing_is_changed(place, bolt, version, er
         send(driver, range(4), Tuples())
         before, generation = held(driver), log_of(driver).generation
         with pytest.raises(error, match=says):
-            downgrade(driver.folder, "count", bolt, version, groupingKey=str if type(bolt) is Joining else None)
+            Checkpoint(driver.folder).downgrade(
+                "count", bolt, version, groupingKey=str if type(bolt) is Joining else None
+            )
         assert (held(driver), log_of(driver).generation) == (before, generation)
         send(driver, [4], Tuples())
 
@@ -280,14 +284,14 @@ def test_what_a_hook_raises_names_it(place):
         with pytest.raises(
             BoltError, match=r"'count', on the driver, hook downgradeState, .*ValueError: .* no such form"
         ):
-            downgrade(driver.folder, "count", Raising(), 1)
+            Checkpoint(driver.folder).downgrade("count", Raising(), 1)
         send(driver, [2], Two())
 
 
 def test_keys_of_other_tasks_are_told_by_groupingkey(place):
     with Driver(place) as driver:
         send(driver, range(4), Tuples())
-        downgrade(driver.folder, "count", Elsewhere(), 1, groupingKey=word_of)
+        Checkpoint(driver.folder).downgrade("count", Elsewhere(), 1, groupingKey=word_of)
         words = {key for own in held(driver) for key, _ in own[None]}
         assert words
         assert words == {word.upper() for word in words}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.admin.transactions import attempts_in
+from statefx.admin.looking import attempts_in
 from statefx.errors import (
     CheckpointError,
     CheckpointFormatError,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder, openState, restore, savepoint
+from statefx import BasicBolt, BatchBolt, Checkpoint, Stateful, TopologyBuilder
 from statefx.admin import sorted_files
 from statefx.coordinator.launch import Launch
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError
@@ -199,18 +199,18 @@ def test_savepoints_of_before_keep_their_keys_and_their_version(place, provider)
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(2, First()), limits=SMALL)
         before = held(driver, 2)
-        savepoint(driver.folder, "one")
+        Checkpoint(driver.folder).savepoint("one")
         send(driver, [6], topology(2, Second()), limits=SMALL)
         after = held(driver, 2)
-        savepoint(driver.folder, "two")
-        restore(driver.folder, "one")
+        Checkpoint(driver.folder).savepoint("two")
+        Checkpoint(driver.folder).restore("one")
         assert held(driver, 2) == before
         assert log_of(driver).topology.stateful["count"].state_version == 1
         send(driver, [6], topology(2, Second()), limits=SMALL)  # gives them another form again
         assert [own[None] for own in held(driver, 2)] == [own[None] for own in after]
-        restore(driver.folder, "one")
+        Checkpoint(driver.folder).restore("one")
         send(driver, [6], topology(2, First()), limits=SMALL)  # or goes on as it was
-        restore(driver.folder, "two")
+        Checkpoint(driver.folder).restore("two")
         assert held(driver, 2) == after
 
 
@@ -258,7 +258,7 @@ def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(pl
             for number, version in enumerate(versions):
                 send(driver, range(3 * number, 3 * number + 3), topology(2, version()), limits=SMALL)
             send(driver, range(3 * len(versions), 9), topology(2, Third()), limits=SMALL)
-            with openState(driver.folder, "count", migrate=Third().migrateState) as state:
+            with Checkpoint(driver.folder).state("count", migrate=Third().migrateState) as state:
                 shown.append(dict(state.items()))
     assert shown[0] == shown[1]
     assert all(key.endswith("!") and type(value) is list for key, value in shown[0].items())
@@ -362,7 +362,7 @@ def test_what_is_broadcast_has_other_keys_in_all_tasks(place, provider, now):
             tester.send({"words": words, "rules": [("on", "a"), ("off", "b")]})
         with driver.start(ruled(now, RuledCapitals()), rescale=now != 2) as tester:
             for task in range(now):
-                with openState(driver.folder, "count", task, map="rules") as rules:
+                with Checkpoint(driver.folder).state("count", task, map="rules") as rules:
                     assert dict(rules.items()) == {"ON": "a", "OFF": "b"}
             tester.send({"words": capitals})
             assert tester.state("count") == {word: "a" for word, _ in capitals}
@@ -601,14 +601,14 @@ def test_a_checkpoint_that_was_restored_in_this_moment_is_not_gone_on_with(place
     """Else its keys would be of version 1, in a checkpoint of version 2."""
     with Driver(place) as driver:
         send(driver, range(2), topology(2, Words()))
-        savepoint(driver.folder, "one")
+        Checkpoint(driver.folder).savepoint("one")
         launch = Launch(topology(2, Told()), driver.config, driver.folder, None, caller="submit", dumps=None)
         opens = []
 
         def opened(storage):
             opens.append(storage)
             if len(opens) == 2:  # the keys are written, and no generation is taken yet
-                restore(driver.folder, "one")
+                Checkpoint(driver.folder).restore("one")
             return TransactionLog(storage)
 
         with pytest.raises(CheckpointMismatchError, match="another one has changed the checkpoint at the same time"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from statefx import migrate, openState
+from statefx import Checkpoint
 from statefx.admin.migration import Migration
 from statefx.admin.rewrite import Sum, Writes, sum_of
 from statefx.coordinator.participants import SnapshotPolicy
@@ -66,7 +66,8 @@ def own_server() -> Iterator[RedisServer]:
 
 def moved(mover: Mover, source: str, target: str) -> Migration:
     reference = REFERENCES.get(target, target)  # a name is looked up for longer than a crash takes
-    return migrate(mover.folder, reference, mover.options.get(target), source=mover.options.get(source))
+    config = {"topology.state.provider.config": mover.options.get(source) or {}}
+    return Checkpoint(mover.folder, config).migrate(reference, mover.options.get(target))
 
 
 # ---- what it does
@@ -116,8 +117,8 @@ def test_openstate_reads_what_was_moved(place, server):
     with Mover(place, server) as mover:
         mover.begin("memory")
         moved(mover, "memory", "redis")
-        with openState(
-            mover.folder, "count", config={"topology.state.provider.config": mover.options["redis"]}
+        with Checkpoint(mover.folder, {"topology.state.provider.config": mover.options["redis"]}).state(
+            "count"
         ) as view:
             assert (view.txid, dict(view.items())) == (BEFORE, words(TRANSACTIONS[:BEFORE]))
 
@@ -137,8 +138,10 @@ def test_after_the_switch_only_the_new_provider_is_accepted(place):
 def test_names_and_json_options_are_as_those_of_submit(place, server):
     with Mover(place, server) as mover:
         mover.begin("memory")
-        assert migrate(str(mover.folder), to="redis", config=f'{{"url": "{server.url}"}}').target == REFERENCES["redis"]
-        done = migrate(mover.folder, "memory", source={"url": server.url})
+        assert (
+            Checkpoint(str(mover.folder)).migrate("redis", f'{{"url": "{server.url}"}}').target == REFERENCES["redis"]
+        )
+        done = Checkpoint(mover.folder, {"topology.state.provider.config": {"url": server.url}}).migrate("memory")
         assert pickle.loads(pickle.dumps(done)) == done
         mover.finish("memory")
 
@@ -146,7 +149,7 @@ def test_names_and_json_options_are_as_those_of_submit(place, server):
 def test_a_reader_of_the_old_state_keeps_it(place):
     with Mover(place) as mover:
         mover.begin("memory")
-        with openState(mover.folder, "count") as before:
+        with Checkpoint(mover.folder).state("count") as before:
             moved(mover, "memory", "rocksdb")
             assert dict(before.items()) == words(TRANSACTIONS[:BEFORE])
 
@@ -307,7 +310,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 def test_a_folder_without_a_checkpoint(tmp_path):
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(CheckpointError, match="there is no checkpoint in"):
-            migrate(folder, "rocksdb")
+            Checkpoint(folder).migrate("rocksdb")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -322,7 +325,6 @@ def test_a_folder_without_a_checkpoint(tmp_path):
         ({"to": "rocksdb", "config": {"dri": "/tmp"}}, ConfigError, "did you mean 'dir'"),
         ({"to": "rocksdb", "config": "{"}, ConfigError, "migrate: config: .* no valid JSON"),
         ({"to": "rocksdb", "config": ["dir"]}, ConfigError, "migrate: config"),
-        ({"to": "rocksdb", "source": {"url": "redis://x"}}, ConfigError, "'memory' takes no options"),
     ],
 )
 def test_wrong_arguments(place, arguments, error, says):
@@ -330,7 +332,9 @@ def test_wrong_arguments(place, arguments, error, says):
         mover.begin("memory")
         before = everything(mover.folder)
         with pytest.raises(error, match=says):
-            migrate(mover.folder, **arguments)
+            Checkpoint(mover.folder).migrate(**arguments)
+        with pytest.raises(ConfigError, match="'memory' takes no options"):
+            Checkpoint(mover.folder, {"topology.state.provider.config": {"url": "redis://x"}}).migrate("rocksdb")
         assert everything(mover.folder) == before
 
 
@@ -425,7 +429,7 @@ def test_a_source_that_is_not_the_right_one_is_found_out_before_anyone_is_fenced
         mover.begin("redis")
         running = mover.on("redis")
         with pytest.raises(StateCorruptedError, match="was emptied"):
-            migrate(mover.folder, "memory", source={"url": other.url})
+            Checkpoint(mover.folder, {"topology.state.provider.config": {"url": other.url}}).migrate("memory")
         running.run(TRANSACTIONS[: BEFORE + 1])
         running.close()
         moved(mover, "redis", "memory")
@@ -454,7 +458,7 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(place, kind):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         with pytest.raises(StateCorruptedError, match=r"what was written of .* is not what was read") as caught:
-            migrate(mover.folder, f"{ODD}:{kind}")
+            Checkpoint(mover.folder).migrate(f"{ODD}:{kind}")
         assert caught.value.found != caught.value.expected
         assert (caught.value.found.keys < caught.value.expected.keys) == (kind == "Forgetful")
         assert mover.kept() == REFERENCES["rocksdb"]
@@ -465,7 +469,7 @@ def test_a_target_that_holds_state_of_others_is_refused(place):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         with pytest.raises(StateError, match=r"holds state of .* before anything was written"):
-            migrate(mover.folder, f"{ODD}:Occupied")
+            Checkpoint(mover.folder).migrate(f"{ODD}:Occupied")
         mover.finish("rocksdb")
 
 
@@ -474,7 +478,7 @@ def test_a_target_that_can_not_write_leaves_the_state_where_it_was(place):
     with Mover(place) as mover:
         mover.begin("rocksdb")
         with pytest.raises(StateError, match="the disk is full"):
-            migrate(mover.folder, f"{ODD}:Failing")
+            Checkpoint(mover.folder).migrate(f"{ODD}:Failing")
         moved(mover, "rocksdb", "memory")
         mover.finish("memory")
 
@@ -588,7 +592,7 @@ def test_a_crash_at_any_round_trip(place, server, monkeypatch, stride):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_and_run_again(place):
-    code = f"import sys; from statefx import migrate; migrate(sys.argv[1], '{ODD}:Killed')"
+    code = f"import sys; from statefx import Checkpoint; Checkpoint(sys.argv[1]).migrate('{ODD}:Killed')"
     with Mover(place) as mover:
         mover.begin("rocksdb")
         environment = {**os.environ, "STATEFX_TEST_MARKER": str(place / "marker")}

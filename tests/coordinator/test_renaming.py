@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, StatefulBolt, TopologyBuilder, export, openState, restore, savepoint
+from statefx import Checkpoint, FileSink, StatefulBolt, TopologyBuilder
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
@@ -45,12 +45,15 @@ def send(driver, works, topology, **more):
 
 
 def committed(driver, component):
-    with openState(driver.folder, component) as state:
+    with Checkpoint(driver.folder).state(component) as state:
         return dict(state.items())
 
 
 def shown(driver, component):
-    with openState(driver.folder, component) as state, openState(driver.folder, component, map="last") as last:
+    with (
+        Checkpoint(driver.folder).state(component) as state,
+        Checkpoint(driver.folder).state(component, map="last") as last,
+    ):
         return dict(state.items()), dict(last.items()), state.list("log"), state.value("newest")
 
 
@@ -93,16 +96,16 @@ def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place, provider)
 def test_savepoints_know_the_names_of_their_time(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:3], counted("count", "gone"), limits=SMALL)
-        savepoint(driver.folder, "old")
+        Checkpoint(driver.folder).savepoint("old")
         send(driver, WORK[3:8], counted("tally", "count"), rename={"count": "tally"}, drop=["gone"], limits=SMALL)
-        savepoint(driver.folder, "new")
+        Checkpoint(driver.folder).savepoint("new")
         send(driver, WORK[8:], counted("tally", "count"), limits=SMALL)
-        restore(driver.folder, "old", to=place / "alone")
-        restore(driver.folder, "old")
+        Checkpoint(driver.folder).restore("old", to=place / "alone")
+        Checkpoint(driver.folder).restore("old")
         for name in ("count", "gone"):
             assert committed(driver, name) == words(WORK[:3])
         send(driver, WORK[3:4], counted("count", "gone"), limits=SMALL)
-        restore(driver.folder, "new")
+        Checkpoint(driver.folder).restore("new")
         assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK[:8]), words(WORK[3:8]))
         send(driver, WORK[8:], counted("tally", "count"), limits=SMALL)
         assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK), words(WORK[3:]))
@@ -227,7 +230,7 @@ def test_names_that_were_given_before_are_not_given_again_in_a_copy(place, provi
         send(driver, WORK[:2], counted("a"))
         send(driver, WORK[2:3], counted("b", "a"), rename={"a": "b"})
         taken = read_state(FolderStorage(driver.folder)).kept_as["a"]
-        export(driver.folder, place / "copy")
+        Checkpoint(driver.folder).restore(to=place / "copy")
     with Driver(place, provider, "copy") as copy:
         while f"a~{read_state(FolderStorage(copy.folder)).generation + 1}" != taken:
             with copy.start(counted("b", "a")):

@@ -6,7 +6,7 @@ from itertools import cycle
 
 import pytest
 
-from statefx import IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt, rename
+from statefx import Checkpoint, IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.testing import TopologyTester, rows
 from tests.spouts.numbers import Opaque, Planned, Whole
@@ -144,7 +144,7 @@ def by_start(life, names, drop):
 
 
 def by_tool(life, names, drop):
-    rename(life.folder, names, drop=drop)
+    Checkpoint(life.folder).rename(names, drop=drop)
     return {}
 
 
@@ -197,4 +197,4 @@ def test_the_tool_lists_a_spout_with_dedup_by_its_own_id(tmp_path):
     life = Life("spout with dedup", tmp_path)
     life.run("old", 1)
     with pytest.raises(ConfigError, match=r"'odl' keeps nothing; in .* there are \['old', 'seen'\]"):
-        rename(life.folder, {"odl": "new"})
+        Checkpoint(life.folder).rename({"odl": "new"})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale, restore, savepoint
+from statefx import BatchBolt, Checkpoint, Stateful, TopologyBuilder
 from statefx.coordinator.launch import Launch
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StatefxError
 from statefx.log.log import read_state
@@ -94,7 +94,7 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, prov
         send(driver, range(6), topology(was), limits=SMALL)
         send(same, range(6), topology(now), limits=SMALL)
         before = held(driver, 2, "other")
-        done = rescale(driver.folder, {"count": now})
+        done = Checkpoint(driver.folder).rescale({"count": now})
         assert done.tasks == {"count": (was, now)}
         assert done.keys > 50
         assert held(driver, now) == held(same, now)
@@ -112,10 +112,10 @@ def test_one_task_needs_to_be_told(place, provider):
         send(driver, range(4), topology(1, Upside))
         send(same, range(4), topology(3, Upside))
         with pytest.raises(CheckpointError, match=r"has one task, .*\(word\).*=\{'count': lambda key: key\}"):
-            rescale(driver.folder, {"count": 3})
+            Checkpoint(driver.folder).rescale({"count": 3})
         with pytest.raises(CheckpointError, match=r"returns None for its key .* return the field, or \(None,\)"):
-            rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: None})
-        rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: key[::-1]})
+            Checkpoint(driver.folder).rescale({"count": 3}, groupingKey={"count": lambda key: None})
+        Checkpoint(driver.folder).rescale({"count": 3}, groupingKey={"count": lambda key: key[::-1]})
         assert held(driver, 3) == held(same, 3)
         send(driver, range(4, 8), topology(3, Upside))
         send(same, range(4, 8), topology(3, Upside))
@@ -127,15 +127,15 @@ def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(2), limits=SMALL)
         before = held(driver, 2)
-        savepoint(driver.folder, "two")
-        rescale(driver.folder, {"count": 4})
+        Checkpoint(driver.folder).savepoint("two")
+        Checkpoint(driver.folder).rescale({"count": 4})
         send(driver, range(6, 9), topology(4), limits=SMALL)
         after = held(driver, 4)
-        savepoint(driver.folder, "four")
-        restore(driver.folder, "two")
+        Checkpoint(driver.folder).savepoint("four")
+        Checkpoint(driver.folder).restore("two")
         assert held(driver, 2) == before
         send(driver, range(6, 8), topology(2), limits=SMALL)
-        restore(driver.folder, "four")
+        Checkpoint(driver.folder).restore("four")
         assert held(driver, 4) == after
 
 
@@ -143,7 +143,7 @@ def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
 def test_files_of_the_tasks_of_before_are_swept(place, provider):
     with Driver(place, provider) as driver:
         send(driver, range(4), topology(4), limits=SMALL)
-        rescale(driver.folder, {"count": 2})
+        Checkpoint(driver.folder).rescale({"count": 2})
         send(driver, range(4, 6), topology(2), limits=SMALL)
         for task in (2, 3):
             assert not [each for each in Path(driver.folder, "state/count", str(task)).glob("*") if each.is_file()]
@@ -157,8 +157,8 @@ def test_a_few_keys_prove_nothing(place):
         with driver.start(topology(2, Plain)) as tester:
             tester.send(lines("to be"))
         with pytest.raises(CheckpointError, match=r"it has 2 keys, .*may be chance.*lambda key: key"):
-            rescale(driver.folder, {"count": 4})
-        assert rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key}).keys == 2
+            Checkpoint(driver.folder).rescale({"count": 4})
+        assert Checkpoint(driver.folder).rescale({"count": 4}, groupingKey={"count": lambda key: key}).keys == 2
 
 
 @pytest.mark.slow
@@ -175,13 +175,13 @@ def test_what_can_not_be_proved_is_refused_and_nothing_is_changed(place, bolt, s
         send(driver, range(4), topology(2, bolt))
         before = held(driver, 2)
         with pytest.raises(CheckpointError, match=says):
-            rescale(driver.folder, {"count": 4})
+            Checkpoint(driver.folder).rescale({"count": 4})
         assert held(driver, 2) == before
         send(driver, [4], topology(2, bolt))
         for wrong, returned in ((lambda key: 5, "5"), (lambda key: None, "None"), (lambda key: [key], r"\['.*'\]")):
             told = rf"groupingKey returns {returned} for its key '.*' \(word string\): return the field|to a task"
             with pytest.raises(CheckpointError, match=told.replace("' ", "', and its rows are grouped by ")):
-                rescale(driver.folder, {"count": 4}, groupingKey={"count": wrong})
+                Checkpoint(driver.folder).rescale({"count": 4}, groupingKey={"count": wrong})
 
 
 class Unlisted(Listing):
@@ -205,14 +205,14 @@ def test_what_belonged_to_a_task_is_moved_by_the_bolt_as_the_refusal_says(place)
     with Driver(place) as driver, Driver(place, name="same") as same:
         send(driver, range(4), topology(2, Listing))
         with pytest.raises(CheckpointError, match=r"Let the bolt, with the tasks of now, move what is in it into"):
-            rescale(driver.folder, {"count": 4})
+            Checkpoint(driver.folder).rescale({"count": 4})
         send(driver, [4], topology(2, Unlisted))
         send(same, range(5), topology(4, Unlisted))
-        rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key[1]})
+        Checkpoint(driver.folder).rescale({"count": 4}, groupingKey={"count": lambda key: key[1]})
         for task in range(4):
             with (
-                openState(driver.folder, "count", task, map="words") as moved,
-                openState(same.folder, "count", task, map="words") as wanted,
+                Checkpoint(driver.folder).state("count", task, map="words") as moved,
+                Checkpoint(same.folder).state("count", task, map="words") as wanted,
             ):
                 assert dict(moved.items()) == dict(wanted.items())
 
@@ -222,7 +222,7 @@ def test_other_groupings_are_refused(place, grouping):
     with Driver(place) as driver:
         send(driver, range(2), topology(2, Plain, grouping))
         with pytest.raises(CheckpointError, match=r"it gets its rows by .*, and only fieldsGrouping"):
-            rescale(driver.folder, {"count": 4})
+            Checkpoint(driver.folder).rescale({"count": 4})
 
 
 @pytest.mark.parametrize(
@@ -239,17 +239,17 @@ def test_a_mistake_is_told_before_anybody_is_fenced(place, tasks, says):
         send(driver, range(2), topology(2))
         generation = read_state(FolderStorage(driver.folder)).generation
         with pytest.raises(StatefxError, match=says):
-            rescale(driver.folder, tasks)
+            Checkpoint(driver.folder).rescale(tasks)
         with pytest.raises(ConfigError, match="groupingKey: 'split' is no stateful bolt"):
-            rescale(driver.folder, {"count": 4}, groupingKey={"split": str})
-        assert rescale(driver.folder, {"count": 2}).tasks == {}
+            Checkpoint(driver.folder).rescale({"count": 4}, groupingKey={"split": str})
+        assert Checkpoint(driver.folder).rescale({"count": 2}).tasks == {}
         assert read_state(FolderStorage(driver.folder)).generation == generation
 
 
 def test_the_refusal_of_a_start_names_the_call(place):
     with Driver(place) as driver:
         send(driver, range(2), topology(2))
-        with pytest.raises(CheckpointMismatchError, match=r"statefx.rescale\(.*, \{'count': 4\}\)"):
+        with pytest.raises(CheckpointMismatchError, match=r"Checkpoint\(location\).rescale\(\{'count': 4\}\)"):
             driver.start(topology(4))
 
 
@@ -279,11 +279,13 @@ def test_each_map_is_proved_by_itself(place):
         with Driver(place, name=pages.__name__) as driver:
             send(driver, range(8), topology(2, pages))
             with pytest.raises(CheckpointError, match=r"may be chance|its key 'page .' of state.map\('pages'\) lies"):
-                rescale(driver.folder, {"count": 4})
+                Checkpoint(driver.folder).rescale({"count": 4})
     with Driver(place, name="right") as driver, Driver(place, name="same") as same:
         send(driver, range(8), topology(2, SamePages))
         send(same, range(8), topology(4, SamePages))
-        rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key if isinstance(key, str) else key[1]})
+        Checkpoint(driver.folder).rescale(
+            {"count": 4}, groupingKey={"count": lambda key: key if isinstance(key, str) else key[1]}
+        )
         assert held(driver, 4) == held(same, 4)
 
 
@@ -307,7 +309,7 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
     with Driver(place) as driver, Driver(place, name="same") as same:
         for each, tasks in ((driver, 2), (same, 4)):
             send(each, range(6), topology(tasks, Reminding))
-        rescale(driver.folder, {"count": 4})
+        Checkpoint(driver.folder).rescale({"count": 4})
         for each in (driver, same):
             send(each, range(6, 10), topology(4, Reminding))
         assert held(driver, 4) == held(same, 4)
@@ -330,16 +332,18 @@ def test_a_few_timers_without_state_of_their_keys_prove_nothing(place, provider,
         send(driver, range(8), topology(2, Timers))
         before = held(driver, 2)
         with pytest.raises(CheckpointError, match=rf"it has {len(few)} keys, .* may be chance"):
-            rescale(driver.folder, {"count": 4})
+            Checkpoint(driver.folder).rescale({"count": 4})
         assert held(driver, 2) == before
-        assert rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key}).tasks == {"count": (2, 4)}
+        assert Checkpoint(driver.folder).rescale({"count": 4}, groupingKey={"count": lambda key: key}).tasks == {
+            "count": (2, 4)
+        }
 
 
 def test_a_bolt_that_has_kept_nothing_needs_no_proof(place):
     with Driver(place) as driver:
         with driver.start(topology(1, Plain)):
             pass
-        assert rescale(driver.folder, {"count": 4}).keys == 0
+        assert Checkpoint(driver.folder).rescale({"count": 4}).keys == 0
         send(driver, range(2), topology(4, Plain))
 
 
@@ -365,4 +369,4 @@ def test_a_new_bolt_with_the_name_of_a_renamed_one_is_not_taken_for_it(place):
 
 def test_a_function_alone_is_no_mapping_of_grouping_keys(tmp_path):
     with pytest.raises(ConfigError, match="groupingKey must be a mapping such as"):
-        rescale(tmp_path, {"count": 2}, groupingKey=lambda key: key)
+        Checkpoint(tmp_path).rescale({"count": 2}, groupingKey=lambda key: key)

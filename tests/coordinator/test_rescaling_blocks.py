@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 import pytest
 
-from statefx import rescale
+from statefx import Checkpoint
 from statefx.admin.routing import Router
 from statefx.admin.sorted_files import SortedRun
 from statefx.errors import CheckpointError, StateError
@@ -115,10 +115,10 @@ def test_the_disk_of_the_checkpoint_is_full(place, monkeypatch):
             with pytest.raises(
                 StateError, match=r"cannot be written: No space left on device\. Nothing was changed: .*Make room"
             ):
-                rescale(driver.folder, {"count": 4})
+                Checkpoint(driver.folder).rescale({"count": 4})
             assert disk.failed
         assert held(driver, 2) == before
-        assert rescale(driver.folder, {"count": 4}).tasks == {"count": (2, 4)}
+        assert Checkpoint(driver.folder).rescale({"count": 4}).tasks == {"count": (2, 4)}
 
 
 def test_the_disk_of_temporary_files_is_full():
@@ -138,7 +138,9 @@ def test_progress_ends_with_all_of_it(place):
     with Driver(place, "rocksdb") as driver:
         send(driver, range(6), topology(2), limits=SMALL)
         told = []
-        done = rescale(driver.folder, {"count": 4}, progress=lambda so_far, total: told.append((so_far, total)))
+        done = Checkpoint(driver.folder).rescale(
+            {"count": 4}, progress=lambda so_far, total: told.append((so_far, total))
+        )
         assert [so_far for so_far, _ in told] == sorted(so_far for so_far, _ in told)
         assert all(so_far <= total for so_far, total in told)
         assert told[-1][0] == told[-1][1]

@@ -7,7 +7,7 @@ from itertools import count, islice
 
 import pytest
 
-from statefx import rescale
+from statefx import Checkpoint
 from tests.coordinator.changing import held
 from tests.coordinator.test_rescaling import Plain, topology
 from tests.testing.topologies import Driver, lines
@@ -41,7 +41,7 @@ def test_there_may_be_more_tasks_than_open_files(place):
             tester.send(lines(*(f"word{number}" for number in range(3000))))
         before = held(driver, 1)
         with few_files():
-            rescale(driver.folder, {"count": many}, groupingKey={"count": lambda key: key})
+            Checkpoint(driver.folder).rescale({"count": many}, groupingKey={"count": lambda key: key})
             assert sum(len(own[None]) for own in held(driver, many)) == 3000
-            rescale(driver.folder, {"count": 1})
+            Checkpoint(driver.folder).rescale({"count": 1})
         assert held(driver, 1) == before

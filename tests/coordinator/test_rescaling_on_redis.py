@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx import TopologyBuilder, rescale
+from statefx import Checkpoint, TopologyBuilder
 from statefx.log.log import read_state
 from statefx.protocol.identity import TaskId
 from statefx.state import load_provider
@@ -25,7 +25,7 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_and_what_the_others_had_is_del
         config = on_redis(server)
         send(driver, range(6), topology(was), config=config)
         send(same, range(6), topology(now), config=config)
-        done = rescale(driver.folder, {"count": now})
+        done = Checkpoint(driver.folder).rescale({"count": now})
         assert done.tasks == {"count": (was, now)}
         assert held(driver, now) == held(same, now)
         kept_as = read_state(FolderStorage(driver.folder)).kept_as["count"]
@@ -36,7 +36,7 @@ def test_it_is_as_if_the_bolt_had_had_these_tasks_and_what_the_others_had_is_del
         assert held(driver, now) == held(same, now)
         assert names_on(server, driver) == {kept_as}, "what no task has any more is swept"
         if now > 1:  # and again: each time under another name
-            rescale(driver.folder, {"count": was})
+            Checkpoint(driver.folder).rescale({"count": was})
             send(driver, [9], topology(was), config=config)
             assert read_state(FolderStorage(driver.folder)).kept_as["count"] != kept_as
 

@@ -4,8 +4,9 @@ from math import gcd, lcm
 
 import pytest
 
-from statefx.admin.rescaling import pieces_of, rescale_checkpoint
+from statefx.admin.rescaling import pieces_of, rescale
 from statefx.errors import CheckpointError
+from statefx.log.location import Folders
 from tests.coordinator.changing import held, rescaled_here, send
 from tests.coordinator.test_rescaling import Plain, topology
 from tests.testing.topologies import SMALL, Driver
@@ -46,7 +47,7 @@ def test_pieces_are_together_what_one_would_have_done(place, provider, was, now)
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(was), limits=SMALL)
         here, expected = rescaled_here(driver, now, place)
-        done = rescale_checkpoint(driver.folder, {"count": now}, workers=Twice())
+        done = rescale(Folders(str(driver.folder)), None, {"count": now}, workers=Twice())
         assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
         assert held(driver, now) == expected
 
@@ -57,5 +58,5 @@ def test_few_keys_are_too_few_for_all_pieces_together(place):
         send(driver, range(1), topology(6, Plain))
         before = held(driver, 6)
         with pytest.raises(CheckpointError, match="with so few that may be chance"):
-            rescale_checkpoint(driver.folder, {"count": 3}, workers=Twice())
+            rescale(Folders(str(driver.folder)), None, {"count": 3}, workers=Twice())
         assert held(driver, 6) == before

@@ -12,9 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statefx import TopologyBuilder, downgrade, migrate, openState, writeState
-from statefx.admin.state_table import state_table
-from statefx.admin.state_writing import state_writer
+from statefx import Checkpoint, TopologyBuilder
 from statefx.errors import CheckpointError, ConfigError, FencedError, StateCorruptedError
 from statefx.log.location import Folders
 from statefx.protocol.identity import TaskId
@@ -94,7 +92,7 @@ def test_keys_have_the_form_that_they_have_in_files(server, place, bolt, was, no
         assert test_migrated_keys.fired(pair.on_redis, now) > 3, "timers of before have fired under their new keys"
         assert names_on(server, pair.on_redis) == {kept_as}
         # Where it is kept in files again, it has the name that it has by now.
-        migrate(pair.on_redis.folder, to="rocksdb")
+        Checkpoint(pair.on_redis.folder).migrate("rocksdb")
         pair.check(now)
 
 
@@ -145,7 +143,7 @@ def test_an_older_version_finds_what_it_finds_in_files(server, place, newer):
         pair.send(range(2, 4), newest)
         before = names_on(server, pair.on_redis)  # `Tuples` has given keys another form on its way
         for driver in pair.both:
-            done = downgrade(driver.folder, "count", newer(), 1, groupingKey=word_of)
+            done = Checkpoint(driver.folder).downgrade("count", newer(), 1, groupingKey=word_of)
             assert (done.was, done.version) == (2, 1)
         pair.check(2)
         kept_as = pair.check_names(before)
@@ -154,16 +152,15 @@ def test_an_older_version_finds_what_it_finds_in_files(server, place, newer):
         assert names_on(server, pair.on_redis) == {kept_as}
 
 
-# ---- writeState
+# ---- Checkpoint.write
 
 
 MENDED = pa.table({"word": ["to", "be", "new", "w3"], "n": pa.array([70, None, 1, 33], pa.int64())})
 
 
 def write(driver, mode="merge"):
-    return writeState(
-        MENDED, driver.folder, "count", mode=mode, schema=TYPED, groupingKey=lambda key: key, config=driver.config
-    )
+    checkpoint = Checkpoint(driver.folder, driver.config)
+    return checkpoint.write("count", MENDED, mode=mode, schema=TYPED, groupingKey=lambda key: key)
 
 
 @pytest.mark.parametrize("mode", ["merge", "overwrite"])
@@ -171,7 +168,7 @@ def test_rows_are_written_as_they_are_in_files(server, place, mode):
     with Pair(server, place) as pair:
         pair.send(range(6), topology(2, First()))
         before = pair.on_redis.folder
-        with openState(before, "count") as view, openState(before, "count", map="pairs") as pairs:
+        with Checkpoint(before).state("count") as view, Checkpoint(before).state("count", map="pairs") as pairs:
             own, kept = dict(view.items()), dict(pairs.items())
             done = write(pair.on_redis, mode)
             assert done == write(pair.on_files, mode)
@@ -186,7 +183,7 @@ def test_rows_are_written_as_they_are_in_files(server, place, mode):
             assert not view.refresh()
         pair.check(2)
         kept_as = pair.check_names({"count"})
-        tables = [state_table(driver.folder, "count", schema=TYPED).table() for driver in pair.both]
+        tables = [Checkpoint(driver.folder).table("count", schema=TYPED) for driver in pair.both]
         assert tables[0].equals(tables[1])
         assert tables[0].num_rows == len(merged if mode == "merge" else changed)
         pair.send(range(6, 9), topology(2, First()), limits=SMALL)
@@ -201,8 +198,8 @@ def test_rows_are_written_as_they_are_in_files(server, place, mode):
 def test_who_has_opened_what_was_there_before_is_told_to_open_it_again(server, place):
     with Pair(server, place) as pair:
         pair.send(range(3), topology(2, First()))
-        with openState(pair.on_redis.folder, "count") as view:
-            table = state_table(pair.on_redis.folder, "count", schema=TYPED)
+        with Checkpoint(pair.on_redis.folder).state("count") as view:
+            table = Checkpoint(pair.on_redis.folder)._table("count", schema=TYPED)
             before = dict(view.items())
             for driver in pair.both:
                 write(driver)
@@ -213,13 +210,13 @@ def test_who_has_opened_what_was_there_before_is_told_to_open_it_again(server, p
             with pytest.raises(CheckpointError, match="transaction 3 of the state of 'count' is not kept any more"):
                 table.table()
             assert view.refresh()
-            with openState(pair.on_files.folder, "count") as same:
+            with Checkpoint(pair.on_files.folder).state("count") as same:
                 assert dict(view.items()) == dict(same.items())
 
 
 def write_stepped(folder, url, steps, mode="merge"):
     """Write as `write` does, with steps that are counted."""
-    writer = state_writer(folder, "count", mode, TYPED, lambda key: key, None, None)
+    writer = Checkpoint(folder)._writer("count", mode=mode, schema=TYPED, grouping_key=lambda key: key)
     writer.provider = stepped(url, steps)
     writer.folders = Folders(str(folder), wrap=partial(SteppedStorage, steps=steps))
     writer.opened = partial(SteppedLog, steps=steps, limit=100)
@@ -229,7 +226,7 @@ def write_stepped(folder, url, steps, mode="merge"):
 def is_written(driver):
     """Tell whether the rows are there; they are either all there or none of them."""
     written = "count" in log_of(driver).kept_as
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert (view.get("to") == 70) == ("be" not in view) == written
     return written
 
@@ -284,7 +281,7 @@ def test_a_driver_that_runs_is_fenced_and_a_refused_call_fences_nobody(server, p
         running = pair.on_redis.start(topology(2, First()), now=START + timedelta(seconds=28))
         twice = pa.concat_tables([MENDED, MENDED])
         with pytest.raises(ConfigError, match="two rows have the key"):
-            writeState(twice, pair.on_redis.folder, "count", schema=TYPED, groupingKey=lambda key: key)
+            Checkpoint(pair.on_redis.folder).write("count", twice, schema=TYPED, groupingKey=lambda key: key)
         running.send(WORK[4])
         send(pair.on_files, [4], topology(2, First()))
         pair.check(2)

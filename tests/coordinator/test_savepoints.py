@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import TopologyBuilder, deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
-from statefx.admin.command import main
-from statefx.admin.state_table import state_table
+from statefx import Checkpoint, TopologyBuilder
+from statefx.command import main
 from statefx.errors import (
     CheckpointError,
     ConfigError,
@@ -36,13 +35,13 @@ def send(driver, works, topology=None, **more):
 def begin(driver, **more):
     """Commit five transactions, take the savepoint "five", and commit what will be given up."""
     send(driver, WORK[:5], **more)
-    taken = savepoint(driver.folder, "five")
+    taken = Checkpoint(driver.folder).savepoint("five")
     send(driver, GIVEN_UP, **more)
     return taken
 
 
 def committed(driver, component="count"):
-    with openState(driver.folder, component) as state:
+    with Checkpoint(driver.folder).state(component) as state:
         return dict(state.items())
 
 
@@ -54,8 +53,8 @@ def artefacts(driver):
 def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place, provider):
     with Driver(place, provider) as driver:
         taken = begin(driver)
-        assert (taken.name, taken.txid, savepoints(driver.folder)) == ("five", 5, (taken,))
-        done = restore(driver.folder, "five")
+        assert (taken.name, taken.txid, Checkpoint(driver.folder).savepoints()) == ("five", 5, (taken,))
+        done = Checkpoint(driver.folder).restore("five")
         assert (done.txid, done.given_up, done.next_txid, done.published) == (5, 12, 18, {})
         assert committed(driver) == words(WORK[:5])
         send(driver, WORK[5:])
@@ -68,11 +67,11 @@ def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
     """Each transaction sweeps and every fifth folds; without the pin the version of five has no file left."""
     with Driver(place, provider) as driver:
         send(driver, WORK[:5], limits=SMALL)
-        taken = savepoint(driver.folder, "five")
+        taken = Checkpoint(driver.folder).savepoint("five")
         send(driver, GIVEN_UP, limits=SMALL)
         send(driver, WORK[5:20], limits=SMALL)
-        assert savepoints(driver.folder) == (taken,)
-        restore(driver.folder, "five")
+        assert Checkpoint(driver.folder).savepoints() == (taken,)
+        Checkpoint(driver.folder).restore("five")
         assert committed(driver) == words(WORK[:5])
         send(driver, WORK[5:], limits=SMALL)
         assert committed(driver) == words(WORK)
@@ -82,19 +81,19 @@ def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
 def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:5])
-        savepoint(driver.folder, "five")
+        Checkpoint(driver.folder).savepoint("five")
         before = artefacts(driver)
         send(driver, GIVEN_UP)
         given_up = artefacts(driver) - before
-        restore(driver.folder, "five")
+        Checkpoint(driver.folder).restore("five")
         with driver.start(totals()) as tester:
             for work in WORK[5:]:
                 tester.send(work)
             tester.advance(3600)
             tester.sweep()
             assert not artefacts(driver) & given_up
-        deleteSavepoint(driver.folder, "five")
-        assert savepoints(driver.folder) == ()
+        Checkpoint(driver.folder).deleteSavepoint("five")
+        assert Checkpoint(driver.folder).savepoints() == ()
         assert committed(driver) == words(WORK)
 
 
@@ -102,13 +101,13 @@ def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
 def test_one_can_go_forward_again(place, provider):
     with Driver(place, provider) as driver:
         begin(driver)
-        savepoint(driver.folder, "all")
-        restore(driver.folder, "five")
+        Checkpoint(driver.folder).savepoint("all")
+        Checkpoint(driver.folder).restore("five")
         send(driver, WORK[5:8], limits=SMALL)
-        savepoint(driver.folder, "other")
-        assert restore(driver.folder, "all").txid == 17
+        Checkpoint(driver.folder).savepoint("other")
+        assert Checkpoint(driver.folder).restore("all").txid == 17
         assert committed(driver) == words(WORK[:5] + GIVEN_UP)
-        restore(driver.folder, "other")
+        Checkpoint(driver.folder).restore("other")
         assert committed(driver) == words(WORK[:8])
         send(driver, WORK[8:], limits=SMALL)
         assert committed(driver) == words(WORK)
@@ -119,9 +118,9 @@ def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider)
     with Driver(place, provider) as driver:
         send(driver, WORK[:9])
         for txid in (7, 3, 9):  # also forward again
-            assert restore(driver.folder, txid=txid).txid == txid
+            assert Checkpoint(driver.folder).restore(txid=txid).txid == txid
             assert committed(driver) == words(WORK[:txid])
-        restore(driver.folder, txid=4)
+        Checkpoint(driver.folder).restore(txid=4)
         send(driver, WORK[4:])
         assert committed(driver) == words(WORK)
 
@@ -130,15 +129,15 @@ def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider)
 def test_what_was_folded_away_or_restored_is_not_a_transaction_to_go_back_to(place):
     with Driver(place) as driver:
         send(driver, WORK[:8], limits=SMALL)
-        savepoint(driver.folder, "eight")
+        Checkpoint(driver.folder).savepoint("eight")
         send(driver, WORK[8:9], limits=SMALL)
         with pytest.raises(CheckpointError, match=r"does not know any more what transaction 1 had left; .* [2-9] to 9"):
-            restore(driver.folder, txid=1)
-        restore(driver.folder, "eight")
+            Checkpoint(driver.folder).restore(txid=1)
+        Checkpoint(driver.folder).restore("eight")
         log = TransactionLog(FolderStorage(driver.folder))
         log.fold()  # from here on the log has 9 as the last number, and the state of 8
         with pytest.raises(CheckpointError, match="those that it knows are none"):
-            restore(driver.folder, txid=9)
+            Checkpoint(driver.folder).restore(txid=9)
 
 
 # ---- numbers, sinks
@@ -150,13 +149,13 @@ def test_rows_that_were_published_are_told_and_come_again_behind(place):
         out = place / "out"
         topology = archived(out)
         send(driver, WORK[:2], topology)
-        savepoint(driver.folder, "two")
+        Checkpoint(driver.folder).savepoint("two")
         send(driver, WORK[2:4], topology)
         published = sum(path.read_text().count("\n") for path in out.rglob("*.json"))
         with pytest.raises(CheckpointError, match=r"transactions 3 to 4 may have published rows \(\d+ of sink 'out'\)"):
-            restore(driver.folder, "two")
+            Checkpoint(driver.folder).restore("two")
         assert committed(driver) == words(WORK[:4])
-        done = restore(driver.folder, "two", sinks="append")
+        done = Checkpoint(driver.folder).restore("two", sinks="append")
         assert 0 < done.published["out"] < published
         send(driver, WORK[2:4], topology)
         again = sum(path.read_text().count("\n") for path in out.rglob("*.json"))
@@ -168,10 +167,10 @@ def test_a_driver_that_runs_is_fenced(place):
     with Driver(place) as driver:
         tester = driver.start(totals())
         tester.send(WORK[0])
-        savepoint(driver.folder, "one")
+        Checkpoint(driver.folder).savepoint("one")
         with pytest.raises(FencedError):
             tester.send(WORK[1])
-        restore(driver.folder, "one")
+        Checkpoint(driver.folder).restore("one")
         assert committed(driver) == words(WORK[:1])
 
 
@@ -182,9 +181,9 @@ def test_a_driver_that_runs_is_fenced(place):
 def test_a_copy_stands_alone(place, provider):
     with Driver(place, provider) as driver:
         begin(driver, limits=SMALL)
-        done = restore(driver.folder, "five", to=place / "five")
+        done = Checkpoint(driver.folder).restore("five", to=place / "five")
         assert (done.txid, done.next_txid) == (5, 6)
-        last = export(driver.folder, place / "last")
+        last = Checkpoint(driver.folder).restore(to=place / "last")
         assert last.txid == 17
         assert committed(driver) == words(WORK[:5] + GIVEN_UP), "the original is as it was"
         shutil.rmtree(driver.folder)
@@ -202,9 +201,9 @@ def test_a_copy_stands_alone(place, provider):
 def test_what_can_not_name_a_savepoint(place, name):
     with Driver(place) as driver:
         send(driver, WORK[:1])
-        for call in (savepoint, deleteSavepoint):
+        for call in (Checkpoint(driver.folder).savepoint, Checkpoint(driver.folder).deleteSavepoint):
             with pytest.raises(ConfigError, match="a savepoint's name has 1 to 100 letters"):
-                call(driver.folder, name)
+                call(name)
         assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
 
 
@@ -214,12 +213,12 @@ def test_a_name_that_reads_as_a_number_is_refused_by_every_call(place, name, cap
     with Driver(place) as driver:
         send(driver, WORK[:3])
         for call in (
-            lambda: savepoint(driver.folder, name),
-            lambda: deleteSavepoint(driver.folder, name),
-            lambda: restore(driver.folder, name),
-            lambda: export(driver.folder, place / "copy", name),
-            lambda: state_table(driver.folder, "count", at=name),
-            lambda: state_table(driver.folder, "count", diff=(name, None)),
+            lambda: Checkpoint(driver.folder).savepoint(name),
+            lambda: Checkpoint(driver.folder).deleteSavepoint(name),
+            lambda: Checkpoint(driver.folder).restore(name),
+            lambda: Checkpoint(driver.folder).restore(name, to=place / "copy"),
+            lambda: Checkpoint(driver.folder)._table("count", at=name),
+            lambda: Checkpoint(driver.folder)._table("count", diff=(name, None)),
         ):
             with pytest.raises(ConfigError, match=f"'{name}' reads as a transaction's number.* call it 'v{name}'"):
                 call()
@@ -232,32 +231,32 @@ def test_a_name_that_reads_as_a_number_is_refused_by_every_call(place, name, cap
 @pytest.mark.slow
 def test_what_is_not_there_is_told_with_what_is(place):
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):
-        savepoints(place / "nowhere")
+        Checkpoint(place / "nowhere").savepoints()
     with Driver(place) as driver:
         with driver.start(word_count()):
             pass
         with pytest.raises(CheckpointError, match="nothing has been committed yet"):
-            savepoint(driver.folder, "none")
+            Checkpoint(driver.folder).savepoint("none")
         send(driver, WORK[:2], word_count())
-        savepoint(driver.folder, "two")
+        Checkpoint(driver.folder).savepoint("two")
         generation = read_state(FolderStorage(driver.folder)).generation
         with pytest.raises(CheckpointError, match=r"has no savepoint 'three'; there are \['two'\]"):
-            restore(driver.folder, "three")
+            Checkpoint(driver.folder).restore("three")
         with pytest.raises(CheckpointError, match=r"has no savepoint 'three'"):
-            deleteSavepoint(driver.folder, "three")
+            Checkpoint(driver.folder).deleteSavepoint("three")
         with pytest.raises(CheckpointError, match="there is a savepoint 'two' already, of transaction 2"):
-            savepoint(driver.folder, "two")
+            Checkpoint(driver.folder).savepoint("two")
         for wrong in ({}, {"savepoint": "two", "txid": 1}):
             with pytest.raises(ConfigError, match="the name of a savepoint, or txid=, and not both"):
-                restore(driver.folder, **wrong)
+                Checkpoint(driver.folder).restore(**wrong)
         with pytest.raises(ConfigError, match="txid must be the number of a committed transaction"):
-            restore(driver.folder, txid=0)
+            Checkpoint(driver.folder).restore(txid=0)
         with pytest.raises(ConfigError, match="sinks must be 'append'"):
-            restore(driver.folder, "two", sinks="forget")
+            Checkpoint(driver.folder).restore("two", sinks="forget")
         with pytest.raises(CheckpointError, match="is the checkpoint itself: give another folder"):
-            export(driver.folder, driver.folder)
+            Checkpoint(driver.folder).restore(to=driver.folder)
         with pytest.raises(CheckpointError, match=r"has the savepoints \['two'\], .*delete them first"):
-            migrate(driver.folder, "rocksdb")
+            Checkpoint(driver.folder).migrate("rocksdb")
         assert read_state(FolderStorage(driver.folder)).generation == generation, "nobody was fenced"
 
 
@@ -265,14 +264,14 @@ def test_what_is_not_there_is_told_with_what_is(place):
 def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place, provider):
     with Driver(place, provider) as driver:
         send(driver, WORK[:2])
-        savepoint(driver.folder, "two")
+        Checkpoint(driver.folder).savepoint("two")
         before = sorted(Path(driver.folder, "state", "count", "0").glob("*.changelog"))
         send(driver, WORK[2:20], limits=SMALL)
         generation = read_state(FolderStorage(driver.folder)).generation
         for path in before:
             path.unlink()
         with pytest.raises(StateCorruptedError, match=r"state/count/0/.*changelog"):
-            restore(driver.folder, "two")
+            Checkpoint(driver.folder).restore("two")
         assert read_state(FolderStorage(driver.folder)).generation == generation
         assert committed(driver) == words(WORK[:20])
 
@@ -293,12 +292,12 @@ def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place):
     with Driver(place) as driver:
         with driver.start(topology, limits=SMALL) as tester:
             tester.emit()
-        savepoint(driver.folder, "one")
+        Checkpoint(driver.folder).savepoint("one")
         with driver.start(topology, limits=SMALL) as tester:
             tester.drain()
             for _ in range(20):
                 tester._coordinator.log.fold()
-        restore(driver.folder, "one")
+        Checkpoint(driver.folder).restore("one")
         with driver.start(topology) as tester:
             tester.drain()
         assert committed(driver) == ALL
@@ -307,7 +306,7 @@ def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place):
         generation = read_state(FolderStorage(driver.folder)).generation
         for more in ({}, {"to": place / "to"}):
             with pytest.raises(StateCorruptedError, match=r"metadata/.* is gone or damaged\. Nothing was changed"):
-                restore(driver.folder, "one", **more)
+                Checkpoint(driver.folder).restore("one", **more)
         assert read_state(FolderStorage(driver.folder)).generation == generation
 
 
@@ -316,7 +315,10 @@ def test_a_server_that_keeps_no_versions_has_no_savepoints(place):
         config = {"topology.state.provider": REFERENCES["redis"]}
         config["topology.state.provider.config"] = {"url": server.url}
         send(driver, WORK[:1], config=config)
-        for call in (lambda: savepoint(driver.folder, "one"), lambda: export(driver.folder, place / "to")):
+        for call in (
+            lambda: Checkpoint(driver.folder).savepoint("one"),
+            lambda: Checkpoint(driver.folder).restore(to=place / "to"),
+        ):
             with pytest.raises(ConfigError, match="has its newest version alone"):
                 call()
 
@@ -329,7 +331,7 @@ def test_a_transaction_that_is_under_way_is_ended_by_a_start_first(place):
         state = read_state(FolderStorage(driver.folder))
         assert state.in_flight
         with pytest.raises(CheckpointError, match=r"is (PREPARING|COMMITTING)\. Stop the topology .* Then restore it"):
-            restore(driver.folder, txid=state.committed)
+            Checkpoint(driver.folder).restore(txid=state.committed)
 
 
 @pytest.mark.slow
@@ -338,15 +340,15 @@ def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place, capsys):
     with Driver(place) as driver:
         topology = archived(place / "out")
         send(driver, WORK[:1], topology)
-        savepoint(driver.folder, "a")
+        Checkpoint(driver.folder).savepoint("a")
         send(driver, WORK[1:2], topology)
-        savepoint(driver.folder, "b")
-        restore(driver.folder, "a", sinks="append")
-        assert savepoint(driver.folder, "c").txid == 1
-        restore(driver.folder, "a")  # it is there already: nothing comes again
-        restore(driver.folder, "b")  # it has seen all that was published
+        Checkpoint(driver.folder).savepoint("b")
+        Checkpoint(driver.folder).restore("a", sinks="append")
+        assert Checkpoint(driver.folder).savepoint("c").txid == 1
+        Checkpoint(driver.folder).restore("a")  # it is there already: nothing comes again
+        Checkpoint(driver.folder).restore("b")  # it has seen all that was published
         with pytest.raises(CheckpointError, match="may have published rows"):
-            restore(driver.folder, "c")
+            Checkpoint(driver.folder).restore("c")
         assert main(["restore", str(driver.folder), "c", "--yes"]) == 1
         error = capsys.readouterr().err
         assert all(
@@ -359,10 +361,10 @@ def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place, capsys):
 def test_transactions_of_before_a_migration_are_not_gone_back_to(place):
     with Driver(place) as driver:
         send(driver, WORK[:2])
-        migrate(driver.folder, "rocksdb")
+        Checkpoint(driver.folder).migrate("rocksdb")
         with pytest.raises(CheckpointError, match="does not know any more what transaction 1 had left"):
-            restore(driver.folder, txid=1)
+            Checkpoint(driver.folder).restore(txid=1)
     with Driver(place, "rocksdb") as driver:
         send(driver, WORK[2:4])
-        assert restore(driver.folder, txid=3).txid == 3
+        assert Checkpoint(driver.folder).restore(txid=3).txid == 3
         assert committed(driver) == words(WORK[:3])

@@ -28,7 +28,7 @@ import statefx.testing
 import statefx.topology
 import statefx.values
 import statefx_redis
-from statefx.admin.command import _cli
+from statefx.command import _cli
 from statefx.config import SETTINGS, WITHOUT_EFFECT
 from statefx.spark.session import RECOMMENDED
 

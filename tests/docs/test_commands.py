@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.admin.command import _cli, main
+from statefx.command import _cli, main
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from tests.docs.tables import DOCS

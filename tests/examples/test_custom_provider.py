@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from statefx import migrate
+from statefx import Checkpoint
 from statefx.errors import StateCorruptedError
 from statefx.state import EMPTY, StateProvider
 from statefx.testing import Crash
@@ -83,7 +83,7 @@ def test_a_reader_that_stays_open_goes_on_and_one_that_comes_too_late_is_sent_ba
     assert image(reader) == {b"a": b"2", b"b": b"2"}
     with pytest.raises(StateCorruptedError, match="is at transaction 2, not at 1") as caught:
         site.open(version, read_only=True)
-    assert caught.value.missing, "what openState looks for before it tries again"
+    assert caught.value.missing, "what Checkpoint.state looks for before it tries again"
     site.close()
 
 
@@ -126,7 +126,7 @@ def test_state_is_moved_into_it_and_out_of_it(driver, place):
     loaded()
     path = {"path": str(place / "state.db")}
     driver.start(totals()).run(TRANSACTIONS[:1])
-    migrate(driver.folder, f"{NAME}:SqliteStateProvider", path)
+    Checkpoint(driver.folder).migrate(f"{NAME}:SqliteStateProvider", path)
     drive(driver, place).run(TRANSACTIONS)
-    migrate(driver.folder, "memory", source=path)
+    Checkpoint(driver.folder, {"topology.state.provider.config": path}).migrate("memory")
     assert driver.start(totals(), config={"topology.state.provider": "memory"}).state("count") == words(TRANSACTIONS)

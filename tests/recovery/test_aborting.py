@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import abort, transactions
+from statefx import Checkpoint
 from statefx.admin import ending
 from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, FencedError
 from statefx.log.location import write_format
@@ -53,7 +53,7 @@ def test_after_a_crash_at_any_step(place, topology):
         except CheckpointError:  # there is no log yet
             before = None
         try:
-            done = abort(driver.folder)
+            done = Checkpoint(driver.folder).abort()
         except CheckpointError as error:
             came["COMMITTING" if "rolls it forward" in str(error) else "nothing"] += 1
             assert before is None or not before.in_flight or before.committing
@@ -64,7 +64,7 @@ def test_after_a_crash_at_any_step(place, topology):
             attempt = TransactionAttempt(entry.txid, entry.attempt)
             assert done.generation == before.generation + 1 == state_of(driver).generation
             assert (done.rolled_back, done.left) == (((), attempt) if told else ((attempt,), None))
-            last = transactions(driver.folder)[-1]
+            last = Checkpoint(driver.folder).transactions()[-1]
             assert (last.txid, last.state) == (entry.txid, "PREPARING" if told else "ROLLED_BACK")
             assert last.reason == ("" if told else ending.REASON)
         successor = driver.start(topology)
@@ -84,14 +84,14 @@ def test_bolts_with_pre_rollback_are_told_by_the_next_start(place):
         tester.when("before COMMITTING(1, 0)", die)
         with pytest.raises(Crash):
             tester.run(WORK)
-        done = abort(driver.folder)
+        done = Checkpoint(driver.folder).abort()
         assert done.bolts == ("total",)
         assert str(done) == (
             "generation 2 is taken, and older drivers are fenced; attempt 0 of transaction 1 is rolled back by the "
             "next start, which calls preRollback of total"
         )
         assert driver.journal == []
-        assert abort(driver.folder).generation == 3  # again is as once
+        assert Checkpoint(driver.folder).abort().generation == 3  # again is as once
         driver.start(totals())
         assert driver.journal == [("rollback", 1, 0, 0)]
 
@@ -104,7 +104,7 @@ def test_a_driver_that_lives_is_fenced_and_commits_nothing(driver):
     done = []
     tester = driver.start()
     tester.send(WORK[0])
-    tester.when("before COMMITTING(2, 0)", lambda: done.append(abort(driver.folder)))
+    tester.when("before COMMITTING(2, 0)", lambda: done.append(Checkpoint(driver.folder).abort()))
     with pytest.raises(FencedError):
         tester.send(WORK[1])
     assert str(done[0]) == (
@@ -114,7 +114,7 @@ def test_a_driver_that_lives_is_fenced_and_commits_nothing(driver):
     assert (successor.txid, successor.generation) == (1, 3)
     assert successor.state("count") == words(WORK[:1])
     successor.run(WORK[:2])
-    assert [(each.txid, each.attempt) for each in transactions(driver.folder)] == [(1, 0), (2, 0), (2, 1)]
+    assert [(each.txid, each.attempt) for each in Checkpoint(driver.folder).transactions()] == [(1, 0), (2, 0), (2, 1)]
 
 
 def test_the_same_planned_input_comes_again_and_no_other(driver):
@@ -123,7 +123,7 @@ def test_the_same_planned_input_comes_again_and_no_other(driver):
     with pytest.raises(Crash):
         tester.send(WORK[0])
     planned = state_of(driver).in_flight[0].input
-    abort(driver.folder)
+    Checkpoint(driver.folder).abort()
     assert state_of(driver).planned == planned
     assert state_of(driver).next_attempt(1) == 1
 
@@ -149,7 +149,7 @@ def in_flight(storage: FolderStorage, *, rolls_back: bool, count: int = 3) -> Tr
 @pytest.mark.parametrize("rolls_back", [False, True])
 def test_of_several_in_flight_the_newest_goes_first_and_the_lowest_waits_for_its_hook(storage, rolls_back):
     in_flight(storage, rolls_back=rolls_back)
-    done = abort(storage.url)
+    done = Checkpoint(storage.url).abort()
     assert [each.txid for each in done.rolled_back] == ([3, 2] if rolls_back else [3, 2, 1])
     assert done.left == (TransactionAttempt(1, 0) if rolls_back else None)
     assert [entry.txid for entry in read_state(storage).in_flight] == ([1] if rolls_back else [])
@@ -160,7 +160,7 @@ def test_while_one_is_committing_those_behind_it_are_refused_as_well(storage):
     log.append(Committing(1, 0, 1, {"count/0": "t"}, hooks=("count/0",)))
     before = read_state(storage)
     with pytest.raises(CheckpointError, match=r"transaction 1 .* is COMMITTING: it is decided.*Start the topology"):
-        abort(storage.url)
+        Checkpoint(storage.url).abort()
     assert read_state(storage) == before
 
 
@@ -177,7 +177,7 @@ def test_a_driver_that_is_faster_is_not_fenced_for_an_abort_that_is_refused(stor
 
     monkeypatch.setattr(ending, "TransactionLog", Slow)
     with pytest.raises(CheckpointError, match="is COMMITTING" if decided else "nothing to abort"):
-        abort(storage.url)
+        Checkpoint(storage.url).abort()
     assert read_state(storage).generation == 1
     driver.check()
 
@@ -194,31 +194,31 @@ def test_a_topology_that_starts_meanwhile_ends_them_itself(storage, monkeypatch)
 
     monkeypatch.setattr(ending, "TransactionLog", Overtaken)
     with pytest.raises(FencedError, match="another driver has taken over"):
-        abort(storage.url)
+        Checkpoint(storage.url).abort()
 
 
 def test_it_keeps_the_identity_of_the_newest_topology(storage):
     log = in_flight(storage, rolls_back=False, count=1)
-    abort(storage.url)
+    Checkpoint(storage.url).abort()
     assert read_state(storage).topology == log.state.topology
 
 
 def test_mistakes(driver, place):
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*: has a topology been submitted there\?"):
-        abort(place / "nowhere")
+        Checkpoint(place / "nowhere").abort()
     assert not (place / "nowhere").exists()
     (place / "mine").mkdir()
     (place / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
-        abort(place / "mine")
+        Checkpoint(place / "mine").abort()
     driver.start().run(WORK)
     with pytest.raises(CheckpointError, match=r"the last one that was committed is 3: there is nothing to abort"):
-        abort(driver.folder)
+        Checkpoint(driver.folder).abort()
 
 
 def test_a_copy_is_refused(storage, place):
     in_flight(storage, rolls_back=False)
     (place / "checkpoint").rename(place / "moved")
     with pytest.raises(CheckpointMismatchError, match="was last run in"):
-        abort(place / "moved")
+        Checkpoint(place / "moved").abort()
     assert read_state(FolderStorage(place / "moved")).generation == 1

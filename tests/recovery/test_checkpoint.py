@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, Topology, TopologyBuilder, migrate, openState
+from statefx import BasicBolt, Checkpoint, Topology, TopologyBuilder
 from statefx.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -242,7 +242,7 @@ def test_a_fork_and_its_original_go_on_independently(place, provider):
             assert forked.state("count") == words(done["fork"])
             lineages = {read_state(FolderStorage(each.folder)).lineage for each in (original, fork)}
             assert len(lineages) == 2
-            with openState(fork.folder, "total") as view:
+            with Checkpoint(fork.folder).state("total") as view:
                 assert view["total"] == sum(words(done["fork"]).values())
 
 
@@ -340,27 +340,27 @@ def test_a_newer_format_is_refused(driver):
     with pytest.raises(CheckpointFormatError, match="format 3"):
         driver.start()
     with pytest.raises(CheckpointFormatError, match="format 3"):
-        openState(driver.folder, "count")
+        Checkpoint(driver.folder).state("count")
     assert content(driver.folder) == before
 
 
-def test_openState_names_what_there_is(driver, place):  # noqa: N802
+def test_state_names_what_there_is(driver, place):
     tester = driver.start()
     with pytest.raises(CheckpointError, match=r"'split'; its stateful bolts are \['count'\]"):
         tester.state("split")
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
-        openState(place / "nowhere", "count")
+        Checkpoint(place / "nowhere").state("count")
     assert tester.state("count") == {}
 
 
 @pytest.mark.slow
-def test_openState_shows_one_transaction_at_every_moment(driver, place, provider):  # noqa: N802
+def test_state_shows_one_transaction_at_every_moment(driver, place, provider):
     """Looked at after each step of several transactions: always a committed txid, and all tasks at it."""
     tester: TopologyTester = driver.start(totals())
     seen = set()
 
     def look() -> None:
-        with openState(driver.folder, "count") as counts, openState(driver.folder, "total") as total:
+        with Checkpoint(driver.folder).state("count") as counts, Checkpoint(driver.folder).state("total") as total:
             assert counts.txid == total.txid
             assert dict(counts.items()) == words(work[: counts.txid])
             assert total.get("total", 0) == sum(words(work[: counts.txid]).values())
@@ -385,7 +385,7 @@ def _moments(place: Path, work: list[Any]) -> list[str]:
 def test_a_view_that_was_opened_stays_at_its_transaction(driver, provider):
     tester = driver.start()
     tester.send(WORK[0])
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         tester.send(WORK[1])
         assert view.txid == 1
         assert dict(view.items()) == words(WORK[:1])
@@ -433,6 +433,6 @@ def test_a_location_on_another_file_system_makes_no_folder(location):
     """``dbfs:/x`` was a folder ``dbfs:`` below the current one, gone with the driver's machine."""
     with pytest.raises(ConfigError, match="checkpointLocation"):
         local_path(location)
-    for call in (lambda: openState(location, "count"), lambda: migrate(location, "memory")):
+    for call in (lambda: Checkpoint(location).state("count"), lambda: Checkpoint(location).migrate("memory")):
         with pytest.raises(ConfigError, match="checkpointLocation"):
             call()

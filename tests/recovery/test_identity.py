@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statefx import Topology, TopologyBuilder, openState
+from statefx import Checkpoint, Topology, TopologyBuilder
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
@@ -229,7 +229,7 @@ def test_a_codec_of_the_users_own_keeps_state_through_a_restart(driver, provider
     assert tester.state("count") == words(WORK)
     found = read_state(FolderStorage(driver.folder)).topology.stateful["count"]
     assert (found.codec, found.encoding) == ("json-1", JSON)
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert list(view.items()) == sorted(words(WORK).items()), "in the codec's order, over all tasks"
         assert list(view.items("be", "or")) == [("be", 2), ("is", 1), ("not", 1)]
 
@@ -308,22 +308,22 @@ def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_th
     assert tester.state("count") == words([WORK[0], WORK[0]])
 
 
-# ---- openState
+# ---- Checkpoint.state
 
 
 def test_open_state_without_the_codecs_class_says_so_and_takes_one(driver):
     driver.start(**coded(**JSON)).send(WORK[0])
     renamed(driver.folder, CODECS + "Json", "gone:Json")
     with pytest.raises(ConfigError, match=r"written with codec 'json-1', which can't be loaded here: gone:Json.*"):
-        openState(driver.folder, "count")
+        Checkpoint(driver.folder).state("count")
     for codec in (Json(), JsonMoved()):
-        with openState(driver.folder, "count", codec=codec) as view:
+        with Checkpoint(driver.folder).state("count", codec=codec) as view:
             assert dict(view.items()) == words(WORK[:1])
             assert view["to"] == 2
     with pytest.raises(CheckpointMismatchError, match="written with codec 'json-1', this one is 'json-2'"):
-        openState(driver.folder, "count", codec=JsonTwo())
+        Checkpoint(driver.folder).state("count", codec=JsonTwo())
     with pytest.raises(ConfigError, match=r"codec must be an object of a statefx\.state\.Codec"):
-        openState(driver.folder, "count", codec="tests.testing.codecs:Json")
+        Checkpoint(driver.folder).state("count", codec="tests.testing.codecs:Json")
 
 
 def renamed(folder: Path, old: str, new: str) -> None:
@@ -337,7 +337,7 @@ def renamed(folder: Path, old: str, new: str) -> None:
 
 def test_open_state_goes_in_the_order_of_the_codec(driver):
     driver.start(**coded(codec=CODECS + "Backwards")).send(WORK[0])
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert list(view) == ["to", "or", "not", "be"]
         assert [key for key, _ in view.items("or", "be")] == ["or", "not"]
 
@@ -345,7 +345,7 @@ def test_open_state_goes_in_the_order_of_the_codec(driver):
 def test_open_state_of_serializers(driver):
     tester = driver.start(**coded(keySerializerClass=CODECS + "Pickled", valueSerializerClass=CODECS + "Pickled"))
     tester.send(WORK[0])
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert dict(view.items()) == words(WORK[:1])
 
 

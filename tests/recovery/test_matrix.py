@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from statefx import FailedException, TopologyBuilder, committedFiles, transactions
+from statefx import Checkpoint, FailedException, TopologyBuilder, committedFiles
 from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import AttemptsExhaustedError, CheckpointError, CheckpointFormatError, ConfigError
 from statefx.log.entries import FOLDER
@@ -171,7 +171,7 @@ WORK = [lines("to be or", "not to be"), lines("that is")]
 
 
 def names(folder: Path) -> list[tuple[int, int, str]]:
-    return [(each.txid, each.attempt, each.state) for each in transactions(folder)]
+    return [(each.txid, each.attempt, each.state) for each in Checkpoint(folder).transactions()]
 
 
 @pytest.mark.slow
@@ -186,9 +186,9 @@ def test_a_crash_at_any_step_leaves_what_a_list_tells(driver, place):
     for point in crashes(place, life):
         left = []
         with suppress(CheckpointError):
-            left = transactions(driver.folder)
+            left = Checkpoint(driver.folder).transactions()
         life(cache=point.cache)
-        check_listed(left, transactions(driver.folder), seen)
+        check_listed(left, Checkpoint(driver.folder).transactions(), seen)
     assert seen == {"PREPARING", "COMMITTING", "COMMITTED"}
 
 
@@ -209,7 +209,7 @@ def test_rows_bytes_times_and_reasons(driver, place):
     tester = driver.start(archived(place / "out"))
     tester.send(WORK[0], JobFails(reason="the executor is lost"))
     tester.send(lines())
-    failed, first, empty = transactions(driver.folder)
+    failed, first, empty = Checkpoint(driver.folder).transactions()
     assert (failed.state, failed.attempt, failed.committing_ms, failed.input_rows) == ("ROLLED_BACK", 0, None, 0)
     assert "the executor is lost" in failed.reason
     assert (first.state, first.attempt, first.input_rows, first.output_rows, first.reason) == ("COMMITTED", 1, 2, 6, "")
@@ -226,7 +226,7 @@ def test_rows_bytes_times_and_reasons(driver, place):
 def test_one_line_says_what_a_transaction_is(driver, place):
     (place / "out").mkdir()
     driver.start(archived(place / "out")).send(WORK[0], JobFails(reason="the executor is lost"))
-    shown = list(map(repr, transactions(driver.folder)))
+    shown = list(map(repr, Checkpoint(driver.folder).transactions()))
     assert shown[0].startswith("<Transaction 1, attempt 0, generation 1: ROLLED_BACK 20")
     assert "the executor is lost" in shown[0]
     assert shown[1].endswith("Z, 2 rows in, 6 out, 6 to out>")
@@ -261,25 +261,25 @@ def test_without_a_checkpoint_there_is_the_error_of_open_state(place, what):
     if what != "nothing":
         (place / "checkpoint").mkdir()
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*: has a topology been submitted there\?"):
-        transactions(place / "checkpoint")
+        Checkpoint(place / "checkpoint").transactions()
 
 
 def test_another_folder_a_newer_release_and_a_damaged_log_are_told(driver, place):
     (place / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
-        transactions(place)
+        Checkpoint(place).transactions()
     with pytest.raises(ConfigError, match="it must be a folder"):
-        transactions("hdfs://host/checkpoint")
+        Checkpoint("hdfs://host/checkpoint").transactions()
     driver.start().send(WORK[0])
     record = next((driver.folder / FOLDER).glob("*2.json"))
     text = record.read_text()
     record.write_text(text[:-9])
     with pytest.raises(Exception, match="Restore this file"):
-        transactions(driver.folder)
+        Checkpoint(driver.folder).transactions()
     record.write_text(text)
     (driver.folder / "format").write_text('{"format": 3}')
     with pytest.raises(CheckpointFormatError, match="open it with the release that wrote it"):
-        transactions(driver.folder)
+        Checkpoint(driver.folder).transactions()
 
 
 def test_a_bolt_that_refuses_is_the_reason(place):
@@ -295,7 +295,7 @@ def test_a_bolt_that_refuses_is_the_reason(place):
     builder.setBolt("count", Refusing()).globalGrouping("lines")
     with TopologyTester(builder.createTopology(), place / "checkpoint") as tester:
         tester.send(lines("a"))
-    assert "the price feed is stale" in transactions(place / "checkpoint")[0].reason
+    assert "the price feed is stale" in Checkpoint(place / "checkpoint").transactions()[0].reason
 
 
 # ---- What befalls runs and their chains: nothing is lost, nothing doubled, and nothing of a dead attempt shows.

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import FileSink, SqlSink, StagedSink, TopologyBuilder, abort, committedFiles, transactions
+from statefx import Checkpoint, FileSink, SqlSink, StagedSink, TopologyBuilder, committedFiles
 from statefx.connectors import Target
 from statefx.connectors.files.manifest import Manifest
 from statefx.coordinator.retrying import StoppedError
@@ -335,8 +335,8 @@ def test_a_driver_is_replaced_while_a_sink_is_stuck_for_the_next_one_too(broken)
 def test_abort_while_a_sink_is_stuck_is_refused_and_fences_nobody(broken):
     def ask(tester):
         with pytest.raises(CheckpointError, match="rolls it forward"):
-            abort(broken.places.place / "ck")
-        last = transactions(broken.places.place / "ck")[-1]
+            Checkpoint(broken.places.place / "ck").abort()
+        last = Checkpoint(broken.places.place / "ck").transactions()[-1]
         assert (last.txid, last.state) == (2, "COMMITTING")
         broken.mend()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from freezegun import freeze_time
 
-from statefx import TopologyBuilder, committedFiles, openState, transactions
+from statefx import Checkpoint, TopologyBuilder, committedFiles
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import janitor
 from statefx.coordinator import janitor as janitor_module
@@ -242,7 +242,7 @@ def test_a_task_s_file_that_is_swept_while_it_is_written_is_written_again_by_the
     swept = jump("rename", text)
     for work in WORK:
         tester.send(work)
-    failed, *others = transactions(driver.folder)
+    failed, *others = Checkpoint(driver.folder).transactions()
     assert swept[0] >= 1
     assert (failed.state, failed.attempt, [each.state for each in others]) == ("ROLLED_BACK", 0, ["COMMITTED"] * 2)
     assert name in failed.reason
@@ -283,7 +283,7 @@ def test_a_clock_that_is_set_back_gives_a_transaction_less_than_no_time(driver, 
     tester.when("after PREPARING(1, 0)", set_back)
     for work in WORK:
         tester.send(work)
-    back, after = transactions(driver.folder)
+    back, after = Checkpoint(driver.folder).transactions()
     assert (back.state, back.secs) == ("COMMITTED", -3600)
     assert (after.state, after.secs) == ("COMMITTED", 0)
     assert "COMMITTED 1999-12-31 23:00" in repr(back)
@@ -464,7 +464,7 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(driver, m
         return state
 
     monkeypatch.setattr(reading, "read_checkpoint", look)
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert (view.txid, dict(view.items())) == (9, {"a": 9})
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from statefx import Topology, TopologyBuilder, openState
+from statefx import Checkpoint, Topology, TopologyBuilder
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
@@ -109,12 +109,12 @@ def topology(bolt: One, *, keyed: bool = True) -> Topology:
 
 
 def numbers(tester: TopologyTester, bolt: One) -> dict[str, int]:
-    with openState(tester._folders.location, "count", migrate=bolt.migrateState) as view:
+    with Checkpoint(tester._folders.location).state("count", migrate=bolt.migrateState) as view:
         return {word: bolt.number(value) for word, value in view.items()}
 
 
 def written(driver: Driver) -> dict[str, Any]:
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         return dict(view.items())
 
 

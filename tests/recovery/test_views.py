@@ -1,4 +1,4 @@
-"""What `openState` gives: a view that can be refreshed, and that finds its provider by itself."""
+"""What `Checkpoint.state` gives: a view that can be refreshed, and that finds its provider by itself."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import Topology, TopologyBuilder, migrate, openState, restore, savepoint, writeState
+from statefx import Checkpoint, Topology, TopologyBuilder
 from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, ProviderError, StateClosedError
 from statefx.testing import rows
 from statefx_memory import MemoryStateProvider
@@ -63,7 +63,7 @@ def driver_of(place: Path, provider: type) -> Driver:
 
 def test_a_view_is_refreshed_to_what_is_committed_by_then(driver):
     tester = driver.start()
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert (view.txid, view.refresh()) == (0, False)
         for txid, rows in enumerate(WORK, 1):
             tester.send(rows)
@@ -76,7 +76,7 @@ def test_a_view_is_refreshed_to_what_is_committed_by_then(driver):
             if txid > 1:
                 with pytest.raises(StateClosedError):
                     next(entries)
-    with pytest.raises(StateClosedError, match="call openState again"):
+    with pytest.raises(StateClosedError, match="open another one"):
         view.refresh()
 
 
@@ -84,14 +84,14 @@ def test_a_view_is_refreshed_to_what_a_tool_has_made_of_the_same_transaction(dri
     tester = driver.start()
     tester.run(WORK[:1])
     tester.close()
-    savepoint(driver.folder, "one")
+    Checkpoint(driver.folder).savepoint("one")
     driver.start().run(WORK[:2])
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         table = pa.table({"key": ['"to"'], "value": ["70"]})
-        writeState(table, driver.folder, "count", groupingKey=lambda key: key)
+        Checkpoint(driver.folder).write("count", table, groupingKey=lambda key: key)
         assert view.refresh()
         assert (view.txid, dict(view.items())) == (2, {**words(WORK[:2]), "to": 70})
-        restore(driver.folder, "one")
+        Checkpoint(driver.folder).restore("one")
         assert view.refresh()
         assert (view.txid, dict(view.items())) == (1, words(WORK[:1]))
         assert not view.refresh()
@@ -101,7 +101,7 @@ def test_a_key_that_several_tasks_hold_is_never_shown_as_one(driver):
     """Each word is counted by the task that its line came to, and not by the one that has its key."""
     tester = driver.start(word_count_by_line())
     tester.send(lines("a x", "b x", "c x", "d x"))
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert view["a"] == 1
         for ask in (
             lambda: view["x"],
@@ -114,7 +114,7 @@ def test_a_key_that_several_tasks_hold_is_never_shown_as_one(driver):
             with pytest.raises(AmbiguousKeyError, match=r"tasks \[0, 1\] of 'count' all hold 'x'.*byTask=True"):
                 ask()
         assert dict(view.items(stop="x")) == words([lines("a b c d")])
-    with openState(driver.folder, "count", byTask=True) as view:
+    with Checkpoint(driver.folder).state("count", byTask=True) as view:
         found = dict(view.items())
         assert {key: value for (task, key), value in found.items() if key != "x"} == words([lines("a b c d")])
         assert [task for task, key in found if key == "x"] == [0, 1]
@@ -125,14 +125,14 @@ def test_a_key_that_several_tasks_hold_is_never_shown_as_one(driver):
         assert view.get((1, "nothing")) is None
         with pytest.raises(TypeError, match=r"its keys are \(task, key\), not 'x'"):
             view["x"]
-    with openState(driver.folder, "count", task=1, byTask=True) as view:
+    with Checkpoint(driver.folder).state("count", 1, byTask=True) as view:
         assert {task for task, _ in view} == {1}
 
 
 def test_a_view_that_can_not_be_refreshed_shows_what_it_did(driver, place):
     tester = driver.start()
     tester.send(WORK[0])
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         tester.send(WORK[1])
         (driver.folder / "transactions").rename(place / "away")
         with pytest.raises(CheckpointError):
@@ -144,18 +144,18 @@ def test_a_view_that_can_not_be_refreshed_shows_what_it_did(driver, place):
 
 def test_a_view_goes_both_ways_and_is_shown_in_short(driver):
     driver.start().send(WORK[0])
-    with openState(driver.folder, "count") as view:
+    with Checkpoint(driver.folder).state("count") as view:
         assert list(view.items(reverse=True)) == list(view.items())[::-1]
         assert list(view.items("be", "or", reverse=True)) == list(view.items("be", "or"))[::-1]
         assert repr(view) == "<StateView of 'count', all tasks, at transaction 1>"
-    with openState(driver.folder, "count", task=1) as view:
+    with Checkpoint(driver.folder).state("count", 1) as view:
         assert repr(view) == "<StateView of 'count', task 1, at transaction 1>"
 
 
 def test_options_that_a_provider_calls_public_are_found_in_the_checkpoint(place):
     with driver_of(place, Told) as driver:
         driver.start().send(WORK[0])
-        with openState(driver.folder, "count") as view:
+        with Checkpoint(driver.folder).state("count") as view:
             assert dict(view.items()) == words(WORK[:1])
 
 
@@ -163,16 +163,16 @@ def test_others_are_not_written_and_have_to_be_given(place):
     with driver_of(place, Placed) as driver:
         driver.start().send(WORK[0])
         assert not any(b"there" in file.read_bytes() for file in (driver.folder / "transactions").iterdir())
-        with pytest.raises(ConfigError, match=r"whose options are not in the checkpoint.*give them, config=\{"):
-            openState(driver.folder, "count")
+        with pytest.raises(ConfigError, match=r"whose options are not in the checkpoint.*give them as they were"):
+            Checkpoint(driver.folder).state("count")
         given = {"topology.state.provider.config": {"where": "there"}}
-        with openState(driver.folder, "count", config=given) as view:
+        with Checkpoint(driver.folder, given).state("count") as view:
             assert dict(view.items()) == words(WORK[:1])
             assert not view.refresh()
-    with pytest.raises(ConfigError, match=r"whose options are not in the checkpoint.*give them, source=\{"):
-        migrate(driver.folder, to="rocksdb")
-    migrate(driver.folder, to="rocksdb", config={"block_cache_mb": 2}, source={"where": "there"})
-    with openState(driver.folder, "count") as view:
+    with pytest.raises(ConfigError, match=r"Checkpoint\(location, \{'topology.state.provider.config': \{...\}\}\)"):
+        Checkpoint(driver.folder).migrate("rocksdb")
+    Checkpoint(driver.folder, given).migrate("rocksdb", {"block_cache_mb": 2})
+    with Checkpoint(driver.folder).state("count") as view:
         assert dict(view.items()) == words(WORK[:1])
 
 

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from statefx import BasicBolt, FailedException, IntervalJoin, StatefulBolt, TopologyBuilder, openState
+from statefx import BasicBolt, Checkpoint, FailedException, IntervalJoin, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -133,11 +133,11 @@ class Life:
 
 def check(life, place):
     """Compare what was told with a recount."""
-    with openState(place / "ck", "told", map="rows") as view:
+    with Checkpoint(place / "ck").state("told", map="rows") as view:
         emitted = {stream: [] for stream in STREAMS}
         for stream, *row in dict(view.items()).values():
             emitted[stream].append(tuple(row))
-    with openState(place / "ck", "told", map="watermarks") as view:
+    with Checkpoint(place / "ck").state("told", map="watermarks") as view:
         watermarks = [secs(at) for at in view]
     expected = life.recount(emitted, max(watermarks, default=None))
     for stream, rows in expected.items():

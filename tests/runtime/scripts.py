@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from statefx import BatchBolt, Stateful, TopologyBuilder, openState
+from statefx import BatchBolt, Checkpoint, Stateful, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError
 from statefx.testing import TopologyTester
@@ -239,12 +239,12 @@ def run(place, given, config=None, restart=None, **options):
     states = {}
     for bolt, tasks in (("script", 1), ("keep", 2)):
         for task in range(tasks):
-            with openState(place, bolt, task, config) as view:
+            with Checkpoint(place, config).state(bolt, task) as view:
                 states[bolt, task] = dict(view.items())
-    with openState(place, "script", 0, config) as view:
+    with Checkpoint(place, config).state("script", 0) as view:
         states["list"] = list(view.list("list"))
     for name in ("map", "short", "touched", "new a", "new b", "new c"):
-        with suppress(CheckpointError), openState(place, "script", 0, config, map=name) as view:
+        with suppress(CheckpointError), Checkpoint(place, config).state("script", 0, map=name) as view:
             states[name] = dict(view.items())  # one in which nothing was ever kept is unknown
     return {"emitted": emitted, "states": states}, aside, letters
 

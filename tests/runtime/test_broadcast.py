@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BasicBolt, BatchBolt, Checkpoint, FailedException, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, StatePhaseError
 from statefx.protocol.completeness import Alignment
@@ -103,7 +103,7 @@ def test_all_tasks_are_given_them_in_one_order(place, seed):
     heard.fieldsGrouping("payments", "account").broadcastGrouping("first")
     with TopologyTester(builder.createTopology(), place, seed=seed) as tester:
         tester.emit()
-    with openState(place, "heard") as view:
+    with Checkpoint(place).state("heard") as view:
         heard = view.list("heard")
     rules = [("second", "default", "c", 0), *(("first", "default", *rule) for part in first for rule in part)]
     assert [each[:7] for each in heard.values()] == [rules] * 3
@@ -250,7 +250,7 @@ def test_execute_broadcast_reads_changes_and_deletes(place):
         assert tester.state("check", map="rules") == {"most": 2, "last": "most"}
         tester.send({"rules": [("limit", 1), ("most", -1)]})
         assert tester.state("check", map="rules") == {}
-        with openState(place, "check") as view:
+        with Checkpoint(place).state("check") as view:
             assert view.names()["broadcast"] == []
 
 
@@ -267,12 +267,12 @@ def test_rules_survive_a_restart_and_are_shown_once(place, provider):
         assert tester.emit().emitted("check") == [("bob", 20, 15)]
         with tester.restart() as later:
             assert later.emit().emitted("check") == [("ann", 20, 15)]
-    with openState(place, "check", map="rules") as view:
+    with Checkpoint(place).state("check", map="rules") as view:
         assert (dict(view.items()), len(view), view["limit"]) == ({"limit": 15}, 1, 15)
         assert view.names() == {"map": [], "list": [], "value": [], "broadcast": ["rules"]}
-    with openState(place, "check", map="rules", byTask=True) as view:
+    with Checkpoint(place).state("check", map="rules", byTask=True) as view:
         assert dict(view.items()) == {(task, "limit"): 15 for task in range(3)}
-    with openState(place, "check", map="rules", task=2) as view:
+    with Checkpoint(place).state("check", 2, map="rules") as view:
         assert dict(view.items()) == {"limit": 15}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, ReplayDeadLetters, TopologyBuilder, committedFiles, quarantined, restore
+from statefx import Checkpoint, FileSink, ReplayDeadLetters, TopologyBuilder, committedFiles
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.testing import TopologyTester
 from tests.bolts import WithState
@@ -58,7 +58,7 @@ def test_which_letters_are_replayed_after_a_restore(tmp_path, mode):
     run()
     write(tmp_path / "rows/2.json", [row("b", 300, "DKK"), row("a", 4000, "EUR"), row("a", 50000, "DKK")])
     run()
-    done = restore(tmp_path / "ck", txid=1, sinks="append")
+    done = Checkpoint(tmp_path / "ck").restore(txid=1, sinks="append")
     run()  # reads the second file again, and sets the same rows aside once more
 
     found = letters(tmp_path)
@@ -68,4 +68,4 @@ def test_which_letters_are_replayed_after_a_restore(tmp_path, mode):
     write(tmp_path / "replayed/1.json", [{"row": each["row"], "number": each.get("number")} for each in kept])
     assert run(DKK=1) == {"a": 54021, "b": 300}
     if mode == "quarantineKey":
-        assert not list(quarantined(tmp_path / "ck", "sums"))
+        assert not list(Checkpoint(tmp_path / "ck").quarantined("sums"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BasicBolt, BatchBolt, Checkpoint, FailedException, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.runs import text_for
 from statefx.errors import BoltError
@@ -282,7 +282,7 @@ def test_what_is_kept_under_names_over_transactions_and_failures(tmp_path, provi
         tester.drain()
         assert tester.state("named", map="sums") == {each: sum(range(each, 40, 3)) for each in range(3)}
         assert tester.state("named") == tester.state("named", map="other") == {}
-    with openState(tmp_path / "ck", "named") as view:
+    with Checkpoint(tmp_path / "ck").state("named") as view:
         assert view.list("last") == {0: [35, 36, 37, 38, 39]}
         assert view.value("seen") == {0: 40}
         assert view.names() == {"map": ["sums"], "list": ["last"], "value": ["seen"], "broadcast": []}
@@ -305,7 +305,7 @@ def test_names_may_change_for_ever_if_few_are_taken_at_a_time(tmp_path):
     config = {"topology.state.checkpoint.interval.ms": 1}
     with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester:
         tester.drain()
-    with openState(tmp_path / "ck", "daily") as view:
+    with Checkpoint(tmp_path / "ck").state("daily") as view:
         assert view.names()["map"] == [f"day {len(numbers[0]) - 1}"]
 
 
@@ -372,7 +372,7 @@ def test_entries_are_over_at_their_time_in_a_task_that_lives(tmp_path, provider,
         assert tester.state("recent", map="seen") == tester.state("recent", map="read") == {}
         assert times(5) == 1
         assert tester.state("recent", map="read") == {"first": 5}
-    with openState(tmp_path / "ck", "recent", map="seen") as view:
+    with Checkpoint(tmp_path / "ck").state("recent", map="seen") as view:
         assert dict(view) == {}, "by the clock of who reads, which has gone on since the tester's"
         assert view.names()["map"] == []
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from statefx import ReplayDeadLetters, Spout, StatefulBolt, TopologyBuilder, openState, quarantined, rescale
-from statefx.admin.command import main
+from statefx import Checkpoint, ReplayDeadLetters, Spout, StatefulBolt, TopologyBuilder
+from statefx.command import main
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
@@ -69,7 +69,7 @@ def rows_of(letters):
 
 
 def waiting(place):
-    return {each.key: each.rows for each in quarantined(place, "orders")}
+    return {each.key: each.rows for each in Checkpoint(place).quarantined("orders")}
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_rows_behind_a_bad_one_wait_until_it_was_replayed(tmp_path):
         assert letters[1]["message"].startswith(
             "held back: in transaction 1 a row of key 'a' raised ValueError: no ord"
         )
-        [found] = quarantined(tmp_path / "ck", "orders")
+        [found] = Checkpoint(tmp_path / "ck").quarantined("orders")
         assert (found.key, found.rows, found.first, found.txid) == ("a", 3, first, 1)
         assert found.error.startswith("ValueError: no order -2")
 
@@ -229,10 +229,10 @@ def test_a_key_in_quarantine_moves_with_its_state(tmp_path, was, now):
     with started(place, topology(parallelism=was)) as tester:
         send(tester, [(key, 1) for key in keys])
         letters = send(tester, [(key, -2) for key in keys[:20]] + [(key, 3) for key in keys])
-    before = {each.key: (each.rows, each.first) for each in quarantined(place, "orders")}
-    rescale(place, {"orders": now})
-    assert {each.key: (each.rows, each.first) for each in quarantined(place, "orders")} == before
-    assert len({each.task for each in quarantined(place, "orders")}) == now
+    before = {each.key: (each.rows, each.first) for each in Checkpoint(place).quarantined("orders")}
+    Checkpoint(place).rescale({"orders": now})
+    assert {each.key: (each.rows, each.first) for each in Checkpoint(place).quarantined("orders")} == before
+    assert len({each.task for each in Checkpoint(place).quarantined("orders")}) == now
     MENDED.add(-2)
     with started(place, topology(parallelism=now)) as tester:
         letters += send(tester, [(key, 4) for key in keys])
@@ -264,7 +264,7 @@ def test_the_grouping_may_have_fields_of_any_type(tmp_path):
         sent = tester.send({"live": [*given, given[2]]})
         errors = [letter[3] for letter in sent.emitted("orders", "deadLetter")]
         assert sorted(errors, key=str) == [None, None, "ValueError", "ValueError"]
-    found = {each.key[4]: (each.rows, str(each.key[0])) for each in quarantined(tmp_path / "ck", "orders")}
+    found = {each.key[4]: (each.rows, str(each.key[0])) for each in Checkpoint(tmp_path / "ck").quarantined("orders")}
     assert found == {"ü": (2, "0.0"), None: (2, "nan")}
 
 
@@ -375,6 +375,6 @@ def test_a_bolt_without_keys_has_none_in_quarantine(tmp_path):
     with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester:
         tester.send({"live": [("a", 1)]})
     with pytest.raises(CheckpointError, match="no key of it can be in quarantine"):
-        quarantined(tmp_path / "ck", "orders")
-    with openState(tmp_path / "ck", "orders") as state:
+        Checkpoint(tmp_path / "ck").quarantined("orders")
+    with Checkpoint(tmp_path / "ck").state("orders") as state:
         assert dict(state) == {"a": [1]}

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from statefx import ReplayDeadLetters, TopologyBuilder, quarantined
+from statefx import Checkpoint, ReplayDeadLetters, TopologyBuilder
 from statefx.errors import CheckpointError
 from statefx.log.log import read_state
 from statefx.operators.quarantine import GroupKeys
@@ -83,7 +83,7 @@ def test_a_bolt_with_keys_in_quarantine_keeps_its_grouping_until_they_are_free(t
     with pytest.raises(CheckpointError, match=r"can't group its rows otherwise .*of its key 'key \d+'.*quarantined"):
         started(place, topology(bolt(), now, "key", "size"), **change)
     assert read_state(FolderStorage(place)).generation == generation
-    assert len(list(quarantined(place, "orders"))) == len(KEYS)
+    assert len(list(Checkpoint(place).quarantined("orders"))) == len(KEYS)
 
     MENDED.add(-2)
     with started(place, topology(Orders(), was, "key")) as tester:

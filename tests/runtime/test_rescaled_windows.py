@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, IntervalJoin, JoinBolt, Spout, TopologyBuilder, WindowedBolt, rescale
+from statefx import BasicBolt, Checkpoint, IntervalJoin, JoinBolt, Spout, TopologyBuilder, WindowedBolt
 from statefx.admin.reading import kept_provider, open_task
 from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite
@@ -45,7 +45,7 @@ BY_KEY = {"windows": lambda key: key}
 
 def given_tasks(place, bolt, tasks):
     """Rescale, and return how many tasks the log says there are."""
-    rescale(place, {bolt: tasks}, groupingKey=BY_KEY if bolt == "windows" else None)
+    Checkpoint(place).rescale({bolt: tasks}, groupingKey=BY_KEY if bolt == "windows" else None)
     return read_state(FolderStorage(place)).topology.stateful[bolt].parallelism
 
 
@@ -177,7 +177,7 @@ def test_what_one_task_has_given_is_not_given_again_because_others_had_nothing_f
         tester.send({"rows": [("a", 1)]})
         tester.advance(10)
         assert tester.send({}).emitted("windows") == [("a", at(70), [1])]
-    rescale(tmp_path / "ck", {"windows": 1})
+    Checkpoint(tmp_path / "ck").rescale({"windows": 1})
     with TopologyTester(of(1), tmp_path / "ck", now=at(75)) as tester:
         assert tester.send({}).emitted("windows") == []
         tester.advance(6)
@@ -331,7 +331,7 @@ def test_windows_of_a_task_stay_where_they_are(tmp_path):
     with TopologyTester(builder.createTopology(), tmp_path / "ck", now=at(0)) as tester:
         tester.send({"rows": [("a", 1), ("b", 2)]})
     with pytest.raises(CheckpointError, match=r"its windows belong to a task and to no key\. Give its rows to a bolt"):
-        rescale(tmp_path / "ck", {"windows": 3})
+        Checkpoint(tmp_path / "ck").rescale({"windows": 3})
 
 
 @pytest.mark.slow
@@ -343,7 +343,7 @@ def test_a_bolt_with_windows_and_keys_of_its_own_in_one_task_says_by_what_these_
         while tester.emit() is not None:
             pass
     with pytest.raises(CheckpointError, match=r"has one task, .*\(user\).*=\{'windows': lambda key: key\}"):
-        rescale(tmp_path / "ck", {"windows": 3})
+        Checkpoint(tmp_path / "ck").rescale({"windows": 3})
     assert given_tasks(tmp_path / "ck", "windows", 3) == 3
 
 
@@ -367,7 +367,7 @@ def test_a_window_under_another_key_than_its_rows_have_is_refused(tmp_path):
             tester.send({"rows": [(key, 1)]})
     before = kept(tmp_path / "ck", "windows")
     with pytest.raises(CheckpointError, match=r"of key .* lies in task \d, .*executeBatch must return the key"):
-        rescale(tmp_path / "ck", {"windows": 3})
+        Checkpoint(tmp_path / "ck").rescale({"windows": 3})
     assert kept(tmp_path / "ck", "windows") == before
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BatchBolt, Checkpoint, FailedException, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError
 from statefx.testing import TopologyTester, rows
@@ -366,7 +366,7 @@ def test_timers_are_not_among_the_keys_of_the_bolt(tmp_path, provider):
     config = {"topology.state.provider": provider}
     with TopologyTester(reminders([("a", 30)]), tmp_path / "ck", config, now=NOON) as tester:
         tester.emit()
-    with openState(tmp_path / "ck", "reminds") as view:
+    with Checkpoint(tmp_path / "ck").state("reminds") as view:
         assert dict(view.items()) == {}
         assert not any(view.names().values())
 

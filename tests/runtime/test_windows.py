@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from statefx import (
+    Checkpoint,
     Count,
     Duration,
     FailedException,
@@ -15,7 +16,6 @@ from statefx import (
     TopologyBuilder,
     Window,
     WindowedBolt,
-    openState,
 )
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, CheckpointMismatchError, TopologyError
@@ -556,7 +556,7 @@ def test_tuples_before_a_pause_are_not_kept_for_ever(tmp_path):
         while tester.emit() is not None:
             pass
         assert len(tester.emitted("windows")) == 11
-        with openState(tmp_path, "windows") as view:
+        with Checkpoint(tmp_path).state("windows") as view:
             held = [row for state in view._opened.states.values() for row in windows_of(state, "open").items()]
         assert len(held) <= 2, "the open window, and the one before it"
 

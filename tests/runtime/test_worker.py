@@ -11,6 +11,7 @@ import pytest
 from statefx import (
     BasicBolt,
     BatchBolt,
+    Checkpoint,
     FailedException,
     FileSink,
     Stateful,
@@ -18,7 +19,6 @@ from statefx import (
     Topology,
     TopologyBuilder,
     TransactionalClient,
-    openState,
 )
 from statefx.connectors import MemoryTransactionalSpout, QueueSpout
 from statefx.coordinator.runs import text_for
@@ -448,7 +448,7 @@ def test_a_provider_that_makes_no_store_ends_the_query(place):
     match = r"Provider.newState returned {} \(dict\): it has to return a StateStore"
     with pytest.raises(BoltError, match=match), TopologyTester(numbers()(place), place / "ck", config) as tester:
         tester.emit()
-    with pytest.raises(ProviderError, match=match), openState(place / "ck", "count"):
+    with pytest.raises(ProviderError, match=match), Checkpoint(place / "ck").state("count"):
         pass
     with TransactionalClient(place / "client", id="client", state=["kept"], config=config) as client:
         t = client.begin()

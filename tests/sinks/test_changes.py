@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from statefx import BasicBolt, CollectSink, FileSink, SqlSink, TopologyBuilder, transactions
+from statefx import BasicBolt, Checkpoint, CollectSink, FileSink, SqlSink, TopologyBuilder
 from statefx.errors import CheckpointMismatchError, SinkError, SinkMismatchError
 from statefx.testing import Crash, TopologyTester, rows
 from tests.sinks.test_sinks import in_files
@@ -55,7 +55,7 @@ def decided(tmp_path):
     (tmp_path / "try").mkdir()
     steps = crash(tmp_path / "try", files(tmp_path / "try"), None)
     crash(tmp_path, files(tmp_path), steps.index("after COMMITTING(1, 0)") + 1)
-    assert transactions(tmp_path / "ck")[-1].state == "COMMITTING"
+    assert Checkpoint(tmp_path / "ck").transactions()[-1].state == "COMMITTING"
     return tmp_path
 
 

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import (
-    TopologyBuilder,
-    committedFiles,
-    deleteSavepoint,
-    export,
-    openState,
-    repair,
-    restore,
-    savepoint,
-)
+from statefx import Checkpoint, TopologyBuilder, committedFiles
 from statefx.connectors.files import FileSink
 from statefx.connectors.simple import CollectSink, ConsoleSink
 from statefx.connectors.sql import SqlSink
@@ -84,7 +75,7 @@ class Two:
     def check(self, works):
         expected = words(works)
         assert (self.files(), self.table()) == (expected, expected)
-        with openState(self.driver.folder, "count") as state:
+        with Checkpoint(self.driver.folder).state("count") as state:
             assert dict(state.items()) == expected
 
 
@@ -97,7 +88,7 @@ def two(place, fast):
 
 def begin(two, before=5, after=12):
     two.send(WORK[:before])
-    savepoint(two.driver.folder, "then")
+    Checkpoint(two.driver.folder).savepoint("then")
     two.send(GIVEN_UP[:after])
 
 
@@ -105,7 +96,7 @@ def begin(two, before=5, after=12):
 @pytest.mark.slow
 def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, after):
     begin(two, before, after)
-    done = restore(two.driver.folder, "then", sinks="rewind")
+    done = Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     assert done.taken_back == {"files": str(two.folder), "table": two.topology().sinks["table"][0].target}
     assert "the next start takes back what sink 'files' has published since" in str(done)
     assert two.files() == words(WORK[:before] + GIVEN_UP[:after]), "nothing is taken back before"
@@ -118,7 +109,7 @@ def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, a
 @pytest.mark.slow
 def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     with two.driver.start(two.topology()) as tester:
         tester.send(WORK[5])
         tester.sweep()
@@ -129,7 +120,7 @@ def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
 @pytest.mark.slow
 def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, place, fast):
     begin(two, 3, 4)
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     points = 0
 
     def life(steps):
@@ -140,7 +131,7 @@ def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, pla
         points += 1
         two.driver.cache = point.cache
         two.send([])
-        with openState(two.driver.folder, "count") as state:
+        with Checkpoint(two.driver.folder).state("count") as state:
             sent = dict(state.items()) == words(WORK[:4])
         two.check(WORK[: 4 if sent else 3])
         if point.is_new(sent):
@@ -152,9 +143,9 @@ def test_a_start_that_dies_anywhere_is_repeated_until_all_is_taken_back(two, pla
 @pytest.mark.slow
 def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):
     begin(two)
-    savepoint(two.driver.folder, "all")
-    restore(two.driver.folder, "then", sinks="rewind")
-    assert restore(two.driver.folder, "all").taken_back == {}
+    Checkpoint(two.driver.folder).savepoint("all")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
+    assert Checkpoint(two.driver.folder).restore("all").taken_back == {}
     two.send(WORK[5:6])
     two.check(WORK[:5] + GIVEN_UP + WORK[5:6])
 
@@ -162,28 +153,32 @@ def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):
 @pytest.mark.slow
 def test_what_was_taken_back_can_not_be_gone_forward_to(two):
     begin(two)
-    savepoint(two.driver.folder, "all")
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).savepoint("all")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     two.send([])
     for sinks in (None, "rewind"):
         with pytest.raises(CheckpointError, match="transaction 17 was given up once, and rows of transactions 6 to 17"):
-            restore(two.driver.folder, "all", sinks=sinks)
+            Checkpoint(two.driver.folder).restore("all", sinks=sinks)
     two.send(WORK[5:8])
     with pytest.raises(CheckpointError, match="were taken back"):
-        restore(two.driver.folder, "all", sinks="rewind")
-    restore(two.driver.folder, "then", sinks="rewind")
+        Checkpoint(two.driver.folder).restore("all", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     two.send(WORK[5:])
     two.check(WORK)
-    assert restore(two.driver.folder, "all", sinks="append").txid == 17, "who says so takes targets as they are"
+    assert Checkpoint(two.driver.folder).restore("all", sinks="append").txid == 17, (
+        "who says so takes targets as they are"
+    )
 
 
 @pytest.mark.slow
 def test_twice_further_back_and_once_more_as_it_is(two):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
-    assert restore(two.driver.folder, "then").taken_back.keys() == {"files", "table"}, "it is still to be done"
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
+    assert Checkpoint(two.driver.folder).restore("then").taken_back.keys() == {"files", "table"}, (
+        "it is still to be done"
+    )
     two.send([])
-    assert restore(two.driver.folder, txid=2, sinks="rewind").taken_back.keys() == {"files", "table"}
+    assert Checkpoint(two.driver.folder).restore(txid=2, sinks="rewind").taken_back.keys() == {"files", "table"}
     two.send(WORK[2:])
     two.check(WORK)
 
@@ -191,9 +186,9 @@ def test_twice_further_back_and_once_more_as_it_is(two):
 @pytest.mark.slow
 def test_rows_that_were_left_once_can_be_taken_back_later(two):
     begin(two)
-    restore(two.driver.folder, "then", sinks="append")
+    Checkpoint(two.driver.folder).restore("then", sinks="append")
     two.send(WORK[5:7])
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     two.send(WORK[5:])
     two.check(WORK)
 
@@ -201,8 +196,8 @@ def test_rows_that_were_left_once_can_be_taken_back_later(two):
 @pytest.mark.slow
 def test_append_after_it_leaves_the_rows(two):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
-    restore(two.driver.folder, "then", sinks="append")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="append")
     two.send(WORK[5:6])
     assert two.files() == two.table() == words(WORK[:6] + GIVEN_UP)
 
@@ -210,8 +205,8 @@ def test_append_after_it_leaves_the_rows(two):
 @pytest.mark.slow
 def test_other_tools_leave_it_to_be_done(two):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
-    deleteSavepoint(two.driver.folder, "then")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
+    Checkpoint(two.driver.folder).deleteSavepoint("then")
     two.send(WORK[5:])
     two.check(WORK)
 
@@ -219,7 +214,7 @@ def test_other_tools_leave_it_to_be_done(two):
 @pytest.mark.slow
 def test_a_fold_of_the_log_keeps_it(two):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     TransactionLog(FolderStorage(two.driver.folder)).fold()
     two.send(WORK[5:])
     two.check(WORK)
@@ -232,15 +227,15 @@ def test_all_sinks_can_or_nothing_is_changed(place):
     with Driver(place) as driver:
         with driver.start(made) as tester:
             tester.send(WORK[0])
-        savepoint(driver.folder, "one")
+        Checkpoint(driver.folder).savepoint("one")
         with driver.start(made) as tester:
             tester.send({"lines": []})
-        assert restore(driver.folder, "one", sinks="rewind").taken_back == {}, "nothing was published"
+        assert Checkpoint(driver.folder).restore("one", sinks="rewind").taken_back == {}, "nothing was published"
         with driver.start(made) as tester:
             tester.send(WORK[1])
         before = read_state(FolderStorage(driver.folder))
         with pytest.raises(CheckpointError, match=r"can't be taken back by 'table' \(.*#words\).*sinks='append'.*to="):
-            restore(driver.folder, "one", sinks="rewind")
+            Checkpoint(driver.folder).restore("one", sinks="rewind")
         assert read_state(FolderStorage(driver.folder)) == before
 
 
@@ -251,8 +246,8 @@ def test_a_sink_that_wrote_elsewhere_since_can_not_take_it_back(place):
             with driver.start(topology(files=FileSink(place / out, "json"))) as tester:
                 tester.send(WORK[number])
         with pytest.raises(CheckpointError, match="or wrote elsewhere then"):
-            restore(driver.folder, txid=1, sinks="rewind")
-        restore(driver.folder, txid=2, sinks="rewind")
+            Checkpoint(driver.folder).restore(txid=1, sinks="rewind")
+        Checkpoint(driver.folder).restore(txid=2, sinks="rewind")
         with driver.start(topology(files=FileSink(place / "b", "json"))):
             assert committedFiles(place / "b") == []
             assert committedFiles(place / "a") != []
@@ -268,7 +263,7 @@ def test_a_sink_that_has_another_id_since_takes_back_by_its_target(place, now):
         for number, id in enumerate(("former", "former", "later", "later")):
             with driver.start(made(id)) as tester:
                 tester.send(WORK[number])
-        assert restore(driver.folder, txid=1, sinks="rewind").taken_back.keys() == {"former", "later"}
+        assert Checkpoint(driver.folder).restore(txid=1, sinks="rewind").taken_back.keys() == {"former", "later"}
         with driver.start(made(now)) as tester:
             assert written(place / "out") == words(WORK[:1])
             tester.send(WORK[1])
@@ -279,7 +274,7 @@ def test_a_sink_that_has_another_id_since_takes_back_by_its_target(place, now):
 @pytest.mark.slow
 def test_a_start_that_can_not_take_back_is_refused_before_it_changes_anything(two, other):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     files, url = FileSink(two.folder, "json"), f"sqlite:///{two.database}"
     table = {"elsewhere": SqlSink(url, "others", txid="txid"), "can't": SqlSink(url, "words")}
     given = {"files": files} if other == "lacks" else {"files": files, "table": table[other]}
@@ -301,7 +296,7 @@ def test_rows_of_who_had_the_target_before_stay(place):
         folder, driver.folder = driver.folder, place / "second"
         two.send(WORK[:2], adopt="takeover")
         two.send(WORK[2:8])
-        restore(driver.folder, txid=3, sinks="rewind")
+        Checkpoint(driver.folder).restore(txid=3, sinks="rewind")
         two.send([])
         first = Counter(words(WORK[:5] + GIVEN_UP))
         assert two.files() == two.table() == first + Counter(words(WORK[:3]))
@@ -315,33 +310,33 @@ def test_rows_of_who_had_the_target_before_stay(place):
 def test_what_another_one_took_over_is_not_taken_back(two, place, when):
     """Its numbers are gone: rows that are read again would come once more, behind those that were to be taken back."""
     two.send(WORK[:3])
-    savepoint(two.driver.folder, "three")
+    Checkpoint(two.driver.folder).savepoint("three")
     two.send(WORK[3:5])
     own = two.driver.folder
     if when == "before":
-        restore(own, "three", sinks="rewind")
-    export(own, place / "other", "three")
+        Checkpoint(own).restore("three", sinks="rewind")
+    Checkpoint(own).restore("three", to=place / "other")
     two.driver.folder = place / "other"
     two.send(WORK[8:9], adopt="takeover")
     two.driver.folder = own
     if when == "after":
         two.send(WORK[5:6], adopt="takeover")
         with pytest.raises(CheckpointError, match="or since they were taken over"):
-            restore(own, "three", sinks="rewind")
+            Checkpoint(own).restore("three", sinks="rewind")
         two.send(WORK[6:8])
-        restore(own, txid=6, sinks="rewind")
+        Checkpoint(own).restore(txid=6, sinks="rewind")
         two.send(WORK[6:7])
         assert two.files() == two.table() == words(WORK[:7] + WORK[8:9])
         return
     if when == "between":
-        restore(own, "three", sinks="rewind")
+        Checkpoint(own).restore("three", sinks="rewind")
     before = read_state(FolderStorage(own))
     with pytest.raises(SinkError, match="takeover"):
         two.send([])
     with pytest.raises(CheckpointMismatchError, match="which nobody can do who takes targets over"):
         two.send([], adopt="takeover")
     assert read_state(FolderStorage(own)) == before
-    restore(own, "three", sinks="append")
+    Checkpoint(own).restore("three", sinks="append")
     two.send([], adopt="takeover")
     assert two.files() == two.table() == words(WORK[:5] + WORK[8:9])
 
@@ -349,7 +344,7 @@ def test_what_another_one_took_over_is_not_taken_back(two, place, when):
 @pytest.mark.slow
 def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
     begin(two)
-    restore(two.driver.folder, "then", sinks="rewind")
+    Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     shutil.copytree(two.driver.folder, place / "copy")
     with Driver(place, name="copy") as copy:
         for adopt in ("fork", ["fork", "takeover"]):
@@ -363,7 +358,7 @@ def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
                 for work in works:
                     tester.send(work)
         assert written(place / "own") == words(WORK[5:6])
-        with openState(copy.folder, "count") as state:
+        with Checkpoint(copy.folder).state("count") as state:
             assert dict(state.items()) == words(WORK[:6])
     two.send(WORK[5:])
     two.check(WORK)
@@ -377,7 +372,7 @@ def test_what_is_collected_is_forgotten_and_the_console_stands_in_nobodys_way(pl
         with driver.start(made) as tester:
             for work in WORK[:3]:
                 tester.send(work)
-        restore(driver.folder, txid=1, sinks="rewind")
+        Checkpoint(driver.folder).restore(txid=1, sinks="rewind")
         with driver.start(made):
             assert sorted(collected.transactions) == [1]
 
@@ -388,8 +383,8 @@ def test_repair_takes_back_too(two):
     newest = max(Path(two.driver.folder, "state", "count").rglob("*"), key=lambda path: (path.is_file(), path.name))
     newest.write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="sinks='rewind'"):
-        repair(two.driver.folder, yes=True)
-    done = repair(two.driver.folder, yes=True, sinks="rewind")
+        Checkpoint(two.driver.folder).repair(yes=True)
+    done = Checkpoint(two.driver.folder).repair(yes=True, sinks="rewind")
     assert done.txid == 7
     two.send(WORK[5:6])
     two.check(WORK[:5] + GIVEN_UP[:2] + WORK[5:6])
@@ -410,17 +405,17 @@ def test_messages_that_were_acknowledged_are_not_lost(place):
         with driver.start(made()) as tester:
             tester.emit()
         rows_then = committedFiles(place / "out")
-        restore(driver.folder, txid=found, sinks="rewind")
+        Checkpoint(driver.folder).restore(txid=found, sinks="rewind")
         with pytest.raises(CheckpointMismatchError, match=r"'words' has acknowledged the messages .*sinks='append'"):
             driver.start(made())
-        restore(driver.folder, txid=found, sinks="append")
+        Checkpoint(driver.folder).restore(txid=found, sinks="append")
         with driver.start(made()):
             assert committedFiles(place / "out") == rows_then
 
 
 def test_what_is_refused(place):
     with pytest.raises(ConfigError, match="'append' or 'rewind'"):
-        restore(place, "x", sinks="forget")
+        Checkpoint(place).restore("x", sinks="forget")
     with pytest.raises(ConfigError, match="can't be taken back, so txid= is for a table without a key"):
         SqlSink("sqlite:///x.db", "words", key="word", txid="txid")
     with pytest.raises(ConfigError, match="txid must be the name"):
@@ -454,6 +449,6 @@ def test_a_sink_that_only_says_that_it_can_does_not_start(place):
         with driver.start(made) as tester:
             for work in WORK[:2]:
                 tester.send(work)
-        restore(driver.folder, txid=1, sinks="rewind")
+        Checkpoint(driver.folder).restore(txid=1, sinks="rewind")
         with pytest.raises(SinkError, match="its target has no rewind"):
             driver.start(made)

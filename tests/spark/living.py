@@ -5,7 +5,7 @@ import socket
 import time
 from pathlib import Path
 
-from statefx import Spout, StatefulBolt, TopologyBuilder, isTick, submit, transactions
+from statefx import Checkpoint, Spout, StatefulBolt, TopologyBuilder, isTick, submit
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import runs
 from statefx.errors import StatefxError
@@ -220,7 +220,7 @@ def ticking(spark, work, spout):
     query = submit(builder.createTopology(), spark, work / "ck", SETTINGS)
     wait_for(lambda: state(work / "ck", "ticks").get("ticks", 0) >= 3, "three ticks")
     query.stop()
-    done = [each.prepared_ms for each in transactions(work / "ck")]
+    done = [each.prepared_ms for each in Checkpoint(work / "ck").transactions()]
     return {**state(work / "ck", "ticks"), "periods": [at // 500 for at in done]}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-from statefx import TopologyBuilder, rescale
+from statefx import Checkpoint, TopologyBuilder
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.hashing import row_hasher
 from statefx.spark.internals import task_slots
@@ -216,7 +216,7 @@ def rescaled(spark, work):
             os.kill(executor(), signal.SIGKILL)
         return key
 
-    done = rescale(work / "ck", {"count": 4}, groupingKey={"count": killing}, spark=spark)
+    done = Checkpoint(work / "ck").rescale({"count": 4}, groupingKey={"count": killing}, spark=spark)
     assert done.keys == len(before) == 10, (done, before)
     assert state(work / "ck", "count") == before
     assert [len(state(work / "ck", "count", task)) for task in range(4)] == spread(before, 4)

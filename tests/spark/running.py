@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
-from statefx import openState, submit
+from statefx import Checkpoint, submit
 from statefx.log.entries import read_entries
 from statefx.log.log import read_state
 from statefx.plan.deployment import cache_folder
@@ -23,7 +23,7 @@ def run(*given, **arguments):
 
 
 def state(location, component, task=None, config=None, map=None):
-    with openState(location, component, task, config, map=map) as view:
+    with Checkpoint(location, config).state(component, task, map=map) as view:
         return dict(view.items())
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from statefx import readState, restore, submit, writeState
+from statefx import Checkpoint, submit
 from tests.bolts import Count
 from tests.spark.bolts import word_count
 from tests.spark.counting import ONCE, session, tell
@@ -37,22 +37,25 @@ def main(work, location, **settings):
     query.processAllAvailable()
     query.stop()
     tell(savepoint=taken.txid, counted=counts(spark, location))
-    changed = readState(spark, location, "count", diff=("two", 3)).collect()
+    changed = Checkpoint(location).toDataFrame(spark, "count", diff=("two", 3)).collect()
     tell(changed=sorted((row["op"], json.loads(row["key"])) for row in changed))
-    restore(location, "two")
+    Checkpoint(location).restore("two")
     tell(restored=counts(spark, location))
     rows = spark.createDataFrame([('"z"', "7")], "key string, value string")
-    writeState(rows, location, "count", groupingKey=lambda key: key)
+    Checkpoint(location).write("count", rows, groupingKey=lambda key: key)
     again = run(topology(3), spark, location, config, ONCE, rescale=True)
     tell(rescaled=counts(spark, location), committed=again.lastProgress["txid"], partitions=parts(spark, location))
 
 
 def counts(spark, location):
-    return {json.loads(row["key"]): json.loads(row["value"]) for row in readState(spark, location, "count").collect()}
+    return {
+        json.loads(row["key"]): json.loads(row["value"])
+        for row in Checkpoint(location).toDataFrame(spark, "count").collect()
+    }
 
 
 def parts(spark, location):
-    return readState(spark, location, "count").rdd.getNumPartitions()
+    return Checkpoint(location).toDataFrame(spark, "count").rdd.getNumPartitions()
 
 
 if __name__ == "__main__":

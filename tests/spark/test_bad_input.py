@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import statefx
-from statefx import TopologyBuilder, readState, rescale, submit, writeState
+from statefx import Checkpoint, TopologyBuilder, submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, InputError, TopologyError
 from tests.bolts import Split
 from tests.spark.bolts import word_count
@@ -211,11 +211,11 @@ def test_local_workers_run_the_drivers_python_in_every_call(spark, batch, place,
     nothing = str(place / "nothing")
     monkeypatch.setattr(spark.sparkContext, "pythonExec", nothing)
     monkeypatch.delenv("PYSPARK_PYTHON")
-    counts = readState(spark, place / "ck", "count")
+    counts = Checkpoint(place / "ck").toDataFrame(spark, "count")
     assert spark.sparkContext.pythonExec == nothing
     assert counts.count() == len(state(place / "ck", "count"))
-    writeState(counts, place / "ck", "count", groupingKey=lambda word: word)
-    rescale(place / "ck", {"count": 3}, groupingKey={"count": lambda word: word}, spark=spark)
+    Checkpoint(place / "ck").write("count", counts, groupingKey=lambda word: word)
+    Checkpoint(place / "ck").rescale({"count": 3}, groupingKey={"count": lambda word: word}, spark=spark)
     assert spark.sparkContext.pythonExec == nothing
     assert statefx.session().range(3).rdd.map(lambda row: row.id).sum() == 3
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, abort, migrate, restore, savepoint, savepoints, submit, transactions
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError
 from tests.bolts import Count, WithState
@@ -39,7 +39,7 @@ def test_rename_and_rescale_in_one_start(spark, place):
     """They may stay in the program; the stream goes on after a migration as well."""
     feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])
     run(counting(spark, place / "in"), spark, place / "ck", trigger=ONCE)
-    migrate(place / "ck", "rocksdb")
+    Checkpoint(place / "ck").migrate("rocksdb")
     config = {"topology.state.provider": "rocksdb"}
     more = counting(spark, place / "in", "tally", 3)
     with pytest.raises(CheckpointMismatchError, match=r"rename=\{'count': its name\}"):
@@ -63,8 +63,8 @@ class AbortedFrom(WithState):
         self.state.put(tup.value, self.state.get(tup.value, 0) + 1)
         seen = self.place / "seen"
         if tup.value == "abort" and not seen.exists():
-            done = abort(self.place / "ck")
-            seen.write_text(f"{transactions(self.place / 'ck')}\n{done}")
+            done = Checkpoint(self.place / "ck").abort()
+            seen.write_text(f"{Checkpoint(self.place / 'ck').transactions()}\n{done}")
 
 
 def test_abort_fences_a_running_query_and_the_next_start_reads_the_same_rows(spark, place):
@@ -84,7 +84,7 @@ def test_abort_fences_a_running_query_and_the_next_start_reads_the_same_rows(spa
     query = run(topology, spark, place / "ck", {}, trigger=ONCE)
     assert query.recoveries == []
     assert state(place / "ck", "keep") == dict.fromkeys(["a", "b", "abort", "c", "later"], 1)
-    ends = [(each.txid, each.attempt, each.generation, each.state) for each in transactions(place / "ck")]
+    ends = [(each.txid, each.attempt, each.generation, each.state) for each in Checkpoint(place / "ck").transactions()]
     assert ends == [
         (1, 0, 1, "COMMITTED"), (2, 0, 1, "ROLLED_BACK"), (2, 1, 3, "COMMITTED"), (3, 0, 3, "COMMITTED"),
     ]  # fmt: skip
@@ -96,15 +96,15 @@ def test_after_a_restore_files_are_read_again(spark, place):
     for names in ("ab", "cd"):
         feed(place / "in", **{name: TEXTS[name] for name in names})
         run(topology, spark, place / "ck", trigger=ONCE)
-        savepoint(place / "ck", names)
-    done = restore(place / "ck", "ab")
+        Checkpoint(place / "ck").savepoint(names)
+    done = Checkpoint(place / "ck").restore("ab")
     assert (done.txid, done.given_up, done.next_txid) == (2, 2, 5)
     assert state(place / "ck", "count") == recount(texts("ab"))
     feed(place / "in", e=TEXTS["e"])
     query = run(topology, spark, place / "ck", trigger=ONCE)
     assert [each["txid"] for each in query.recentProgress] == [5, 6, 7]
     assert state(place / "ck", "count") == recount(texts("abcde"))
-    assert restore(place / "ck", "cd").next_txid == 8
+    assert Checkpoint(place / "ck").restore("cd").next_txid == 8
     run(topology, spark, place / "ck", trigger=ONCE)
     assert state(place / "ck", "count") == recount(texts("abcde"))
 
@@ -133,14 +133,14 @@ def test_savepoints_of_a_running_query_are_of_one_transaction(spark, place):
         query.deleteSavepoint("s2")
     query.processAllAvailable()
     query.stop()
-    with pytest.raises(CheckpointError, match=r"has ended: call statefx.savepoint\(checkpointLocation, 'late'\)"):
+    with pytest.raises(CheckpointError, match=r"has ended: call Checkpoint\(location\).savepoint\('late'\)"):
         query.savepoint("late")
     whole = dict.fromkeys(range(800), 1)
     assert state(place / "ck", "count") == whole
-    taken = savepoints(place / "ck")
+    taken = Checkpoint(place / "ck").savepoints()
     assert {each.name for each in taken} == {"s0", "s1", "s3"}
     for each in (taken[0], taken[-1]):
-        restore(place / "ck", each.name)
+        Checkpoint(place / "ck").restore(each.name)
         assert state(place / "ck", "count") == dict.fromkeys(range(min(800, each.txid * 20)), 1)
         run(topology, spark, place / "ck", config, ONCE)
         assert state(place / "ck", "count") == whole

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from statefx import verify
+from statefx import Checkpoint
 from tests.conftest import ROOT
 from tests.ports import free_port
 from tests.spark.spouting import Places, expected, outcome
@@ -114,7 +114,7 @@ def test_no_folder_is_shared_but_an_executor_is_killed(drivers, place, tmp_path,
         driver.end(bound_secs=240)  # two JVMs of executors begin one after the other
         assert driver.said["runs"] >= 2
         assert outcome(place, url) == (expected(EACH), expected(EACH))
-        assert verify(url).ok
+        assert Checkpoint(url).verify().ok
     assert not (place / "ck").exists()
     assert [path for path in tmp_path.rglob("*") if path.name == "transactions" or path.suffix == ".changelog"] == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.functions import rand
 
-from statefx import FailedException, StatefulBolt, TopologyBuilder, isTick, openState, submit
+from statefx import Checkpoint, FailedException, StatefulBolt, TopologyBuilder, isTick, submit
 from statefx.errors import BoltError, ConfigError, InputError, StatefxError
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.internals import keeps_shuffles
@@ -321,7 +321,7 @@ def topology(add):
 
 
 def windows(place):
-    with openState(place / "ck", "keep") as state:
+    with Checkpoint(place / "ck").state("keep") as state:
         return {secs: count for (_, _, secs, rows), count in state.items() for _ in range(rows)}
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from statefx import (
+    Checkpoint,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     TopologyBuilder,
-    openState,
     submit,
 )
 from statefx.errors import ConfigError
@@ -157,7 +157,7 @@ def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark
     (place / "go").touch()
     query.awaitTermination()
     assert {progress["attempt"] for progress in query.recentProgress} == {0}
-    with openState(place / "ck", "count") as counts:
+    with Checkpoint(place / "ck").state("count") as counts:
         assert sum(count for _, count in counts.items()) == 3 * 1000
 
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from statefx import rescale
+from statefx import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from tests.coordinator.changing import held, log_of, rescaled_here, send
 from tests.coordinator.test_rescaling import Misplaced, topology
@@ -22,7 +22,7 @@ def test_they_do_what_this_process_does(spark, driver, place, provider, was, now
     send(driver, range(6), topology(was), limits=SMALL)
     here, expected = rescaled_here(driver, now, place)
     told = []
-    done = rescale(driver.folder, {"count": now}, progress=lambda *each: told.append(each), spark=spark)
+    done = Checkpoint(driver.folder).rescale({"count": now}, progress=lambda *each: told.append(each), spark=spark)
     assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
     assert held(driver, now) == expected
     assert told[-1][0] == told[-1][1] >= 2 * done.bytes
@@ -41,10 +41,10 @@ def test_a_worker_that_dies_changes_nothing_where_spark_tries_once(spark, place)
         send(driver, range(6), topology(2), limits=SMALL)
         before = held(driver, 2)
         with pytest.raises(StatefxError, match="rescale: Spark could not do it, and nothing was changed; do it again"):
-            rescale(driver.folder, {"other": 4}, groupingKey={"other": killing}, spark=spark)
+            Checkpoint(driver.folder).rescale({"other": 4}, groupingKey={"other": killing}, spark=spark)
         assert log_of(driver).topology.stateful["other"].parallelism == 2
         assert held(driver, 2) == before
-        rescale(driver.folder, {"other": 4}, groupingKey={"other": killing}, spark=spark)
+        Checkpoint(driver.folder).rescale({"other": 4}, groupingKey={"other": killing}, spark=spark)
         assert sum(len(task[None]) for task in held(driver, 4, "other")) > 10
 
 
@@ -52,6 +52,6 @@ def test_a_mistake_is_told_as_the_driver_would_tell_it(spark, place):
     with Driver(place, "rocksdb") as driver:
         send(driver, range(4), topology(2, Misplaced), limits=SMALL)
         with pytest.raises(CheckpointError, match=r"bolt 'count' can't be given other tasks: .*say groupingKey="):
-            rescale(driver.folder, {"count": 4}, spark=spark)
+            Checkpoint(driver.folder).rescale({"count": 4}, spark=spark)
         with pytest.raises(ConfigError, match=r"rescale needs the SparkSession, got builtins\.str"):
-            rescale(driver.folder, {"count": 4}, spark="local")
+            Checkpoint(driver.folder).rescale({"count": 4}, spark="local")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.functions import count, lit, split
 
 import statefx
-from statefx import FileSink, ForeachTransactionSink, TopologyBuilder, openState, submit
+from statefx import Checkpoint, FileSink, ForeachTransactionSink, TopologyBuilder, submit
 from statefx.errors import ConfigError
 from tests.conftest import ROOT
 from tests.docs.test_code_blocks import program
@@ -147,7 +147,7 @@ def test_a_driver_that_was_killed(drivers, place, url, phase):
     second = drivers(place, more={"location": url}).end()
     assert second["ended"]
     assert second["recoveries"]
-    assert dict(openState(url, "count").items()) == EXPECTED
+    assert dict(Checkpoint(url).state("count").items()) == EXPECTED
     assert published(place) == EXPECTED
     assert log_at(url).generation == 2
     assert not (place / "ck").exists()
@@ -162,7 +162,7 @@ def test_a_driver_that_was_replaced(drivers, place, url):
     assert drivers(place, more={"location": url}).end()["ended"]
     hold(place, "PREPARING", 0)
     assert first.end(3)["error"] == "FencedError"
-    assert dict(openState(url, "count").items()) == EXPECTED
+    assert dict(Checkpoint(url).state("count").items()) == EXPECTED
     assert published(place) == EXPECTED
 
 
@@ -186,7 +186,7 @@ def test_a_life_with_savepoints_other_tasks_and_state_as_a_table(drivers, place,
     assert said["restored"] == two
     assert said["rescaled"] == {**three, "z": 7}
     assert said["partitions"] == 3
-    assert statefx.verify(url).ok
+    assert statefx.Checkpoint(url).verify().ok
 
 
 # ---- What the cookbook says of a source that never is silent, on Spark.

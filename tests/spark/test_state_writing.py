@@ -1,8 +1,8 @@
-"""``writeState``: rows become state, in the tasks in which the topology looks for them, all or nothing."""
+"""``Checkpoint.write``: rows become state, in the tasks in which the topology looks for them, all or nothing."""
 
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, openState, readState, restore, savepoint, verify, writeState
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.errors import CheckpointError, ConfigError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import REFERENCES
@@ -37,7 +37,7 @@ def sent(seen):
 
 
 def kept(folder, **options):
-    with openState(folder, "count", **options) as view:
+    with Checkpoint(folder).state("count", **options) as view:
         return dict(view.items())
 
 
@@ -61,8 +61,8 @@ def test_what_was_read_is_written_elsewhere(spark, folder, provider, place):
     config = {"topology.state.provider": REFERENCES[provider]}
     with TopologyTester(topology(2), place / "other", config) as tester:
         tester.send(sent({f"x{number}": 1 for number in range(40)}))
-    rows_read = readState(spark, folder, "count", schema=TYPED)
-    done = writeState(rows_read, place / "other", "count", mode="overwrite", schema=TYPED)
+    rows_read = Checkpoint(folder).toDataFrame(spark, "count", schema=TYPED)
+    done = Checkpoint(place / "other").write("count", rows_read, mode="overwrite", schema=TYPED)
     assert (done.rows, done.deleted) == (60, 0)
     assert kept(place / "other") == SEEN
     assert set(kept(place / "other", map="last")) == {f"x{number}" for number in range(40)}, "maps stay"
@@ -72,17 +72,17 @@ def test_what_was_read_is_written_elsewhere(spark, folder, provider, place):
 
 
 def test_rows_replace_add_and_delete(spark, folder, provider, place):
-    savepoint(folder, "before")
+    Checkpoint(folder).savepoint("before")
     given = spark.createDataFrame([("w1", 100), ("new", 7), ("w2", None), ("nobody", None)], "word string, n long")
-    done = writeState(given, folder, "count", schema=TYPED)
+    done = Checkpoint(folder).write("count", given, schema=TYPED)
     assert (done.component, done.rows, done.deleted) == ("count", 2, 2)
     expected = {**SEEN, "w1": 100, "new": 7}
     del expected["w2"]
     assert kept(folder) == expected
-    assert verify(folder).ok
+    assert Checkpoint(folder).verify().ok
     go_on(folder, provider, place)
     assert kept(folder) == {word: expected.get(word, 0) + 1 for word in [*expected, "w2"]}
-    restore(folder, "before")
+    Checkpoint(folder).restore("before")
     assert kept(folder) == SEEN
 
 
@@ -90,8 +90,8 @@ def test_rows_replace_add_and_delete(spark, folder, provider, place):
 def test_json(spark, folder):
     given = spark.createDataFrame([('"w1"', "5"), ('"new"', "[1, null]")], "value string, key string")
     with pytest.raises(ConfigError, match="no column 'key'"):
-        writeState(given.withColumnRenamed("key", "k"), folder, "count")
-    writeState(given.toDF("key", "value"), folder, "count")
+        Checkpoint(folder).write("count", given.withColumnRenamed("key", "k"))
+    Checkpoint(folder).write("count", given.toDF("key", "value"))
     found = kept(folder)
     assert (found["w1"], found["new"], found["w3"]) == (5, [1, None], 4)
 
@@ -110,7 +110,7 @@ def test_json(spark, folder):
 def test_what_can_not_be_written(spark, folder, given, ddl, options, says):
     before = kept(folder)
     with pytest.raises((ConfigError, CheckpointError), match=says):
-        writeState(spark.createDataFrame(given, ddl), folder, "count", **options)
+        Checkpoint(folder).write("count", spark.createDataFrame(given, ddl), **options)
     assert kept(folder) == before
 
 
@@ -119,12 +119,12 @@ def test_few_keys_prove_nothing_and_a_function_says_it(spark, place):
         tester.send(sent({"a": 1, "b": 2}))
     given = spark.createDataFrame([("c", 3)], "word string, n long")
     with pytest.raises(CheckpointError, match=r"can't be written to: it has 2 keys.*with so few that may be chance"):
-        writeState(given, place / "few", "count", schema=TYPED)
-    writeState(given, place / "few", "count", schema=TYPED, groupingKey=lambda key: key)
+        Checkpoint(place / "few").write("count", given, schema=TYPED)
+    Checkpoint(place / "few").write("count", given, schema=TYPED, groupingKey=lambda key: key)
     assert kept(place / "few") == {"a": 1, "b": 2, "c": 3}
     with TopologyTester(topology(1), place / "one") as tester:
         tester.send(sent({"a": 1}))
-    writeState(given, place / "one", "count", schema=TYPED)
+    Checkpoint(place / "one").write("count", given, schema=TYPED)
     assert kept(place / "one") == {"a": 1, "c": 3}
 
 
@@ -134,9 +134,9 @@ def test_nothing_committed_and_no_such_bolt(spark, folder, place):
     with TopologyTester(topology(), place / "new"):
         pass
     with pytest.raises(CheckpointError, match="has committed nothing yet: run its topology once"):
-        writeState(given, place / "new", "count", schema=TYPED)
+        Checkpoint(place / "new").write("count", given, schema=TYPED)
     with pytest.raises(CheckpointError, match="holds no state of 'counts'"):
-        writeState(given, folder, "counts", schema=TYPED)
+        Checkpoint(folder).write("counts", given, schema=TYPED)
 
 
 class Newer(Count):
@@ -151,7 +151,7 @@ def test_values_are_of_the_version_that_last_ran(spark, folder, provider, place)
     config = {"topology.state.provider": REFERENCES[provider]}
     with TopologyTester(topology(bolt=Newer()), folder, config) as tester:
         tester.send({"words": [("w0",)]})
-    writeState(spark.createDataFrame([("w1", 5)], "word string, n long"), folder, "count", schema=TYPED)
+    Checkpoint(folder).write("count", spark.createDataFrame([("w1", 5)], "word string, n long"), schema=TYPED)
     with TopologyTester(topology(bolt=Newer()), folder, config) as tester:
         tester.send({"words": [("w1",), ("w2",)]})
         assert {word: tester.state("count")[word] for word in ("w0", "w1", "w2")} == {"w0": 1001, "w1": 6, "w2": 3001}

@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, FailedException, TopologyBuilder, resolve, transactions
-from statefx.admin.command import main
+from statefx import BasicBolt, Checkpoint, FailedException, TopologyBuilder
 from statefx.client import TransactionalClient
+from statefx.command import main
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.queue import PendingAcks
@@ -146,7 +146,7 @@ def test_connections_that_the_server_has_ended_are_replaced_within_the_transacti
         assert len(ended) >= 3
         queue.add("second")
         check(tester, queue, database.place, ["first", "second"])
-        assert not [each for each in transactions(database.place / "ck") if each.state == "ROLLED_BACK"]
+        assert not [each for each in Checkpoint(database.place / "ck").transactions() if each.state == "ROLLED_BACK"]
 
 
 def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypatch):
@@ -167,7 +167,7 @@ def test_what_a_transaction_that_is_committing_holds_of_queues_is_shown(queue, p
     shown = []
 
     def look() -> None:
-        (sealed,) = [each.queues for each in transactions(place / "ck") if each.txid == 1]
+        (sealed,) = [each.queues for each in Checkpoint(place / "ck").transactions() if each.txid == 1]
         shown.append((sealed, sum("/@sealed/1/0/" in owner for owner in queue.owners())))
 
     def die() -> None:
@@ -183,12 +183,12 @@ def test_what_a_transaction_that_is_committing_holds_of_queues_is_shown(queue, p
     assert before == {}
     assert count
     assert queues == {"jobs": {"queue": queue.spout().pendingAcks().target, "sealed": count}}
-    assert f", {count} messages of jobs sealed>" in repr(transactions(place / "ck")[-1])
+    assert f", {count} messages of jobs sealed>" in repr(Checkpoint(place / "ck").transactions()[-1])
     assert main(["transactions", str(place / "ck"), "--table"]) == 0
     assert f"jobs: {count} messages sealed" in capsys.readouterr().out
     with tester.restart() as successor:
         check(successor, queue, place)
-    assert not any(each.queues for each in transactions(place / "ck"))
+    assert not any(each.queues for each in Checkpoint(place / "ck").transactions())
 
 
 @pytest.mark.slow
@@ -693,13 +693,13 @@ def test_what_is_decided_is_taken_off_the_queue(queue, place, monkeypatch):
     crashed(queue, place, "after COMMITTING(1, 0)")
     before = queue.owners()
     left = sum("@sealed" not in owner for owner in before)
-    shown = resolve(queue.spout(), place / "ck")
+    shown = Checkpoint(place / "ck").resolve(queue.spout())
     assert queue.owners() == before
     assert actions(shown) == {"acknowledge": len(before) - left}
     assert {(each.spout, each.txid, each.attempt, each.generation) for each in shown} == {("jobs", 1, 0, 1)}
-    assert resolve(queue.spout(exactlyOnce=False), place / "ck", yes=True) == shown
+    assert Checkpoint(place / "ck").resolve(queue.spout(exactlyOnce=False), yes=True) == shown
     assert len(queue.owners()) == left
-    assert resolve(queue.spout(), place / "ck", yes=True) == []
+    assert Checkpoint(place / "ck").resolve(queue.spout(), yes=True) == []
     with start(queue, place) as successor:
         assert successor.generation == 2  # nobody was fenced
         check(successor, queue, place)
@@ -712,10 +712,10 @@ def test_what_is_not_decided_goes_back_and_its_driver_is_fenced(queue, place, mo
     crashed(queue, place, "before COMMITTING(1, 0)")
     before = queue.owners()
     assert any("@sealed" in owner for owner in before)
-    shown = resolve(queue.spout(), place / "ck")
+    shown = Checkpoint(place / "ck").resolve(queue.spout())
     assert queue.owners() == before
     assert list(actions(shown)) == ["fence"]
-    done = resolve(queue.spout(), place / "ck", yes=True)
+    done = Checkpoint(place / "ck").resolve(queue.spout(), yes=True)
     assert actions(done) == {"release": actions(shown)["fence"]}
     assert not any("@sealed" in owner for owner in queue.owners())
     assert len(queue.owners()) == len(TEXTS)
@@ -738,7 +738,7 @@ def test_at_any_step_of_a_driver_that_lives_or_dies_nothing_is_lost_or_doubled(m
         def call(moment: str) -> None:
             passed.append(moment)
             if len(passed) == at:
-                resolve(queue.spout(), folder / "ck", yes=True)
+                Checkpoint(folder / "ck").resolve(queue.spout(), yes=True)
                 if dies:
                     steps.crashed = moment
                     raise Crash(moment)
@@ -770,13 +770,13 @@ def test_what_a_driver_that_lives_may_still_decide_is_not_taken_from_it_unless_i
     queue.add(*TEXTS)
     found = []
     with start(queue, place) as tester:
-        tester.when("before COMMITTING(1, 0)", lambda: found.append(resolve(queue.spout(), place / "ck")))
+        tester.when("before COMMITTING(1, 0)", lambda: found.append(Checkpoint(place / "ck").resolve(queue.spout())))
         tester.drain()
         assert list(actions(found[0])) == ["fence"]
         queue.add("late")
         for txid in range(tester.txid + 1, tester.txid + 10):  # the first ones may be empty
             moment = f"before COMMITTING({txid}, 0)"
-            tester.when(moment, lambda: found.append(resolve(queue.spout(), place / "ck", yes=True)))
+            tester.when(moment, lambda: found.append(Checkpoint(place / "ck").resolve(queue.spout(), yes=True)))
         with pytest.raises(FencedError):
             drain_until(tester, lambda: not queue.owners())
     assert actions(found[-1]) == {"release": 1}
@@ -797,7 +797,7 @@ def test_what_was_sealed_too_late_is_released_beside_a_driver_that_goes_on(queue
         seal(queue, late, late.receive(1), 1)  # for a transaction that is committed without it
         zombie = opened(queue, 1, txid=99, origin=origin)
         seal(queue, zombie, zombie.receive(1), 99)  # of a driver that was replaced
-        done = resolve(queue.spout(), place / "ck", yes=True)
+        done = Checkpoint(place / "ck").resolve(queue.spout(), yes=True)
         assert sorted((each.generation, each.txid, each.action) for each in done) == [
             (1, 99, "release"),
             (2, 1, "release"),
@@ -821,7 +821,7 @@ def test_a_client_is_resolved_as_well(queue, place):
         patch.setattr(kind, "acknowledge", gone)
         with pytest.raises(Crash):
             t.commit()
-    (shown,) = resolve(queue.spout(), place / "ck", yes=True)
+    (shown,) = Checkpoint(place / "ck").resolve(queue.spout(), yes=True)
     assert (shown.spout, shown.action, shown.messages) == ("jobs.acks", "acknowledge", 1)
     assert queue.owners() == [""]
 
@@ -839,10 +839,10 @@ def test_without_the_checkpoint_nothing_is_done_but_what_the_user_says(queue, pl
     before = queue.owners()
     for given in ({}, {"origin": sealed}, {"unknown": unknown}):
         with pytest.raises(CheckpointError, match=rf"no checkpoint .*unknown='release'.*'{sealed}' \(\d+ messages\)"):
-            resolve(queue.spout(), place / "ck", yes=True, **given)
+            Checkpoint(place / "ck").resolve(queue.spout(), yes=True, **given)
     assert queue.owners() == before
     count = sum(owner.startswith(sealed) and "@sealed" in owner for owner in before)
-    done = resolve(queue.spout(), place / "ck", yes=True, unknown=unknown, origin=sealed)
+    done = Checkpoint(place / "ck").resolve(queue.spout(), yes=True, unknown=unknown, origin=sealed)
     assert actions(done) == {unknown: count}
     after = queue.owners()
     assert name in after
@@ -859,11 +859,11 @@ def test_a_log_that_is_older_than_what_is_sealed_can_not_tell(queue, place, monk
     queue.add("a")
     later = opened(queue, 7, txid=50, origin=origin)
     name = seal(queue, later, later.receive(1), 50)
-    (left,) = resolve(queue.spout(), place / "ck", yes=True)
+    (left,) = Checkpoint(place / "ck").resolve(queue.spout(), yes=True)
     assert (left.action, left.generation) == ("leave", 7)
     assert "the log ends with 1: it is older" in left.reason
     assert queue.owners() == [name]
-    (done,) = resolve(queue.spout(), place / "ck", yes=True, unknown="release")
+    (done,) = Checkpoint(place / "ck").resolve(queue.spout(), yes=True, unknown="release")
     assert done.action == "release"
     assert queue.owners() == [later.owner]
 
@@ -909,13 +909,13 @@ def test_resolve_mistakes(place, monkeypatch):
 
     queue = SqlQueue(SqliteDatabase(place))
     with pytest.raises(ConfigError, match="Plain has no pendingAcks"):
-        resolve(Plain("text string"), place / "ck")
+        Checkpoint(place / "ck").resolve(Plain("text string"))
     with pytest.raises(ConfigError, match="is no queue whose messages"):
-        resolve(queue, place / "ck")
+        Checkpoint(place / "ck").resolve(queue)
     with pytest.raises(ConfigError, match="unknown is 'release' or 'acknowledge', not 'leave'"):
-        resolve(queue.spout(), place / "ck", unknown="leave")
+        Checkpoint(place / "ck").resolve(queue.spout(), unknown="leave")
     with TopologyTester(topology(queue), place / "ck"), pytest.raises(ConfigError, match="is for a checkpoint that is"):
-        resolve(queue.spout(), place / "ck", unknown="release", origin="else")
+        Checkpoint(place / "ck").resolve(queue.spout(), unknown="release", origin="else")
 
 
 # ---- Servers of queues are killed, or away for a while, under a topology that reads them: each message counts once.

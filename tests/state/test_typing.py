@@ -1,4 +1,4 @@
-"""What a type checker makes of state and rows whose types are named."""
+"""What a type checker makes of state and rows whose types are named, and of a checkpoint."""
 
 import re
 from pathlib import Path
@@ -59,11 +59,44 @@ class Count(StatefulBolt):
 """
 
 
+CHECKPOINT = """
+from typing import assert_type
+
+from statefx import Checkpoint
+
+checkpoint = Checkpoint("ck", {"topology.state.provider": "rocksdb"})
+assert_type(checkpoint.location, str)
+checkpoint.location = "other"  # wrong
+Checkpoint(5)  # wrong
+with checkpoint.state("count", 0, byTask=True) as view:
+    assert_type(view.txid, int)
+checkpoint.state("count", "0")  # wrong
+checkpoint.table("count", at=1, diff=(1, "two"))
+checkpoint.table("count", diff=1)  # wrong
+checkpoint.write("count", checkpoint.table("count"), mode="append")  # wrong
+assert_type(checkpoint.transactions()[0].txid, int)
+assert_type(checkpoint.explain("count", "a").tasks[0].present, bool)
+assert_type(next(checkpoint.quarantined("count")).rows, int)
+assert_type(checkpoint.savepoint("one").txid, int)
+assert_type([each.name for each in checkpoint.savepoints()], list[str])
+assert_type(checkpoint.restore("one", sinks="rewind").next_txid, int)
+checkpoint.restore("one", sinks="forget")  # wrong
+checkpoint.rescale(8)  # wrong
+assert_type(checkpoint.rescale({"count": 8}, progress=print).keys, int)
+assert_type(checkpoint.migrate("redis", {"url": "redis://db"}).left, str)
+assert_type(checkpoint.rename({"count": "tally"}).location, str)
+assert_type(checkpoint.verify().ok, bool)
+assert_type(checkpoint.repair(yes=True).done, bool)
+assert_type(checkpoint.abort().generation, int)
+"""
+
+
 @pytest.mark.slow
-def test_mypy_knows_what_state_and_rows_hold(tmp_path, monkeypatch):
-    bolt = tmp_path / "bolt.py"
-    bolt.write_text(BOLT)
+@pytest.mark.parametrize("program", [BOLT, CHECKPOINT], ids=["bolt", "checkpoint"])
+def test_mypy_finds_what_is_wrong_in_a_program(program, tmp_path, monkeypatch):
+    path = tmp_path / "program.py"
+    path.write_text(program)
     monkeypatch.chdir(ROOT)  # where mypy's settings are
-    out, err, _ = api.run(["--config-file=pyproject.toml", str(bolt)])  # with what `make lint` has left in its cache
-    wrong = [number for number, line in enumerate(BOLT.splitlines(), 1) if line.endswith("# wrong")]
-    assert [int(number) for number in re.findall(r"bolt\.py:(\d+): error: ", out)] == wrong, out + err
+    out, err, _ = api.run(["--config-file=pyproject.toml", str(path)])  # with what `make lint` has left in its cache
+    wrong = [number for number, line in enumerate(program.splitlines(), 1) if line.endswith("# wrong")]
+    assert [int(number) for number in re.findall(r"program\.py:(\d+): error: ", out)] == wrong, out + err

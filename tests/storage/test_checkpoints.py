@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 import statefx
-from statefx import FileSink, TopologyBuilder, openState
+from statefx import Checkpoint, FileSink, TopologyBuilder
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, StatefxError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.state import EMPTY, Retention
@@ -72,20 +72,20 @@ def test_tools_work_on_it(bucket, tmp_path):
     url = bucket()
     with Remote(tmp_path, url) as driver:
         driver.start().run(WORK[:2])
-        statefx.savepoint(url, "two")
+        statefx.Checkpoint(url).savepoint("two")
         driver.start().run(WORK)
     assert counts(url) == words(WORK)
-    assert not statefx.verify(url).damaged
+    assert not statefx.Checkpoint(url).verify().damaged
     other = f"{url}-other"
-    statefx.export(url, other, "two")
+    statefx.Checkpoint(url).restore("two", to=other)
     assert counts(other) == words(WORK[:2])
-    statefx.export(url, tmp_path / "folder", "two")
+    statefx.Checkpoint(url).restore("two", to=tmp_path / "folder")
     assert counts(tmp_path / "folder") == words(WORK[:2])
-    statefx.rescale(url, {"count": 3}, groupingKey={"count": lambda key: key})
+    statefx.Checkpoint(url).rescale({"count": 3}, groupingKey={"count": lambda key: key})
     assert counts(url) == words(WORK)
-    assert [each.task for each in statefx.explain(url, "count", "to").tasks]
-    statefx.deleteSavepoint(url, "two")
-    statefx.migrate(url, "rocksdb")
+    assert [each.task for each in statefx.Checkpoint(url).explain("count", "to").tasks]
+    statefx.Checkpoint(url).deleteSavepoint("two")
+    statefx.Checkpoint(url).migrate("rocksdb")
     assert counts(url) == words(WORK)
 
 
@@ -93,12 +93,12 @@ def test_back_to_a_savepoint_in_place_and_elsewhere(bucket, tmp_path):
     url = bucket()
     with Remote(tmp_path, url) as driver:
         driver.start().run(WORK[:2])
-        statefx.savepoint(url, "two")
+        statefx.Checkpoint(url).savepoint("two")
         driver.start().run(WORK)
-        statefx.restore(url, "two", to=f"{url}-two")
+        statefx.Checkpoint(url).restore("two", to=f"{url}-two")
         assert counts(f"{url}-two") == words(WORK[:2])
         assert counts(url) == words(WORK)
-        statefx.restore(url, "two")
+        statefx.Checkpoint(url).restore("two")
         assert counts(url) == words(WORK[:2])
         tester = driver.start()
         for work in WORK[2:]:
@@ -134,12 +134,12 @@ def test_damage_is_found_and_repaired(bucket, tmp_path):
         newest = max(names, key=lambda name: name.rpartition("/")[2])
         txid = int(newest.rpartition("/")[2].partition("-")[0])
         storage.put(newest, storage.read(newest)[:-1])
-        [damage] = statefx.verify(url).damaged
+        [damage] = statefx.Checkpoint(url).verify().damaged
         assert newest in damage.path
-        assert statefx.repair(url).txid == txid - 1
-        assert statefx.repair(url, yes=True).done
+        assert statefx.Checkpoint(url).repair().txid == txid - 1
+        assert statefx.Checkpoint(url).repair(yes=True).done
         assert [each.name for each in storage.list("damaged/")] == [f"damaged/{newest}"]
-        assert statefx.verify(url).ok
+        assert statefx.Checkpoint(url).verify().ok
         tester = driver.start(cache=tmp_path / "another")
         for work in WORK[txid - 1 :]:
             tester.send(work)
@@ -170,7 +170,7 @@ def test_a_row_that_a_bolt_can_not_deal_with(bucket, tmp_path):
 
 
 def counts(url, bolt="count"):
-    return dict(openState(url, bolt).items())
+    return dict(Checkpoint(url).state(bolt).items())
 
 
 def test_no_secret_is_in_it(bucket, tmp_path, caplog):

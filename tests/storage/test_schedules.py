@@ -8,7 +8,7 @@ import pyarrow.json as pj
 import pytest
 
 import statefx
-from statefx import committedFiles, openState
+from statefx import Checkpoint, committedFiles
 from statefx.errors import CheckpointFormatError, CheckpointMismatchError, StateCorruptedError, StatefxError
 from statefx.log.log import read_state
 from statefx.storage import storage_at
@@ -75,23 +75,25 @@ class Schedule:
                 self.send(self.chance.choice(self.testers))
 
     def savepoint(self):
-        statefx.savepoint(self.url, self.chance.choice("abc"))
+        statefx.Checkpoint(self.url).savepoint(self.chance.choice("abc"))
 
     def delete_savepoint(self):
-        statefx.deleteSavepoint(self.url, self.chance.choice("abc"))
+        statefx.Checkpoint(self.url).deleteSavepoint(self.chance.choice("abc"))
 
     def restore(self):
         if not self.out:
-            statefx.restore(self.url, self.chance.choice("abc"))
+            statefx.Checkpoint(self.url).restore(self.chance.choice("abc"))
 
     def rescale(self):
-        statefx.rescale(self.url, {"count": self.chance.randint(1, 4)}, groupingKey={"count": lambda word: word})
+        statefx.Checkpoint(self.url).rescale(
+            {"count": self.chance.randint(1, 4)}, groupingKey={"count": lambda word: word}
+        )
 
     def repair(self):
-        statefx.repair(self.url, yes=True)
+        statefx.Checkpoint(self.url).repair(yes=True)
 
     def verify(self):
-        assert not statefx.verify(self.url).damaged
+        assert not statefx.Checkpoint(self.url).verify().damaged
 
     def disturb(self):
         self.between.disturb(self.chance.choice((0.02, 0.06, 0.25)), self.chance.random())
@@ -119,8 +121,8 @@ class Schedule:
         """However it went, what is committed is what its transactions come to; and the rest can be done."""
         self.between.disturb(0)
         self.run()
-        assert dict(openState(self.url, "count").items()) == words(self.work)
-        assert not statefx.verify(self.url).damaged
+        assert dict(Checkpoint(self.url).state("count").items()) == words(self.work)
+        assert not statefx.Checkpoint(self.url).verify().damaged
         if self.out:
             rows = [row for file in committedFiles(self.out) for row in pj.read_json(file).to_pylist()]
             total = words(self.work)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 
-from statefx import StatefulBolt, TopologyBuilder, openState
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.errors import BoltError, TopologyError
 from statefx.testing import rows
 from tests.bolts import WithState
@@ -164,7 +164,7 @@ def test_a_view_can_not_be_written(driver, place):
     tester = started(driver, lambda s, c: s.put("a", 1))
     tester.send({"lines": [("a",)]})
     with (
-        openState(place / "checkpoint", "does") as view,
+        Checkpoint(place / "checkpoint").state("does") as view,
         pytest.raises(TypeError, match="read-only: its bolt changes it, in execute"),
     ):
         view["a"] = 2

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from statefx import BasicBolt, TopologyBuilder, openState
+from statefx import BasicBolt, Checkpoint, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AmbiguousKeyError, BoltError, ConfigError, TransactionError
 from statefx.testing import Crash, Sent, TopologyTester, rows
@@ -30,7 +30,7 @@ def test_a_transaction_is_sent_and_looked_at(place, provider):
         tester.send(lines("be"))
         assert len(tester.emitted("count")) == 7
         assert tester.emitted("count")[-1] == ("be", 3)
-    with openState(place / "checkpoint", "count") as counts:
+    with Checkpoint(place / "checkpoint").state("count") as counts:
         assert (counts.txid, counts["be"]) == (2, 3)
 
 

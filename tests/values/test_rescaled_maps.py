@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from statefx import BatchBolt, Stateful, TopologyBuilder, rescale
+from statefx import BatchBolt, Checkpoint, Stateful, TopologyBuilder
 from statefx.errors import CheckpointError
 from statefx.testing import TopologyTester, rows
 from statefx.values import MemoryBackend, OpaqueMap
@@ -89,7 +89,7 @@ def counted(place, name, *given, **more):
 def test_its_tasks_stay_and_the_refusal_says_why(tmp_path, name, was, now):
     assert counted(tmp_path, name, Totals(name), was) == {1}
     with pytest.raises(CheckpointError, match=r"it keeps an OpaqueMap, whose values .* belong to the tasks that wrote"):
-        rescale(tmp_path, {"totals": now}, groupingKey={"totals": lambda key: key})
+        Checkpoint(tmp_path).rescale({"totals": now}, groupingKey={"totals": lambda key: key})
     assert counted(tmp_path, name, Totals(name), was) == {2}
 
 

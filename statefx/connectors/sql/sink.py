@@ -582,8 +582,9 @@ class SqlSink(StagedSink):
         the transaction while it can still be rolled back. It costs a second write.
     txid : str, optional
         A column that the sink fills with the number of a row's transaction, BIGINT: then
-        ``restore(..., sinks="rewind")`` can take rows back. Not with `key`: of a row that was replaced nothing is left.
-        Whoever takes the table over empties the column of the rows that are there, for its numbers are others.
+        ``Checkpoint.restore(..., sinks="rewind")`` can take rows back. Not with `key`: of a row that was replaced
+        nothing is left. Whoever takes the table over empties the column of the rows that are there, for its numbers are
+        others.
 
     Raises
     ------

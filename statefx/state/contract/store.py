@@ -258,10 +258,10 @@ class StateProvider(ABC):
         """Open the store of `namespace` at ``context.version``; never deletes and never fences (rule 4.2)."""
 
     def public_options(self) -> Mapping[str, Any] | None:
-        """Return the options that anybody may read who can read the checkpoint, for `openState` to go by.
+        """Return the options that anybody may read who can read the checkpoint, for `Checkpoint` to go by.
 
         Called on the driver at every start; what is returned is written into the transaction log, as JSON. So it
-        must hold no password, nor a url that has one. None: `openState` and `migrate` have to be given the options,
+        must hold no password, nor a url that has one. None: `Checkpoint` has to be given the options,
         for one of them is a secret, or, as here, nobody has said that none is.
         """
         return None if self.options else {}

@@ -17,7 +17,7 @@ from measuring import commit_times
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from statefx import BatchBolt, Stateful, Topology, TransactionalSpout, openState, submit
+from statefx import BatchBolt, Checkpoint, Stateful, Topology, TransactionalSpout, submit
 
 BEGIN = datetime(2026, 5, 1, tzinfo=UTC)
 TASKS = 2
@@ -94,7 +94,7 @@ def of_statefx(topology: Topology, spark: SparkSession, checkpoint: Path) -> tup
     config = {"topology.state.provider": "rocksdb"}
     query = submit(topology, spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
-    with openState(checkpoint, "rows", byTask=True) as counts:
+    with Checkpoint(checkpoint).state("rows", byTask=True) as counts:
         rows = sum(dict(counts.items()).values())
     shutil.rmtree(checkpoint)
     return rows, [datetime.fromisoformat(p["timestamp"]).timestamp() for p in query.recentProgress]

@@ -5,7 +5,7 @@ from datetime import datetime
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, throughput
 from nexmark_queries import expected, topology
 
-from statefx import openState, submit
+from statefx import Checkpoint, submit
 
 RATE = 10_000
 """Events that happen in a second."""
@@ -19,7 +19,7 @@ checkpoint = args.work / "checkpoint"
 config = {"topology.state.provider": "rocksdb"}
 query = submit(topology(args.query, *size), spark, checkpoint, config=config, trigger={"availableNow": True})
 query.awaitTermination()
-with openState(checkpoint, "results") as results:
+with Checkpoint(checkpoint).state("results") as results:
     found = dict(results.items())
 if found != expected(args.query, *size):
     raise RuntimeError(f"{args.query} has found something else than a plain computation")

@@ -14,7 +14,7 @@ from datetime import datetime
 from in_workers import Count
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, take_turns
 
-from statefx import TopologyBuilder, openState, submit
+from statefx import Checkpoint, TopologyBuilder, submit
 from statefx.connectors import MemoryTransactionalSpout
 from tests.storage.network import slow_s3
 from tests.storage.s3_server import as_users_have_it
@@ -41,7 +41,7 @@ def ran(checkpoint: str) -> list[float]:
     config = {"topology.state.provider": "rocksdb"}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         counted = sum(count for _, count in counts.items())
     if counted != share * TASKS * (each + DROPPED):
         raise RuntimeError(f"{counted} words counted of {share * TASKS * (each + DROPPED)}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from measuring import arguments
 
-from statefx import StatefulBolt, TopologyBuilder, export, rescale, session
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, session
 from statefx.testing import TopologyTester, rows
 
 BATCH = 200_000
@@ -45,12 +45,12 @@ def topology(tasks: int):
 
 def exported(work: Path, config: Mapping[str, Any], spark: Any) -> None:
     """Export what was filled."""
-    export(work / "plain", work / "export", config=config)
+    Checkpoint(work / "plain", config).restore(to=work / "export")
 
 
 def rescaled(work: Path, config: Mapping[str, Any], spark: Any) -> None:
     """Give it twice as many tasks."""
-    print(rescale(work / "checkpoint", {"put": 4}, config, spark=spark), file=sys.stderr)
+    print(Checkpoint(work / "checkpoint", config).rescale({"put": 4}, spark=spark), file=sys.stderr)
 
 
 def copied(work: Path, config: Mapping[str, Any], spark: Any) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from statefx import StatefulBolt, TopologyBuilder, TransactionalSpout, WindowedBolt, openState, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, TransactionalSpout, WindowedBolt, submit
 
 BEGIN, SLIDE, LENGTH, LATENESS = 1_700_000_400, 10, 600, 5
 MIX, PRIME = 1_000_003, 998_244_353
@@ -232,7 +232,7 @@ def by_statefx(spark: SparkSession, args: Any, folder: Path) -> tuple[list[float
     config = {"topology.state.provider": args.provider}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
-    with openState(checkpoint, "check") as sums:
+    with Checkpoint(checkpoint).state("check") as sums:
         found = list(sums.get("sums", (0, 0)))
     return [datetime.fromisoformat(p["timestamp"]).timestamp() for p in query.recentProgress], found
 

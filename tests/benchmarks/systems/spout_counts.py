@@ -17,7 +17,7 @@ from pathlib import Path
 from in_workers import Count, Sum, SumBatch, SumByTuple
 from measuring import LIVING, RECOMMENDED, ROCKSDB, SLOTS, arguments, commit_times, session, take_turns, words
 
-from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
 from statefx.connectors.files import FilePartitionedSpout
 
 NATIVE, STREAM = "groupBy().count()", "setStream, tuple"
@@ -80,7 +80,7 @@ def ran(name: str, given: Callable[[TopologyBuilder], None], bolt: StatefulBolt,
     config = {"topology.state.provider": "rocksdb"}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         counted = sum(count for _, count in counts.items())
     if counted != args.rows * (each + DROPPED):
         raise RuntimeError(f"{counted} words counted")

@@ -15,7 +15,7 @@ from functools import partial
 from in_workers import Busy, Count, Tick, Waits
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, mean_ms, session, take_turns
 
-from statefx import TopologyBuilder, openState, submit
+from statefx import Checkpoint, TopologyBuilder, submit
 
 DROPPED = 6
 """Transactions of each turn that are left out: tasks unpack the topology, workers start, and the pipeline fills."""
@@ -51,7 +51,7 @@ def ran(pending: int, turn: int) -> list[float]:
     config = {"topology.max.spout.pending": pending, "topology.state.provider": "rocksdb"}
     query = submit(topology().createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         counted = sum(count for _, count in counts.items())
     if counted != tasks * (DROPPED + each):
         raise RuntimeError(f"{counted} words counted")

@@ -18,7 +18,7 @@ from datetime import datetime
 from in_workers import ROWS, Count, Forward, emit, identity
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, take_turns
 
-from statefx import TopologyBuilder, openState, submit
+from statefx import Checkpoint, TopologyBuilder, submit
 from statefx.connectors import MemoryTransactionalSpout
 
 TASKS = 2
@@ -56,7 +56,7 @@ def ran(builder: TopologyBuilder, system: str, turn: int) -> list[float]:
         trigger={"availableNow": True},
     )
     query.awaitTermination()
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         counted = sum(count for _, count in counts.items())
     if counted != args.rows * (each + DROPPED):
         raise RuntimeError(f"{counted} words counted of {args.rows * (each + DROPPED)}")

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, mean_ms, session, take_turns
 
-from statefx import BatchBolt, StatefulBolt, TopologyBuilder, TransactionalSpout, openState, submit
+from statefx import BatchBolt, Checkpoint, StatefulBolt, TopologyBuilder, TransactionalSpout, submit
 
 TASKS = 2
 DROPPED = 6
@@ -158,7 +158,7 @@ def ran(name: str, step: Step, turn: int) -> list[float]:
     config = {"topology.max.spout.pending": step.pending, "topology.state.provider": "rocksdb"}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
-    with openState(checkpoint, "count") as counts:
+    with Checkpoint(checkpoint).state("count") as counts:
         counted = sum(count for _, count in counts.items())
     if counted != step.take * (DROPPED + each):
         raise RuntimeError(f"{counted} words counted")

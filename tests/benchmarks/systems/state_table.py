@@ -13,7 +13,7 @@ import pyarrow as pa
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, take_turns
 from pyspark.sql import DataFrame
 
-from statefx import StatefulBolt, TopologyBuilder, readState, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
 
 TYPED = {"key": "word string", "value": "count long"}
 
@@ -42,7 +42,7 @@ def main() -> None:
         builder.setBolt("keep", Keep(), parallelism=2).fieldsGrouping("words", "word")
         config = {"topology.state.provider": args.provider}
         submit(builder.createTopology(), spark, checkpoint, config, batchId=number).awaitTermination()
-    typed = readState(spark, checkpoint, "keep", schema=TYPED)
+    typed = Checkpoint(checkpoint).toDataFrame(spark, "keep", schema=TYPED)
     typed.write.parquet(parquet)
     if typed.count() != args.keys:
         raise RuntimeError(f"{typed.count()} of {args.keys} keys were read")
@@ -57,8 +57,8 @@ def main() -> None:
 
     systems = {
         "Parquet": reading(lambda: spark.read.parquet(parquet)),
-        "readState, typed": reading(lambda: readState(spark, checkpoint, "keep", schema=TYPED)),
-        "readState, JSON": reading(lambda: readState(spark, checkpoint, "keep")),
+        "toDataFrame, typed": reading(lambda: Checkpoint(checkpoint).toDataFrame(spark, "keep", schema=TYPED)),
+        "toDataFrame, JSON": reading(lambda: Checkpoint(checkpoint).toDataFrame(spark, "keep")),
     }
     take_turns(args, systems, args.batches, ["Parquet"], dict.fromkeys(systems, args.keys), provider=args.provider)
 

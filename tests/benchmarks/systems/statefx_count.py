@@ -10,7 +10,7 @@ import pyarrow as pa
 from in_workers import Count, Forward
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, latency, session, throughput, words
 
-from statefx import BatchBolt, StatefulBolt, TopologyBuilder, openState, submit
+from statefx import BatchBolt, Checkpoint, StatefulBolt, TopologyBuilder, submit
 
 
 class WordCountBatch(StatefulBolt):
@@ -92,7 +92,7 @@ query = submit(
 )
 streaming = spark.streams.active[0] if spark.streams.active else None
 query.awaitTermination()
-with openState(checkpoint, "count") as counts:
+with Checkpoint(checkpoint).state("count") as counts:
     counted, keys = sum(count for _, count in counts.items()), len(counts)
 if counted != args.rows * (args.warmup + args.batches):
     raise RuntimeError(f"{counted} words counted")

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, latency, session
 
-from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
 
 LOAD_ROWS = 500_000
 
@@ -79,7 +79,7 @@ query = submit(
 query.awaitTermination()
 committed = [datetime.fromisoformat(p["timestamp"]).timestamp() for p in query.recentProgress]
 gaps = [(b - a) * 1000 for a, b in itertools.pairwise(committed)][-(args.warmup + args.batches) :]
-with openState(checkpoint, "count") as counts:
+with Checkpoint(checkpoint).state("count") as counts:
     if len(counts) != args.keys:
         raise RuntimeError(f"{len(counts)} keys counted")
 peaks = [int(note.read_text()) for note in notes.iterdir()]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import click
 from rich.console import Console
@@ -21,20 +21,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from statefx.admin import (
-    explaining,
-    reading,
-    rekeying,
-    repairing,
-    rescaling,
-    savepoints,
-    tables,
-    verifying,
-)
+from statefx.admin import reading, tables
 from statefx.admin.narrowing import as_key
 from statefx.admin.reading import counted
 from statefx.admin.savepoints import SINKS
-from statefx.admin.state_writing import MODES, state_writer
+from statefx.admin.state_writing import MODES
+from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.state.encoding.options import load
 
@@ -153,7 +145,7 @@ def _cli() -> None:
 @_form
 def log(checkpoint: str, as_json: bool | None) -> None:
     """Show the records of the transaction log."""
-    _show(tables.log(checkpoint), as_json)
+    _show(tables.log(Checkpoint(checkpoint)._folders), as_json)
 
 
 @_cli.command()
@@ -161,7 +153,7 @@ def log(checkpoint: str, as_json: bool | None) -> None:
 @_form
 def transactions(checkpoint: str, as_json: bool | None) -> None:
     """Show the last attempts of transactions."""
-    _show(tables.transactions(checkpoint), as_json)
+    _show(tables.transactions(Checkpoint(checkpoint).transactions()), as_json)
 
 
 @_cli.command()
@@ -191,16 +183,18 @@ def state(
 
     COMPONENT is the id of the bolt whose committed state is shown; without it all stateful bolts are listed.
     """
+    found = Checkpoint(checkpoint, config)
     if component is not None and moment is None and since is None:
-        listing = tables.entries(checkpoint, component, task, config, of_map)
+        listing = tables.entries(found.state(component, task, map=of_map, byTask=True))
     elif component is not None:
-        listing = tables.at(checkpoint, component, moment, since, task, config, of_map)
+        moments: dict[str, Any] = {"at": moment} if since is None else {"diff": (since, moment)}
+        listing = tables.at(found._table(component, task=task, map=of_map, schema={}, **moments))
     elif any(each is not None for each in (task, config, of_map, moment, since)):
         raise ConfigError(
             "--task, --map, --at, --since and --config are of one bolt's state: name the bolt behind the checkpoint"
         )
     else:
-        listing = tables.bolts(checkpoint)
+        listing = tables.bolts(found._folders)
     _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
 
 
@@ -214,7 +208,8 @@ def maps(checkpoint: str, component: str, config: Mapping[str, Any] | None, as_j
 
     Of the bolt COMPONENT; those of kind statefx are kept for it, such as its open windows. --map shows one.
     """
-    _show(tables.maps(checkpoint, component, config), as_json)
+    with Checkpoint(checkpoint, config).state(component) as view:
+        _show(tables.maps(view), as_json)
 
 
 @_cli.command()
@@ -240,9 +235,10 @@ def explain(
 
     KEY is JSON, an array for a tuple; what is no JSON is a text.
     """
-    found = explaining.explain(checkpoint, component, key, task=task, map=of_map, config=config)
+    asked = Checkpoint(checkpoint, config)
+    found = asked.explain(component, key, task=task, map=of_map)
     if not found.tasks:
-        with reading.openState(checkpoint, component, task, config, byTask=True, map=of_map) as view:
+        with asked.state(component, task, map=of_map, byTask=True) as view:
             first = [own for _, own in islice(view, KEYS_NAMED)]
         where = "" if of_map is None else f"in map {of_map!r} "
         raise CheckpointError(f"{found} {where}of {checkpoint}; the first keys there are {first or 'none'}")
@@ -264,7 +260,7 @@ def quarantined(
 
     Of the bolt COMPONENT, which has onError="quarantineKey"; with how many rows of each key wait, and for which error.
     """
-    listing = tables.quarantined(checkpoint, component, config)
+    listing = tables.quarantined(Checkpoint(checkpoint, config).quarantined(component))
     _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
 
 
@@ -278,7 +274,7 @@ def verify(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | No
     The exit code is 1 if something is damaged.
     """
     with _bar("verify") as progress:
-        found = verifying.verify(checkpoint, config, progress=progress)
+        found = Checkpoint(checkpoint, config).verify(progress=progress)
     if not _in_json(as_json):
         sys.stdout.write(f"{str(found).splitlines()[0]}\n")
     if found.damaged:
@@ -311,7 +307,7 @@ def resolve(
     queue: str,
     given: Mapping[str, Any],
     yes: bool,
-    unknown: str | None,
+    unknown: Literal["acknowledge", "release"] | None,
     origin: str | None,
     as_json: bool | None,
 ) -> None:
@@ -322,8 +318,8 @@ def resolve(
 
     MODULE:CLASS is the queue's spout, such as statefx.connectors.sql:SqlQueueSpout, and JSON what it is made with.
     """
-    spout = _made(queue, given)
-    _show(tables.resolved(spout, checkpoint, yes=yes, unknown=unknown, origin=origin), as_json)
+    found = Checkpoint(checkpoint).resolve(_made(queue, given), yes=yes, unknown=unknown, origin=origin)
+    _show(tables.resolved(found), as_json)
 
 
 def _made(reference: str, given: Mapping[str, Any]) -> Any:
@@ -354,12 +350,12 @@ def _check_yes(yes: bool, what: str) -> None:
         raise ConfigError(f"{what}. Nothing was changed: stop the topology, and say --yes")
 
 
-@_cli.command("savepoints")
+@_cli.command()
 @_checkpoint
 @_form
-def _savepoints(checkpoint: str, as_json: bool | None) -> None:
+def savepoints(checkpoint: str, as_json: bool | None) -> None:
     """Show the savepoints."""
-    _show(tables.savepoints(savepoints.savepoints(checkpoint)), as_json)
+    _show(tables.savepoints(Checkpoint(checkpoint).savepoints()), as_json)
 
 
 @_cli.command("savepoint")
@@ -375,7 +371,7 @@ def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: boo
     program whose topology runs, call query.savepoint(name).
     """
     _check_yes(yes, f"this would keep the last transaction of {checkpoint} as {name!r}, and fence a driver that runs")
-    _tell(savepoints.savepoint(checkpoint, name, config), as_json)
+    _tell(Checkpoint(checkpoint, config).savepoint(name), as_json)
 
 
 @_cli.command("delete-savepoint")
@@ -388,14 +384,14 @@ def _delete(checkpoint: str, name: str, yes: bool) -> None:
     Stop the topology first; in a program whose topology runs, call query.deleteSavepoint(name).
     """
     _check_yes(yes, f"this would delete the savepoint {name!r} of {checkpoint}, and fence a driver that runs")
-    savepoints.deleteSavepoint(checkpoint, name)
+    Checkpoint(checkpoint).deleteSavepoint(name)
 
 
 @_cli.command()
 @_checkpoint
 @_savepoint
 @_txid
-@click.option("--to", type=click.Path(), help="Make a new checkpoint there, and leave this one as it is.")
+@click.option("--to", type=click.Path(), help="Make a checkpoint of its own there, and leave this one as it is.")
 @_sinks
 @_config
 @_yes
@@ -405,7 +401,7 @@ def restore(
     savepoint: str | None,
     txid: int | None,
     to: str | None,
-    sinks: str | None,
+    sinks: Literal["append", "rewind"] | None,
     config: Mapping[str, Any] | None,
     yes: bool,
     as_json: bool | None,
@@ -414,14 +410,15 @@ def restore(
 
     State, timers, and how far sources were read are again what they were then. Without --yes it says what would be
     given up.
+
+    With --to, CHECKPOINT stays as it is, so --yes is not needed, and without SAVEPOINT and --txid the last transaction
+    is copied. While the topology runs, copy a SAVEPOINT.
     """
+    found = Checkpoint(checkpoint, config)
     if to is None and not yes:
-        planned = savepoints.restoration(checkpoint, savepoint, txid=txid, sinks=sinks, config=config)
-        _check_yes(yes, f"this would {planned.plan}")
+        _check_yes(yes, f"this would {found._restoration(savepoint, txid, sinks).plan}")
     with _bar("restore") as progress:
-        done = savepoints.restore(
-            checkpoint, savepoint, txid=txid, to=to, sinks=sinks, config=config, progress=progress
-        )
+        done = found.restore(savepoint, txid=txid, to=to, sinks=sinks, progress=progress)
     _tell(done, as_json)
 
 
@@ -432,41 +429,20 @@ def restore(
 @_yes
 @_form
 def repair(
-    checkpoint: str, sinks: str | None, config: Mapping[str, Any] | None, yes: bool, as_json: bool | None
+    checkpoint: str,
+    sinks: Literal["append", "rewind"] | None,
+    config: Mapping[str, Any] | None,
+    yes: bool,
+    as_json: bool | None,
 ) -> int:
     """Go on from the newest state that is whole.
 
     Without --yes it only says what that is; as for verify, the exit code is 1 then if something is damaged.
     """
     with _bar("verify") as progress:
-        found = repairing.repair(checkpoint, yes=yes, sinks=sinks, config=config, progress=progress)
+        found = Checkpoint(checkpoint, config).repair(yes=yes, sinks=sinks, progress=progress)
     _tell(found, as_json)
     return 0 if found.done or not found.damaged else 1
-
-
-@_cli.command()
-@_checkpoint
-@click.argument("to", type=click.Path())
-@_savepoint
-@_txid
-@_config
-@_form
-def export(
-    checkpoint: str,
-    to: str,
-    savepoint: str | None,
-    txid: int | None,
-    config: Mapping[str, Any] | None,
-    as_json: bool | None,
-) -> None:
-    """Copy the last state, or a savepoint, to a new folder.
-
-    The folder TO becomes a checkpoint of its own. CHECKPOINT stays as it is, so --yes is not needed. While the topology
-    runs, export a SAVEPOINT.
-    """
-    with _bar("export") as progress:
-        done = savepoints.export(checkpoint, to, savepoint, txid=txid, config=config, progress=progress)
-    _tell(done, as_json)
 
 
 @_cli.command()
@@ -488,7 +464,7 @@ def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool
         given[old] = new
     said = [f"call {old} {new}" for old, new in given.items()] + [f"give up what {one} keeps" for one in drop]
     _check_yes(yes, f"this would {', '.join(said) or 'do nothing'} in {checkpoint}")
-    _tell(savepoints.rename(checkpoint, given, drop=drop), as_json)
+    _tell(Checkpoint(checkpoint).rename(given, drop=drop), as_json)
 
 
 @_cli.command()
@@ -514,7 +490,7 @@ def rescale(
     _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
     keys = dict.fromkeys(given, _itself) if by_key else None
     with _bar("rescale") as progress:
-        done = rescaling.rescale_checkpoint(checkpoint, given, config, grouping_key=keys, progress=progress)
+        done = Checkpoint(checkpoint, config).rescale(given, groupingKey=keys, progress=progress)
     _tell(done, as_json)
 
 
@@ -548,7 +524,7 @@ def downgrade(
     _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
     key = _itself if by_key else None
     with _bar("downgrade") as progress:
-        done = rekeying.downgrade(checkpoint, bolt, made, version, config, groupingKey=key, progress=progress)
+        done = Checkpoint(checkpoint, config).downgrade(bolt, made, version, groupingKey=key, progress=progress)
     _tell(done, as_json)
 
 
@@ -591,7 +567,7 @@ def write_state(
     """
     rows, form = tables.read_rows(file, schema)
     key = _itself if by_key else None
-    writer = state_writer(checkpoint, component, mode, form, key, config, None)
+    writer = Checkpoint(checkpoint, config)._writer(component, mode=mode, schema=form, grouping_key=key)
     _check_yes(yes, f"this would write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint}")
     with _bar("write-state") as progress:
         done = writer.write_table(rows, progress)
@@ -604,7 +580,7 @@ def _in_json(asked: bool | None) -> bool:
 
 def _tell(done: object, as_json: bool | None) -> None:
     """Print what a call has done."""
-    click.echo(tables.json_line(tables.told(done)) if _in_json(as_json) else str(done))
+    click.echo(tables.json_line(tables.row_of(done)) if _in_json(as_json) else str(done))
 
 
 def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = None) -> None:
