@@ -26,14 +26,13 @@ from statefx import (
     BatchBolt,
     Checkpoint,
     OpaquePartitionedTransactionalSpout,
-    SqlSink,
     Stateful,
     StatefulBolt,
     TopologyBuilder,
     session,
     submit,
 )
-from statefx.connectors.sql import SqlBackend
+from statefx.connectors.sql import SqlBackend, SqlSink
 from statefx.testing import TopologyTester
 from statefx.values import OpaqueMap
 

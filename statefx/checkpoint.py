@@ -26,7 +26,8 @@ from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
 from statefx.log.takeover import read_checkpoint
-from statefx.operators import Spout, Stateful
+from statefx.operators.bolts import Stateful
+from statefx.operators.spouts import Spout
 from statefx.protocol.log_state import LogState
 from statefx.state import Codec
 from statefx.state.view.changes import Upgrade

@@ -41,7 +41,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Pin, Restored
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.protocol.transaction import Phase
-from statefx.state import Codec, KeyValueState, MapState, load_provider
+from statefx.state import Codec, MapState
 from statefx.state.changelog import merging
 from statefx.state.changelog.chain import Changelog, committed
 from statefx.state.changelog.files import Chunk, listed, names_of
@@ -50,8 +50,9 @@ from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import NameKind, Space, end_of
 from statefx.state.contract.store import StateContext, StateProvider, StateStore, open_store
 from statefx.state.encoding.options import Encoding
-from statefx.state.registry import name_of
+from statefx.state.registry import load_provider, name_of
 from statefx.state.view.changes import Upgrade
+from statefx.state.view.task_state import KeyValueState
 
 T = TypeVar("T")
 

@@ -23,8 +23,9 @@ from statefx.errors import (
     StateError,
     StatePhaseError,
 )
-from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
-from statefx.operators.bolts import attach_timers
+from statefx.operators.bolts import Bolt, Stateful, attach_timers
+from statefx.operators.context import Context
+from statefx.operators.spouts import ReplayingSpout, Spout
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt

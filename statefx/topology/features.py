@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Spout, overrides, parse_schema, to_ddl
-from statefx.operators.bolts import Stateful, may_hold
+from statefx.operators.bolts import Bolt, Stateful, may_hold
+from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dead_letters import DEAD_LETTER, DEAD_LETTERS, ReplayDeadLetters
+from statefx.operators.hooks import overrides
 from statefx.operators.joins import LATE_BY, Wired
 from statefx.operators.json_values import refuse_keys
-from statefx.operators.schema import parse_streams, to_ddl_type
+from statefx.operators.schema import parse_schema, parse_streams, to_ddl, to_ddl_type
+from statefx.operators.spouts import Spout
 from statefx.operators.windows import WINDOW, WindowedBolt, keeps_values, windowing_of
 from statefx.protocol.watermark import Timing
 from statefx.topology.checks import check_seconds, key_types, named, of_component

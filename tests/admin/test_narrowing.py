@@ -14,7 +14,7 @@ from statefx import Checkpoint
 from statefx.admin.columns import json_text
 from statefx.admin.narrowing import POINTS_MAX, Comparison, narrowed
 from statefx.admin.reading import StateTable
-from statefx.state import StandardCodec
+from statefx.state.encoding.codec import StandardCodec
 from tests.admin.checkpoints import Keeper, put
 from tests.testing.codecs import Json
 from tests.testing.places import place

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from statefx import BasicBolt, Checkpoint, FileSink, StatefulBolt, TopologyBuilder, committedFiles
+from statefx import BasicBolt, Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.command import main
-from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import FilePartitionedSpout, FileSink, committedFiles
 from statefx.errors import ConfigError
 from statefx.log.location import local_path
 from statefx.testing import TopologyTester

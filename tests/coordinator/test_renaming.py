@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Checkpoint, FileSink, StatefulBolt, TopologyBuilder
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
+from statefx.connectors.files import FileSink
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage

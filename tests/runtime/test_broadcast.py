@@ -5,9 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Checkpoint, FailedException, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Checkpoint, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError, StatePhaseError
+from statefx.errors import BoltError, FailedException, StatePhaseError
 from statefx.protocol.completeness import Alignment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.reports import Barrier

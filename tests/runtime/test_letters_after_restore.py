@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Checkpoint, FileSink, ReplayDeadLetters, TopologyBuilder, committedFiles
-from statefx.connectors.files import FilePartitionedSpout
+from statefx import Checkpoint, ReplayDeadLetters, TopologyBuilder
+from statefx.connectors.files import FilePartitionedSpout, FileSink, committedFiles
 from statefx.testing import TopologyTester
 from tests.bolts import WithState
 

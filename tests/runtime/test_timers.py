@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import BatchBolt, Checkpoint, FailedException, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BatchBolt, Checkpoint, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError
+from statefx.errors import BoltError, FailedException
 from statefx.testing import TopologyTester, rows
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -12,8 +12,6 @@ from statefx import (
     BasicBolt,
     BatchBolt,
     Checkpoint,
-    FailedException,
-    FileSink,
     Stateful,
     StatefulBolt,
     Topology,
@@ -21,8 +19,9 @@ from statefx import (
     TransactionalClient,
 )
 from statefx.connectors import MemoryTransactionalSpout, QueueSpout
+from statefx.connectors.files import FileSink
 from statefx.coordinator.runs import text_for
-from statefx.errors import BoltError, ProviderError, TopologyError
+from statefx.errors import BoltError, FailedException, ProviderError, TopologyError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Checkpoint, TopologyBuilder, committedFiles
-from statefx.connectors.files import FileSink
+from statefx import Checkpoint, TopologyBuilder
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.simple import CollectSink, ConsoleSink
 from statefx.connectors.sql import SqlSink
 from statefx.connectors.staged import Target

@@ -18,8 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, Checkpoint, FailedException, TopologyBuilder
-from statefx.client import TransactionalClient
+from statefx import BasicBolt, Checkpoint, TopologyBuilder, TransactionalClient
 from statefx.command import main
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
@@ -29,6 +28,7 @@ from statefx.errors import (
     BoltError,
     CheckpointError,
     ConfigError,
+    FailedException,
     FencedError,
     InputError,
     TopologyError,
