@@ -148,7 +148,7 @@ class Combining:
 class Committer:
     """Marker: the bolt's effects are ordered by txid. Every stateful bolt is one without saying so.
 
-    ``class UpdateTotal(BatchBolt, Committer)``; or ``setCommitterBolt``, which needs no marker.
+    For example ``class UpdateTotal(BatchBolt, Committer)``.
 
     Contract
     --------

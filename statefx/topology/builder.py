@@ -380,24 +380,26 @@ class TopologyBuilder:
             The id or the parallelism can't be used, it isn't a bolt, its ``outputFields`` is malformed, or what is said
             of event time or of bad rows does not fit.
         """
-        # Who keeps state is a committer without saying so: its state opens at the version before (rule 2.3).
-        committer = isinstance(bolt, (Committer, Stateful))
-        return self._set(id, bolt, parallelism, committer, onError, (timestamp, lateness, maxAhead, idleAfter))
-
-    def setCommitterBolt(
-        self,
-        id: str,
-        bolt: Bolt,
-        parallelism: int = 1,
-        *,
-        onError: str = "fail",
-        timestamp: str | Mapping[str, str] | None = None,
-        lateness: str = LATENESS,
-        maxAhead: str = MAX_AHEAD,
-        idleAfter: str | None = None,
-    ) -> BoltDeclarer:
-        """Add a bolt whose effects are ordered by txid, as if it were marked ``Committer``; see `setBolt`."""
-        return self._set(id, bolt, parallelism, True, onError, (timestamp, lateness, maxAhead, idleAfter))
+        checks.check_id(id, self._components)
+        checks.check_bolt(id, bolt, parallelism)
+        mode = mode_of(id, bolt, onError)
+        streams = with_dead_letters(id, mode, checks.streams_of("bolt", id, bolt))
+        times = (timestamp, lateness, maxAhead, idleAfter)
+        self._components[id] = Component(
+            id,
+            ComponentKind.BOLT,
+            parallelism,
+            streams,
+            bolt,
+            # A bolt with state is a committer without the marker: its state opens at the version before (rule 2.3).
+            committer=isinstance(bolt, (Committer, Stateful)),
+            combined=combined_schema(id, bolt),
+            on_error=mode,
+            timings={} if isinstance(bolt, Wired) else timings(f"bolt {id!r}", id, streams, *times),
+        )
+        self._times[id] = times
+        self._declarers[id] = BoltDeclarer(id)
+        return self._declarers[id]
 
     def setSink(self, id: str, sink: Sink, parallelism: int = 1, *, loop: bool = False) -> BoltDeclarer:
         """Add a sink, which takes rows out of the topology exactly once; declare its inputs on what is returned.
@@ -497,31 +499,3 @@ class TopologyBuilder:
         id = component.id
         secs = self._declarers[id].tick_secs if id in self._declarers else None
         return component if secs is None else replace(component, tick_secs=secs)
-
-    def _set(
-        self,
-        id: str,
-        bolt: Bolt,
-        parallelism: int,
-        committer: bool,
-        on_error: str,
-        times: tuple[str | Mapping[str, str] | None, str, str, str | None],
-    ) -> BoltDeclarer:
-        checks.check_id(id, self._components)
-        checks.check_bolt(id, bolt, parallelism)
-        mode = mode_of(id, bolt, on_error)
-        streams = with_dead_letters(id, mode, checks.streams_of("bolt", id, bolt))
-        self._components[id] = Component(
-            id,
-            ComponentKind.BOLT,
-            parallelism,
-            streams,
-            bolt,
-            committer=committer,
-            combined=combined_schema(id, bolt),
-            on_error=mode,
-            timings={} if isinstance(bolt, Wired) else timings(f"bolt {id!r}", id, streams, *times),
-        )
-        self._times[id] = times
-        self._declarers[id] = BoltDeclarer(id)
-        return self._declarers[id]

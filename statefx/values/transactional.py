@@ -33,7 +33,7 @@ class TransactionalMap:
 
     Beside each value stands the transaction that wrote it last, and a transaction that comes again changes nothing. So
     it needs a spout that emits the same rows again, bolts that make the same of them, and a committer: a bolt with
-    state, or one of ``setCommitterBolt``. In ``preCommit`` it is exact with any spout, because one attempt alone comes
+    state, or one marked ``Committer``. In ``preCommit`` it is exact with any spout, because one attempt alone comes
     so far.
 
     Parameters
@@ -106,8 +106,8 @@ class TransactionalMap:
         if not self._context.ordered:
             raise TopologyError(
                 f"a TransactionalMap is changed by {self._context.component!r}, which works on several transactions at "
-                "once (topology.max.spout.pending), so a later one may write first: set the bolt by setCommitterBolt, "
-                "or mark its class Committer"
+                "once (topology.max.spout.pending), so a later one may write first: mark its class Committer, as "
+                "in `class Totals(BatchBolt, Committer)`"
             )
         keys = check_keys(changes)
         attempt = TransactionAttempt(self._context.txid, self._context.attempt)

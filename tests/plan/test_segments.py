@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, Stateful, Topology, TopologyBuilder
+from statefx import BasicBolt, Committer, Stateful, Topology, TopologyBuilder
 from statefx.plan import wire
 from statefx.plan.levels import Plan, PlanSegment, compile_plan, segments_of
 from statefx.protocol.commands import Segment
@@ -32,6 +32,10 @@ class Pass(BasicBolt):
         collector.emit((tup.key, tup.n), stream="named", task=0)
 
 
+class PassInOrder(Pass, Committer):
+    pass
+
+
 class Keep(Stateful, Pass):
     def initState(self, state):
         self.state = state
@@ -51,10 +55,8 @@ def topologies(draw: st.DrawFn, bolts_max: int = 6) -> Topology:
     unread = list(streams)
     for n in range(draw(st.integers(len(streams), bolts_max))):
         name, parallelism = f"bolt{n}", draw(st.integers(1, 3))
-        add, bolt = draw(
-            st.sampled_from([(builder.setBolt, Pass), (builder.setBolt, Keep), (builder.setCommitterBolt, Pass)])
-        )
-        declarer = add(name, bolt(), parallelism)
+        bolt = draw(st.sampled_from([Pass, Keep, PassInOrder]))
+        declarer = builder.setBolt(name, bolt(), parallelism)
         read = {draw(st.sampled_from(sources)) for _ in range(draw(st.integers(1, 2)))} | set(unread[:1])
         unread = unread[1:]
         for source in sorted(read):

@@ -67,20 +67,18 @@ class CommitterLast(Last, Committer):
     pass
 
 
-def flow(spout, marked):
-    """The topology; its committers are marked, or set by `setCommitterBolt`."""
+def flow(spout):
     builder = TopologyBuilder("flow")
     builder.setSpout("spout", spout, parallelism=2)
-    committer = builder.setBolt if marked else builder.setCommitterBolt
     builder.setBolt("a", Step()).globalGrouping("spout")
-    committer("b", CommitterStep() if marked else Step()).globalGrouping("a")
+    builder.setBolt("b", CommitterStep()).globalGrouping("a")
     builder.setBolt("c", Step()).globalGrouping("a").globalGrouping("b")
-    committer("d", CommitterLast() if marked else Last()).globalGrouping("c")
+    builder.setBolt("d", CommitterLast()).globalGrouping("c")
     return builder.createTopology()
 
 
 class Flow:
-    def __init__(self, tmp_path, *, marked=True, pending=PENDING, **given):
+    def __init__(self, tmp_path, *, pending=PENDING, **given):
         self.calls, self.counts, self.failing = [], [], {}
         self.spout = Planned(tmp_path, each=EACH)
         config = {
@@ -89,7 +87,7 @@ class Flow:
             "counts": self.counts,
             "failing": self.failing,
         }
-        self.tester = TopologyTester(flow(self.spout, marked), tmp_path / "ck", config, **given)
+        self.tester = TopologyTester(flow(self.spout), tmp_path / "ck", config, **given)
         for txid in ROWS:
             for attempt in (0, 1):
                 moment = f"COMMITTING({txid}, {attempt})"
@@ -119,9 +117,8 @@ class Flow:
         assert dict(self.counts) == {txid: 2 * rows for txid, rows in ROWS.items()}
 
 
-@pytest.mark.parametrize("marked", [True, False], ids=["Committer", "setCommitterBolt"])
-def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_of_txids(marked, tmp_path):
-    flow = Flow(tmp_path, marked=marked)
+def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_of_txids(tmp_path):
+    flow = Flow(tmp_path)
     flow.hold_until("a", "finishBatch", PENDING, 0)  # A waits for nobody
     flow.drain()
     assert flow.finished("a") == [("a", txid, 0) for txid in ROWS]

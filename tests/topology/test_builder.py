@@ -141,16 +141,15 @@ def test_components_are_sorted_and_ties_keep_the_order_of_declaration(builder):
     ]
 
 
-def test_committers_are_marked_set_or_stateful(builder):
+def test_committers_are_marked_or_stateful(builder):
     class Writer(Committer, BatchBolt):
         def execute(self, tup, collector): ...
 
     builder.setBolt("plain", Sink()).shuffleGrouping("lines")
     builder.setBolt("marked", Writer()).shuffleGrouping("lines")
-    builder.setCommitterBolt("set", Sink(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("stateful", Count()).shuffleGrouping("lines")
     committers = {component.id: component.committer for component in builder.createTopology().components}
-    assert committers == {"lines": False, "plain": False, "marked": True, "set": True, "stateful": True}
+    assert committers == {"lines": False, "plain": False, "marked": True, "stateful": True}
 
 
 def test_one_bolt_object_may_be_used_twice(builder):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from statefx.operators import BasicBolt, StatefulBolt
-from statefx.topology import TopologyBuilder
+from statefx import BasicBolt, Committer, StatefulBolt, TopologyBuilder
 from tests.topology.frames import Frame
 
 
@@ -21,7 +20,7 @@ class Count(StatefulBolt):
     def execute(self, tup, collector): ...
 
 
-class Report(BasicBolt):
+class Report(BasicBolt, Committer):
     def execute(self, tup, collector): ...
 
 
@@ -33,7 +32,7 @@ def topology():
     builder.setBolt("count", Count(), parallelism=3).fieldsGrouping("split", "word").globalGrouping(
         "split", stream="late"
     )
-    builder.setCommitterBolt("report", Report()).partialKeyGrouping("count", "word", "how many")
+    builder.setBolt("report", Report()).partialKeyGrouping("count", "word", "how many")
     return builder.createTopology()
 
 
