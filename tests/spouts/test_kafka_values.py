@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from statefx import TopologyBuilder
 from statefx.connectors.kafka import KafkaSpout
-from statefx.connectors.kafka.planning import SHOWN, Limits, Shares, distances
+from statefx.connectors.kafka.planning import SHOWN, Shares, distances
 from statefx.connectors.kafka.rows import Records, TopicPartition
 from statefx.errors import ConfigError, TopologyError
 
@@ -82,17 +82,18 @@ def test_all_columns():
 
 
 def test_each_record_has_its_own_offset_whether_offsets_follow_each_other_or_not():
-    reads = spout(columns=("offset", "value"), maxRecordBytes=3)
+    reads = spout(columns=("offset", "value"))
     found = Records(reads.rows.wanted)
     takes = [[5], [6, 7, 8], [], [10, 11, 13], [14, 16]]
     for take in takes:
         found.add([Message(topic="t", offset=offset, value=b"%d" % offset) for offset in take])
     rows, refused = reads.rows.of(PLACE, found)
     assert (rows.to_pylist(), refused) == ([{"offset": n, "value": b"%d" % n} for take in takes for n in take], [])
-    large = spout(columns=("offset",), maxRecordBytes=1)
-    rows, refused = large.rows.of(PLACE, found)
-    assert rows["offset"].to_pylist() == [5, 6, 7, 8]
-    assert [each.offset for each in refused] == [10, 11, 13, 14, 16]
+    objects = spout("json", "n long", columns=("offset", "value"))
+    found.add([Message(topic="t", offset=offset, value=b'{"n": 1}') for offset in (18, 21)])
+    rows, refused = objects.rows.of(PLACE, found)
+    assert rows["offset"].to_pylist() == [18, 21]
+    assert [each.offset for each in refused] == [offset for take in takes for offset in take]
 
 
 def test_records_become_batches_of_many_rows_and_a_refused_one_is_told_with_those_before_it():
@@ -263,7 +264,7 @@ def field(kind, **more):
         ({"start": {"payments": {0: 5}}}, "'payments', which topics= does not name"),
         ({"topics": re.compile("p-.*"), "start": {"payments": {0: 5}}}, "'payments', which topics= does not name"),
         ({"maxRows": 0}, "maxRows"),
-        ({"maxPartitions": 1.0}, "maxPartitions"),
+        ({"maxRows": 1.0}, "maxRows"),
         ({"patience": 0}, "patience"),
         ({"patience": "30"}, "patience"),
         ({"patience": float("inf")}, "patience"),
@@ -312,12 +313,11 @@ def test_a_spout_goes_into_a_topology_and_over_the_wire():
 
 
 def test_shares_are_bounded_fair_and_leave_nobody_behind():
-    assert Shares(Limits(None, None)).of({0: 5, 1: 0, 2: 7}) == {0: 5, 2: 7}
-    assert Shares(Limits(10, None)).of({0: 100, 1: 2, 2: 100}) == {1: 2, 0: 4, 2: 4}
-    shares = Shares(Limits(2, None))
+    assert Shares(None).of({0: 5, 1: 0, 2: 7}) == {0: 5, 2: 7}
+    assert Shares(10).of({0: 100, 1: 2, 2: 100}) == {1: 2, 0: 4, 2: 4}
+    shares = Shares(2)
     turns = [sorted(shares.of(dict.fromkeys(range(5), 10))) for _ in range(3)]
     assert turns == [[0, 1], [2, 3], [0, 4]]
-    assert sorted(Shares(Limits(None, 2)).of(dict.fromkeys(range(5), 10))) == [0, 1]
 
 
 def test_how_far_it_is_behind_what_there_is():

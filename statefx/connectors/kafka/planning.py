@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from statefx.connectors.kafka.clients import (
     AWAY,
@@ -177,13 +177,6 @@ Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 def is_named(topic: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
     return topics.fullmatch(topic) is not None if isinstance(topics, re.Pattern) else topic in topics
-
-
-class Limits(NamedTuple):
-    """Limits of what one transaction reads; None: there is none."""
-
-    rows: int | None
-    partitions: int | None
 
 
 class Cluster:
@@ -489,13 +482,13 @@ def distances(
 
 
 class Shares:
-    """Shares of the partitions in a transaction.
+    """Shares of the partitions in a transaction that reads `rows_max` rows at most; None: any number.
 
     Those that had to wait come first the next time, so none waits for ever.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, rows_max: int | None) -> None:
+        self._rows_max = rows_max
         self._turn = -1
 
     def of(self, lags: Mapping[int, int]) -> dict[int, int]:
@@ -503,8 +496,8 @@ class Shares:
         waiting = sorted((number for number, lag in lags.items() if lag), key=lambda n: (n <= self._turn, n))
         if not waiting:
             return {}
-        rows_max = sum(lags.values()) if self._limits.rows is None else self._limits.rows
-        chosen = waiting[: min(self._limits.partitions or len(waiting), rows_max)]
+        rows_max = sum(lags.values()) if self._rows_max is None else self._rows_max
+        chosen = waiting[:rows_max]
         self._turn = chosen[-1]
         shares, left = {}, rows_max
         # The shortest first: what they leave is for the others, in equal parts.
@@ -534,11 +527,11 @@ class Ranges:
     ``end_epoch``, where they are known; and ``gap``, how many offsets before the range are passed over, if any.
     """
 
-    def __init__(self, cluster: Cluster, start: Start, limits: Limits, losses: Losses) -> None:
+    def __init__(self, cluster: Cluster, start: Start, rows_max: int | None, losses: Losses) -> None:
         self.cluster = cluster
         self._start = start
         self._losses = losses
-        self._shares = Shares(limits)
+        self._shares = Shares(rows_max)
         self._numbers: list[TopicPartition | None] = []
         self._first: dict[TopicPartition, int] | None = None
         """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""

@@ -340,19 +340,15 @@ class Refused(NamedTuple):
 
 
 class Rows:
-    """Makes rows of records, with columns of `COLUMNS` in their order; TopologyError if two would have one name.
+    """Makes rows of records, with columns of `COLUMNS` in their order; TopologyError if two would have one name."""
 
-    A record whose key and value have more than `bytes_max` is refused.
-    """
-
-    def __init__(self, value: Format, key: str, columns: Sequence[str], bytes_max: int | None) -> None:
+    def __init__(self, value: Format, key: str, columns: Sequence[str]) -> None:
         if key not in _KEYS:
             raise TopologyError(f"KafkaSpout has no keys as {key!r}: there are {' and '.join(_KEYS)}")
         self._value = value
         self._key = _KEYS[key]("key")
         self._columns = list(columns)
-        self.wanted = frozenset(columns) | ({"key", "value"} if bytes_max is not None else set())
-        self._bytes_max = bytes_max
+        self.wanted = frozenset(columns)
         fields: list[pa.Field] = []
         for name in self._columns:
             own = {"key": self._key, "value": value}.get(name)
@@ -389,15 +385,13 @@ class Rows:
 
     def of(self, tp: TopicPartition, records: Records) -> tuple[pa.RecordBatch, list[Refused]]:
         """Return the rows of records, and the records that are no rows."""
-        refused: list[Refused] = []
-        if self._bytes_max is not None:
-            records, refused = self._without_large(records, self._bytes_max)
         try:
-            return self._batch(tp, records), refused
+            return self._batch(tp, records), []
         except ValueError:
             pass
         # Few batches have a bad record: only then each one is decoded by itself.
-        good = []
+        good: list[int] = []
+        refused: list[Refused] = []
         for number, offset in enumerate(records.offsets):
             try:
                 self._batch(tp, records.only([number]))
@@ -405,19 +399,7 @@ class Rows:
             except ValueError as error:
                 refused.append(Refused(offset, str(error)))
         batch = self._batch(tp, records.only(good)) if good else pa.RecordBatch.from_pylist([], self.schema)
-        return batch, sorted(refused)
-
-    def _without_large(self, records: Records, most: int) -> tuple[Records, list[Refused]]:
-        keys = records.keys or [None] * len(records)
-        sizes = [len(value or b"") + len(key or b"") for value, key in zip(records.values, keys, strict=True)]
-        if max(sizes, default=0) <= most:
-            return records, []
-        large = [
-            Refused(offset, f"it has {size:,} bytes, and maxRecordBytes is {most:,}")
-            for offset, size in zip(records.offsets, sizes, strict=True)
-            if size > most
-        ]
-        return records.only([number for number, size in enumerate(sizes) if size <= most]), large
+        return batch, refused
 
     def _batch(self, tp: TopicPartition, records: Records) -> pa.RecordBatch:
         columns: list[pa.Array] = []

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from statefx.config import is_count, is_number
 from statefx.connectors.kafka.clients import NAME, Clients, Rules
-from statefx.connectors.kafka.planning import Cluster, Limits, Losses, Ranges, Start, distances, ends_of, is_named
+from statefx.connectors.kafka.planning import Cluster, Losses, Ranges, Start, distances, ends_of, is_named
 from statefx.connectors.kafka.reading import Readers, Span
 from statefx.connectors.kafka.rows import COLUMNS, Avro, Bytes, Format, Json, Refused, Rows, Text, TopicPartition
 from statefx.errors import FailedException, InputError, TopologyError
@@ -128,11 +128,6 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:
         raise TopologyError(f"{name} is {' or '.join(map(repr, allowed))}, not {given!r}")
 
 
-def check_bound(name: str, most: int | None) -> None:
-    if most is not None and not is_count(most):
-        raise TopologyError(f"{name} is a whole number from 1, or None, not {most!r}")
-
-
 def format_of(value: str, schema: Any) -> Format:
     if value not in ("bytes", "string", "json", "avro"):
         raise TopologyError(f"KafkaSpout has no values as {value!r}: there are bytes, string, json and avro")
@@ -170,7 +165,7 @@ _OWNED = {
     "auto.commit.enable": "the checkpoint says what was read, and the group is told after that",
     "enable.auto.offset.store": "the checkpoint says what was read, and the group is told after that",
     "enable.partition.eof": "a range may end in offsets that have no record, and then only this tells the end",
-    "receive.message.max.bytes": "a smaller one would have the client stand still; maxRecordBytes= refuses records",
+    "receive.message.max.bytes": "a smaller one would have the client stand still",
 }
 """Settings of the client that a user can't give, because a record would be lost or read twice; and why."""
 
@@ -211,8 +206,6 @@ class KafkaSource:
         columns: Sequence[str] = DEFAULT_COLUMNS,
         start: Start = "earliest",
         maxRows: int | None = 1_000_000,
-        maxPartitions: int | None = None,
-        maxRecordBytes: int | None = None,
         isolation: str = "read_committed",
         unavailable: Literal["wait", "skip"] = "wait",
         lost: Policy = "fail",
@@ -223,19 +216,18 @@ class KafkaSource:
     ) -> None:
         self.topics = topics_of(topics)
         self.start = start_of(start, self.topics)
-        check_bound("maxRows", maxRows)
-        check_bound("maxPartitions", maxPartitions)
-        check_bound("maxRecordBytes", maxRecordBytes)
+        if maxRows is not None and not is_count(maxRows):
+            raise TopologyError(f"maxRows is a whole number from 1, or None, not {maxRows!r}")
         check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         check_choice("unavailable", unavailable, ("wait", "skip"))
         check_choice("lost", lost, ("fail", "skip"))
         check_choice("bad", bad, ("fail", "skip"))
-        self.limits = Limits(maxRows, maxPartitions)
+        self.rows_max = maxRows
         self.isolation, self.unavailable, self.lost, self.bad = isolation, unavailable, lost, bad
         self._losses = Losses(lost == "skip")
         self.group, self.patience_secs = group_of(group), patience_of(patience)
         values = format_of(value, schema)
-        self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
+        self.rows = Rows(values, key, columns_of(columns, values))
         self.outputFields = to_ddl(self.rows.schema)
         kept = {**_KEPT, "isolation.level": isolation}
         self.clients = Clients(Rules("KafkaSpout", _OWNED, _DEFAULTS, kept, ("Consumer",)), servers, config)
@@ -269,7 +261,7 @@ class KafkaSource:
             if without and self.bad == "fail":
                 raise InputError(
                     f"the record at offset {without[0].offset} of {tp} can't be read: {without[0].reason}. "
-                    "Correct key=, value=, schema= or maxRecordBytes=, or set bad='skip' to leave such records out",
+                    "Correct key=, value= or schema=, or set bad='skip' to leave such records out",
                     topic=tp.topic, partition=tp.partition, offset=without[0].offset,
                 )  # fmt: skip
             refused += without
@@ -313,10 +305,8 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         Where a first run begins: ``"earliest"``, ``"latest"``, a time with a time zone, or
         ``{topic: {partition: offset}}``, in which partitions that are not named begin with the earliest. Later runs go
         on where the last one has ended.
-    maxRows, maxPartitions : int, optional
+    maxRows : int, optional
         What a transaction reads at most, of all partitions together. Rows are counted as offsets.
-    maxRecordBytes : int, optional
-        Of key and value of a record; a larger one is refused (`bad`).
     isolation : str
         ``"read_committed"``, or ``"read_uncommitted"``, which also reads what producers may take back.
     unavailable : str
@@ -327,7 +317,7 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         ends the query with an error that names partition and offsets, ``"skip"`` goes on behind them, and logs how many
         offsets these were.
     bad : str
-        What to do with a record that is too large, or not what `key` and `value` say: ``"fail"`` or ``"skip"``.
+        What to do with a record that is not what `key` and `value` say: ``"fail"`` or ``"skip"``.
     group : str, optional
         A consumer group that is told what is committed, for tools that watch its lag; nothing depends on it. With None
         no group is told.
@@ -355,7 +345,7 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
             self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over)
             return
         cluster = Cluster(self.clients, group, self.topics, skips=self.unavailable == "skip")
-        self._ranges = Ranges(cluster, self.start, self.limits, self._losses)
+        self._ranges = Ranges(cluster, self.start, self.rows_max, self._losses)
 
     def close(self) -> None:
         if self._readers is not None:
@@ -450,7 +440,6 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         columns: Sequence[str] = DEFAULT_COLUMNS,
         start: Start = "earliest",
         maxRows: int | None = 1_000_000,
-        maxRecordBytes: int | None = None,
         isolation: str = "read_committed",
         lost: Policy = "fail",
         bad: Policy = "fail",
@@ -460,7 +449,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
     ) -> None:
         super().__init__(
             servers, topics, value, schema, key=key, columns=columns, start=start,
-            maxRows=maxRows, maxRecordBytes=maxRecordBytes, isolation=isolation,
+            maxRows=maxRows, isolation=isolation,
             unavailable="skip", lost=lost, bad=bad, group=group, patience=patience, config=config,
         )  # fmt: skip
         if not isinstance(self.topics, list):
@@ -568,9 +557,8 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
                 cluster.look_again()
         self._read |= {tp.topic} if last is not None else set()
         cluster.discover(self._read)
-        rows = self.limits.rows
-        share = None if rows is None else max(1, rows // max(1, len(cluster.partitions)))
-        return Ranges(cluster, self._start_of(tp), Limits(share, None), self._losses).of(tp, last)
+        share = None if self.rows_max is None else max(1, self.rows_max // max(1, len(cluster.partitions)))
+        return Ranges(cluster, self._start_of(tp), share, self._losses).of(tp, last)
 
     def _start_of(self, tp: TopicPartition) -> Start:
         """Return where the partition begins; of other partitions nothing is asked."""
