@@ -22,6 +22,8 @@ logger = logging.getLogger("statefx")
 
 OLDEST = (6, 2)
 BACKOFF_MAX_SECS = 2.0
+CONNECTIONS = 8
+"""Per process; a thread that needs one more waits for it."""
 
 _AGAIN = (
     exceptions.ConnectionError,
@@ -184,12 +186,12 @@ def _client(settings: Settings) -> Any:
         options["path"] = settings.path
         del options["socket_keepalive"]
     else:
-        options.update(host=settings.host, port=settings.port, socket_connect_timeout=settings.connect_timeout_secs)
+        options.update(host=settings.host, port=settings.port, socket_connect_timeout=settings.timeout_secs)
         if settings.tls is not None:
             kind = redis.SSLConnection
             options.update(settings.tls)
     pool = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]  # so it is in redis-py
-        max_connections=settings.max_connections,
+        max_connections=CONNECTIONS,
         timeout=settings.timeout_secs,
         connection_class=kind,
         db=settings.database,
@@ -205,8 +207,8 @@ def _cluster(settings: Settings) -> Any:
     return RedisCluster(
         host=settings.host,
         port=settings.port,
-        socket_connect_timeout=settings.connect_timeout_secs,
-        max_connections=settings.max_connections,
+        socket_connect_timeout=settings.timeout_secs,
+        max_connections=CONNECTIONS,
         **options,
     )
 

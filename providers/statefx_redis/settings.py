@@ -60,14 +60,12 @@ class Options(Struct, frozen=True):
         They win over those in the url.
     cluster : bool
         The url is that of any node of a Redis Cluster.
-    timeout_secs, connect_timeout_secs : float
-        How long to wait for a reply, for a connection.
+    timeout_secs : float
+        How long to wait for a connection, for a reply.
     retries : int
         How often a call is tried again when the connection is lost or the server is loading.
     backoff_secs : float
         The wait before the first of them; it doubles, up to `BACKOFF_MAX_SECS`.
-    max_connections : int
-        Per process; who needs one more waits for it.
     prefix : str
         What every key begins with.
     """
@@ -78,10 +76,8 @@ class Options(Struct, frozen=True):
     password: _Text = ""
     cluster: bool = False
     timeout_secs: _Seconds = 5.0
-    connect_timeout_secs: _Seconds = 5.0
     retries: Annotated[int, Meta(ge=0, le=100)] = 6
     backoff_secs: Annotated[float, Meta(gt=0, le=60)] = 0.1
-    max_connections: Annotated[int, Meta(ge=1, le=10_000)] = 8
     prefix: _Text = "statefx"
 
 
@@ -186,12 +182,10 @@ def _of_url(url: str) -> dict[str, Any]:
 
 
 def _of_jedis(config: Jedis) -> dict[str, Any]:
-    secs = config.timeout / 1000
     return {
         "host": config.host,
         "port": config.port,
-        "timeout_secs": secs,
-        "connect_timeout_secs": secs,
+        "timeout_secs": config.timeout / 1000,
         "password": config.password or "",
         "database": config.database,
     }

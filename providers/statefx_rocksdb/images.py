@@ -38,6 +38,9 @@ from statefx.state.contract.store import StateContext, Version
 from statefx_rocksdb.database import BATCH_BYTES, Database, Head, UnusableError
 from statefx_rocksdb.provider import Settings
 
+LOCK_SECS = 2.0
+"""How long to wait for another process that brings the same cache up to date, before reading past it."""
+
 _PAUSE_SECS = 0.01
 _NEVER = threading.Event()
 _PREFIX = "private-"
@@ -280,7 +283,7 @@ class LocalImages:
                 return OpenImage(look.handle, look.route)
             if not self._context.read_only and self._may_replace(look):
                 os.makedirs(self.folder, exist_ok=True)
-                with locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
+                with locked(os.path.join(self.folder, "lock"), LOCK_SECS) as held:
                     if held:
                         _close(look.handle)
                         look = replace(look, handle=None)

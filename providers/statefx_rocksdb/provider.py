@@ -27,13 +27,6 @@ class Settings(Struct, frozen=True):
         machine's temporary folder.
     block_cache_mb : int
         RocksDB's block cache, one per process; 0: none, and the system's page cache does the work.
-    bloom_bits : int
-        Bits for each key of the filters that tell which files a key is not in; 0: no filters. Each process that has a
-        task's state open holds its filters: 1.25 MB for a million keys at 10 bits.
-    write_buffer_mb : int
-        RocksDB's memtable while a cache catches up.
-    lock_timeout_secs : float
-        How long to wait for another process that brings the same cache up to date, before reading past it.
     catch_up_kb : int
         Changelog bytes that are read over RocksDB before they are written to it; 0: written at once.
     hot_cache_mb : int
@@ -42,9 +35,6 @@ class Settings(Struct, frozen=True):
 
     dir: str = ""
     block_cache_mb: Annotated[int, Meta(ge=0, le=65536)] = 0
-    bloom_bits: Annotated[int, Meta(ge=0, le=100)] = 10
-    write_buffer_mb: Annotated[int, Meta(ge=1, le=4096)] = 16
-    lock_timeout_secs: Annotated[float, Meta(ge=0, le=600)] = 2.0
     catch_up_kb: Annotated[int, Meta(ge=0, le=1048576)] = 4096
     hot_cache_mb: Annotated[int, Meta(ge=0, le=65536)] = 64
 

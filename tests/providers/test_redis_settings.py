@@ -33,9 +33,9 @@ from statefx_redis.settings import Settings
         ({"url": "redis://:a@h", "password": "b"}, {"password": "b"}),
         (
             {"jedisPoolConfig": {"host": "h", "port": 1, "timeout": 1500, "password": "p", "database": 2}},
-            {"host": "h", "port": 1, "timeout_secs": 1.5, "connect_timeout_secs": 1.5, "password": "p", "database": 2},
+            {"host": "h", "port": 1, "timeout_secs": 1.5, "password": "p", "database": 2},
         ),
-        ({"jedisPoolConfig": {"timeout": 1500}, "timeout_secs": 9}, {"timeout_secs": 9, "connect_timeout_secs": 1.5}),
+        ({"jedisPoolConfig": {"timeout": 1500}, "timeout_secs": 9}, {"timeout_secs": 9}),
     ],
 )
 def test_what_options_mean(options: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -63,10 +63,9 @@ def test_what_options_mean(options: dict[str, Any], expected: dict[str, Any]) ->
         ({"username": "u"}, "username needs a password"),
         ({"password": 5}, "password: expected `str`"),
         ({"timeout_secs": 0}, "timeout_secs: expected `float` > 0"),
-        ({"connect_timeout_secs": True}, "connect_timeout_secs: expected `float`, got `bool`"),
+        ({"timeout_secs": True}, "timeout_secs: expected `float`, got `bool`"),
         ({"retries": -1}, "retries: expected `int` >= 0"),
         ({"backoff_secs": "1"}, "backoff_secs: expected `float`"),
-        ({"max_connections": 0}, "max_connections: expected `int` >= 1"),
         ({"prefix": "a{b"}, "prefix must not hold braces"),
         ({"cluster": 1}, "cluster: expected `bool`"),
         ({"cluster": True, "url": "redis://h/1"}, "database 0 only"),
