@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -192,32 +191,6 @@ class TransactionalClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def transaction(checkpointLocation: str | os.PathLike[str], *, id: str, **options: Any) -> Iterator[OpenTransaction]:
-    """Open one transaction, with a client for it alone; for several in a row make a `TransactionalClient`.
-
-    Parameters
-    ----------
-    checkpointLocation, id, **options
-        As of `TransactionalClient`.
-
-    Raises
-    ------
-    StatefxError
-        As `TransactionalClient`, and as leaving the block of `OpenTransaction`.
-
-    Examples
-    --------
-    ::
-
-        with transaction("checkpoints/payments", id="payments", sinks={"out": FileSink("payments")},
-                         schemas={"out": "account string, amount long"}) as t:
-            t.send("out", [{"account": "ann", "amount": 5}])
-    """
-    with TransactionalClient(checkpointLocation, id=id, **options) as client, client.transaction() as opened:
-        yield opened
 
 
 def _sinks_of(queues: Any) -> dict[str, Sink]:

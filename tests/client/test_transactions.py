@@ -15,8 +15,9 @@ import pyspark.sql
 import pytest
 
 import statefx
-from statefx import CollectSink, FileSink, TransactionalClient, committedFiles, openState, transaction, transactions
+from statefx import CollectSink, FileSink, TransactionalClient, committedFiles, openState, transactions
 from statefx.errors import (
+    StatefxError,
     CodecError,
     ConfigError,
     FencedError,
@@ -62,16 +63,9 @@ def test_rows_and_state_take_effect_together(place):
     assert (entries(place), refused(place), balances(place)) == (done, not_done, left)
 
 
-def test_one_transaction_needs_no_client(place):
+def test_the_next_client_goes_on_with_the_next_txid(place):
     for word in ("a", "b"):
-        with transaction(
-            place / "ck",
-            id="words",
-            sinks={"out": FileSink(place / "out", "json")},
-            schemas={"out": "word string"},
-            state=["seen"],
-        ) as t:
-            t.send("out", [(word,)])
+        with TransactionalClient(place / "ck", id="words", state=["seen"]) as found, found.transaction() as t:
             t.put("seen", word, t.txid)
     with openState(place / "ck", "seen") as seen:
         assert dict(seen.items()) == {"a": 1, "b": 2}
@@ -82,7 +76,8 @@ def test_spark_is_not_needed(place):
     program = (
         "import sys; sys.modules.update(pyspark=None, py4j=None)\n"
         "import statefx\n"
-        f"with statefx.transaction({str(place / 'ck')!r}, id='x', state=['s']) as t: t.put('s', 1, 2)"
+        f"with statefx.TransactionalClient({str(place / 'ck')!r}, id='x', state=['s']) as client:\n"
+        "    with client.transaction() as t: t.put('s', 1, 2)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     with openState(place / "ck", "s") as state:
@@ -290,7 +285,7 @@ def test_what_is_not_there_is_told_and_the_transaction_goes_on(place):
 
 def test_a_checkpoint_of_another_application_is_refused(place):
     collecting(place)[0].close()
-    with pytest.raises(statefx.StatefxError, match="words"):
+    with pytest.raises(StatefxError, match="words"):
         TransactionalClient(place / "ck", id="other", state=["seen"])
 
 

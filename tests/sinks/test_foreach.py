@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from statefx import ForeachTransactionSink, TopologyBuilder, transaction
+from statefx import ForeachTransactionSink, TopologyBuilder, TransactionalClient
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import ConfigError, FencedError, SinkError, StagedRowsLostError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
@@ -218,11 +218,9 @@ def test_what_can_not_be_called_is_refused(fn):
 
 
 def test_a_transaction_from_plain_python_has_no_dataframe(tmp_path):
-    with (
-        pytest.raises(SinkError, match="which only submit can make"),
-        transaction(tmp_path, id="app", sinks={"out": ForeachTransactionSink(print)}, schemas={"out": "word string"}),
-    ):
-        pass
+    sinks = {"out": ForeachTransactionSink(print)}
+    with pytest.raises(SinkError, match="which only submit can make"):
+        TransactionalClient(tmp_path, id="app", sinks=sinks, schemas={"out": "word string"})
 
 
 ZOMBIE = """
