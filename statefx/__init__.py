@@ -1,5 +1,17 @@
 """Checkpointed stateful operators with exactly-once state and output, for Python on Spark.
 
+What every program names is public here. Each other public name is in the package of its room, and in one place:
+
+::
+
+    statefx.connectors    sinks and spouts, and the bases of your own; of a system in its package: .files, .kafka, .sql
+    statefx.state         types of state in hooks, codecs, and what a state provider implements
+    statefx.values        values in a database of yours
+    statefx.client        what a client hands out
+    statefx.topology      what a builder hands out
+    statefx.testing       TopologyTester; the contracts, each in its module
+    statefx.errors        errors
+
 What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everything else works without it.
 """
 
@@ -16,44 +28,24 @@ from statefx.admin.repairing import repair
 from statefx.admin.savepoints import deleteSavepoint, export, rename, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
 from statefx.admin.verifying import verify
-from statefx.client import TransactionalClient, transaction
-from statefx.connectors import (
-    CollectSink,
-    ConsoleSink,
-    ForeachTransactionSink,
-    StagedSink,
-)
-from statefx.connectors.files import FileSink, committedFiles, readCommitted, readUncommitted
-from statefx.connectors.sql import SqlSink
-from statefx.errors import FailedException, StatefxError
-from statefx.operators import (
-    BasicBolt,
-    BatchBolt,
-    Bolt,
-    Collector,
-    Committer,
-    Context,
-    Count,
-    Duration,
-    IntervalJoin,
-    JoinBolt,
+from statefx.client.client import TransactionalClient
+from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
+from statefx.operators.context import Collector, Context, SpoutCollector
+from statefx.operators.dead_letters import ReplayDeadLetters
+from statefx.operators.joins import IntervalJoin, JoinBolt
+from statefx.operators.sinks import Sink
+from statefx.operators.spouts import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
-    ReplayDeadLetters,
-    Sink,
-    Spout,
-    SpoutCollector,
-    Stateful,
-    StatefulBolt,
-    StatefulWindowedBolt,
     TransactionalSpout,
-    TransactionAttempt,
-    Window,
-    WindowedBolt,
-    isTick,
 )
-from statefx.state import KeyValueState
-from statefx.topology import Topology, TopologyBuilder
+from statefx.operators.tracked_spouts import Spout
+from statefx.operators.tuples import isTick
+from statefx.operators.windows import Count, Duration, StatefulWindowedBolt, Window, WindowedBolt
+from statefx.protocol.identity import TransactionAttempt
+from statefx.state.view.task_state import KeyValueState
+from statefx.topology.builder import TopologyBuilder
+from statefx.topology.graph import Topology
 
 if TYPE_CHECKING:
     from statefx.spark.executors import rescale
@@ -68,16 +60,11 @@ __all__ = [
     "BasicBolt",
     "BatchBolt",
     "Bolt",
-    "CollectSink",
     "Collector",
     "Committer",
-    "ConsoleSink",
     "Context",
     "Count",
     "Duration",
-    "FailedException",
-    "FileSink",
-    "ForeachTransactionSink",
     "IntervalJoin",
     "JoinBolt",
     "KeyValueState",
@@ -88,12 +75,9 @@ __all__ = [
     "Sink",
     "Spout",
     "SpoutCollector",
-    "SqlSink",
-    "StagedSink",
     "Stateful",
     "StatefulBolt",
     "StatefulWindowedBolt",
-    "StatefxError",
     "Topology",
     "TopologyBuilder",
     "TransactionAttempt",
@@ -102,7 +86,6 @@ __all__ = [
     "Window",
     "WindowedBolt",
     "abort",
-    "committedFiles",
     "deleteSavepoint",
     "downgrade",
     "explain",
@@ -111,9 +94,7 @@ __all__ = [
     "migrate",
     "openState",
     "quarantined",
-    "readCommitted",
     "readState",
-    "readUncommitted",
     "rename",
     "repair",
     "rescale",
@@ -123,7 +104,6 @@ __all__ = [
     "savepoints",
     "session",
     "submit",
-    "transaction",
     "transactions",
     "verify",
     "writeState",

@@ -1,6 +1,5 @@
 """Transactions from plain Python: rows to sinks and changes of state, by the same coordinator, without Spark."""
 
-from statefx.client.client import TransactionalClient, transaction
 from statefx.client.transaction import OpenTransaction
 
-__all__ = ["OpenTransaction", "TransactionalClient", "transaction"]
+__all__ = ["OpenTransaction"]

@@ -13,18 +13,8 @@ from statefx.state.contract.store import (
     Version,
     Write,
 )
-from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.values import register_namedtuples
-from statefx.state.registry import load_provider, resolve
-from statefx.state.view.state import (
-    BroadcastMap,
-    ExpiringMap,
-    ListState,
-    MapState,
-    ValueState,
-    ViewPhase,
-)
-from statefx.state.view.task_state import KeyValueState
+from statefx.state.encoding.codec import Codec
+from statefx.state.view.state import BroadcastMap, ExpiringMap, ListState, MapState, ValueState
 from statefx.state.view.time_index import Timers
 
 __all__ = [
@@ -32,14 +22,12 @@ __all__ = [
     "BroadcastMap",
     "Codec",
     "ExpiringMap",
-    "KeyValueState",
     "ListState",
     "MapState",
     "Namespace",
     "Prepared",
     "Retention",
     "SnapshotRef",
-    "StandardCodec",
     "StateContext",
     "StateLocation",
     "StateProvider",
@@ -47,9 +35,5 @@ __all__ = [
     "Timers",
     "ValueState",
     "Version",
-    "ViewPhase",
     "Write",
-    "load_provider",
-    "register_namedtuples",
-    "resolve",
 ]

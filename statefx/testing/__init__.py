@@ -7,6 +7,5 @@
 from statefx.testing.feeding import rows
 from statefx.testing.steps import Crash
 from statefx.testing.tester import Limits, Sent, TopologyTester
-from statefx.topology.graph import RowStream
 
-__all__ = ["Crash", "Limits", "RowStream", "Sent", "TopologyTester", "rows"]
+__all__ = ["Crash", "Limits", "Sent", "TopologyTester", "rows"]

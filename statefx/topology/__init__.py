@@ -1,14 +1,5 @@
 """Topologies: built and checked on the driver, then frozen."""
 
-from statefx.topology.builder import BoltDeclarer, TopologyBuilder
-from statefx.topology.graph import Component, Edge, Topology
-from statefx.topology.groupings import Grouping
+from statefx.topology.builder import BoltDeclarer
 
-__all__ = [
-    "BoltDeclarer",
-    "Component",
-    "Edge",
-    "Grouping",
-    "Topology",
-    "TopologyBuilder",
-]
+__all__ = ["BoltDeclarer"]

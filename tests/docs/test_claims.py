@@ -16,21 +16,12 @@ from typing import Any
 import pytest
 
 import statefx
-import statefx.client
-import statefx.connectors
-import statefx.connectors.files
-import statefx.connectors.kafka
-import statefx.connectors.sql
 import statefx.errors
-import statefx.operators
-import statefx.state
-import statefx.testing
-import statefx.topology
-import statefx.values
 import statefx_redis
 from statefx.admin.command import _cli
 from statefx.config import SETTINGS, WITHOUT_EFFECT
 from statefx.spark.session import RECOMMENDED
+from tests.test_surface import EXPORTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,11 +73,7 @@ def test_defaults_of_settings_are_those_of_the_code(page):
 
 # ---- names
 
-MODULES = (
-    statefx, statefx.client, statefx.connectors, statefx.connectors.files, statefx.connectors.kafka,
-    statefx.connectors.sql, statefx.errors, statefx.operators, statefx.state, statefx.testing, statefx.topology,
-    statefx.values, statefx_redis,
-)  # fmt: skip
+MODULES = (*EXPORTS, statefx.errors, statefx_redis)
 """What users import from."""
 
 
@@ -303,6 +290,28 @@ ROOMS = {folder.name for folder in (ROOT / "statefx").iterdir() if folder.is_dir
 def test_every_room_stands_on_its_page():
     rows = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs/internals/rooms.md").read_text(), re.MULTILINE))
     assert rows == {room for room in ROOMS if (ROOT / "statefx" / room / "__init__.py").exists()}
+
+
+def test_names_are_in_the_modules_where_rooms_has_them():
+    """As in ``SINKS, `Sink`, `Marker` (`operators/sinks.py`)``: a run of names before the module that has them."""
+    text = (ROOT / "docs/internals/rooms.md").read_text()
+    placed = re.findall(r"((?:`\w+`(?:, | and | or )?)+) \(`([\w/]+\.py)`", text)
+    assert len(placed) > 50
+    missing = []
+    for names, path in placed:
+        folder = next(folder for folder in ("statefx", "providers", "") if (ROOT / folder / path).exists())
+        there = ast.walk(ast.parse((ROOT / folder / path).read_text()))
+        known = {name for node in there for name in (getattr(node, "name", None), getattr(node, "id", None), getattr(node, "arg", None))}
+        missing += [f"{name} ({path})" for name in re.findall(r"\w+", names) if name not in known]
+    assert missing == []
+
+
+def test_the_table_of_new_things_has_a_test_and_a_page_for_each():
+    text = (ROOT / "docs/internals/rooms.md").read_text().partition("## Where a new thing goes\n")[2]
+    rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert {re.sub(r"[\[\]]|\(#.*", "", row[0]) for row in cells} >= {"spout", "sink", "kind of timer", "offline tool", "setting"}
+    assert [row[0] for row in cells if "test" not in row[4] or not row[5]] == []
 
 
 RULES = r"[Rr]ules? (\d+(?:\.\d+)?(?:(?:, | and | to |, and )\d+(?:\.\d+)?)*)"
