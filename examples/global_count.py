@@ -10,8 +10,9 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from statefx import BatchBolt, Committer, FailedException, TopologyBuilder, session, submit
+from statefx import BatchBolt, Committer, TopologyBuilder, session, submit
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import FailedException
 
 PARTITION_TAKE_PER_BATCH = 3
 DATA = [

@@ -11,7 +11,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from statefx import BasicBolt, FailedException, Spout, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx import BasicBolt, Spout, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx.errors import FailedException
 
 MESSAGES = ["to be or not to be", "that is the question", "?", "whether it is nobler", "to suffer"]
 TRIES_MAX = 3

@@ -6,7 +6,8 @@ Bolts run in processes of Spark's, so each call is written down in a file that i
 import tempfile
 from pathlib import Path
 
-from statefx import FailedException, StatefulBolt, TopologyBuilder, session, submit
+from statefx import StatefulBolt, TopologyBuilder, session, submit
+from statefx.errors import FailedException
 
 
 class Diary(StatefulBolt):

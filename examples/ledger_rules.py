@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pyarrow.dataset
 
-from statefx import FileSink, SqlSink, committedFiles
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.connectors.sql import SqlSink
 
 TRANSFER = "transfer long, currency string, source string, target string, amount long"
 ENTRY = "transfer long, currency string, account string, amount long, balance long"

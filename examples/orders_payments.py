@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from statefx import BasicBolt, FileSink, IntervalJoin, TopologyBuilder, committedFiles, session, submit
+from statefx import BasicBolt, IntervalJoin, TopologyBuilder, session, submit
+from statefx.connectors.files import FileSink, committedFiles
 
 MORNING = datetime(2026, 5, 1, 8, tzinfo=UTC)
 ORDERS, FILE_MINUTES, DELAY_MAX, LATE = 200, 30, 10, 180

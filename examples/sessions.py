@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from statefx import FileSink, TopologyBuilder, TransactionalSpout, WindowedBolt, committedFiles, session, submit
-from statefx.connectors.files import FilePartitionedSpout
+from statefx import TopologyBuilder, TransactionalSpout, WindowedBolt, session, submit
+from statefx.connectors.files import FilePartitionedSpout, FileSink, committedFiles
 from statefx.errors import SinkError
 
 GAP = timedelta(seconds=2)

@@ -25,7 +25,6 @@ import sqlalchemy
 from statefx import (
     BatchBolt,
     OpaquePartitionedTransactionalSpout,
-    SqlSink,
     Stateful,
     StatefulBolt,
     TopologyBuilder,
@@ -33,7 +32,7 @@ from statefx import (
     session,
     submit,
 )
-from statefx.connectors.sql import SqlBackend
+from statefx.connectors.sql import SqlBackend, SqlSink
 from statefx.testing import TopologyTester
 from statefx.values import OpaqueMap
 

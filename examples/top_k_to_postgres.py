@@ -18,7 +18,8 @@ from pathlib import Path
 
 import sqlalchemy
 
-from statefx import BatchBolt, SqlSink, Stateful, TopologyBuilder, session, submit
+from statefx import BatchBolt, Stateful, TopologyBuilder, session, submit
+from statefx.connectors.sql import SqlSink
 
 K = 3
 TEXTS = ["to be or not to be", "that is the question", "to sleep to dream", "be all my sins remembered to be"]

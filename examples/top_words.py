@@ -18,8 +18,9 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 
-from statefx import BasicBolt, FileSink, TopologyBuilder, WindowedBolt, committedFiles, session, submit
+from statefx import BasicBolt, TopologyBuilder, WindowedBolt, session, submit
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors.files import FileSink, committedFiles
 
 K, LENGTH, SLIDE = 3, timedelta(minutes=10), timedelta(minutes=1)
 LATENESS_SECS = 20

@@ -14,8 +14,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from statefx import BasicBolt, FailedException, SqlSink, StatefulBolt, TopologyBuilder, openState, session, submit
-from statefx.connectors.sql import SqlQueueSpout
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx.connectors.sql import SqlQueueSpout, SqlSink
+from statefx.errors import FailedException
 
 EXACTLY_ONCE = "exactly-once" in sys.argv
 ORDERS = [("ann", 10), ("bob", 20), ("ann", -1), ("cid", 5), ("bob", 1)]

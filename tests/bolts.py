@@ -1,6 +1,7 @@
 """Bolts that tests of several folders share; a test has a class of its own where the class is what it tests."""
 
-from statefx import BasicBolt, FailedException, StatefulBolt
+from statefx import BasicBolt, StatefulBolt
+from statefx.errors import FailedException
 
 
 class WithState(StatefulBolt):

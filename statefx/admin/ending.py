@@ -41,8 +41,8 @@ from statefx.log.entries import read_entries
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.log import TransactionLog
 from statefx.log.takeover import read_checkpoint, take_generation
-from statefx.operators import Spout
 from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
+from statefx.operators.tracked_spouts import Spout
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Committing, RolledBack

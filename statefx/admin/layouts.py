@@ -42,8 +42,8 @@ from typing import Any, ClassVar
 
 from statefx.admin.columns import json_text
 from statefx.errors import ConfigError, StateCorruptedError
-from statefx.operators import DEFAULT_STREAM
 from statefx.operators.acker import Blocks, place_of
+from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dedup import IDS
 from statefx.operators.schema import parse_schema
 from statefx.operators.state_schema import Form

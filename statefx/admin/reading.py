@@ -33,15 +33,16 @@ from statefx.protocol.identity import Namespace, TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.protocol.transaction import Phase
-from statefx.state import Codec, KeyValueState, MapState, load_provider
+from statefx.state import Codec, MapState
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import NameKind, Space
 from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version, open_store
 from statefx.state.encoding.options import Encoding
-from statefx.state.registry import name_of
+from statefx.state.registry import load_provider, name_of
 from statefx.state.view.changes import Upgrade
+from statefx.state.view.task_state import KeyValueState
 
 _TRIES = 10
 _ABSENT = object()

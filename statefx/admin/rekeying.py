@@ -27,7 +27,8 @@ from statefx.admin.sorted_files import SortedEntries
 from statefx.admin.work import Report
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.log.adoption import same_tasks
-from statefx.operators import Stateful, overrides
+from statefx.operators.bolts import Stateful
+from statefx.operators.hooks import overrides
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.spaces import Space

@@ -26,7 +26,7 @@ from statefx.log.entries import read_entries
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
 from statefx.log.takeover import read_checkpoint
-from statefx.operators import Spout
+from statefx.operators.tracked_spouts import Spout
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Checkpoint

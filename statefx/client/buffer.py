@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from statefx.operators import Stateful
+from statefx.operators.bolts import Stateful
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.runtime.user_objects import view_of

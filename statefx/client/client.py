@@ -16,9 +16,11 @@ from statefx.client.transaction import OpenTransaction
 from statefx.coordinator.launch import Launch
 from statefx.errors import ConfigError, TopologyError
 from statefx.log.adoption import Adopt
-from statefx.operators import Sink, Spout, StatefulBolt, parse_schema, to_ddl
-from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN_ROWS
-from statefx.state import KeyValueState
+from statefx.operators.bolts import StatefulBolt
+from statefx.operators.schema import parse_schema, to_ddl
+from statefx.operators.sinks import Sink
+from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN_ROWS, Spout
+from statefx.state.view.task_state import KeyValueState
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.graph import RowStream, Topology
 

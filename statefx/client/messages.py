@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from statefx.errors import SchemaError
-from statefx.operators import Context
+from statefx.operators.context import Context
 from statefx.operators.fitting import MISFITS, fitted_array, fitted_column, own_names, shown
 from statefx.operators.schema import to_ddl
 

@@ -35,7 +35,8 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId
 from statefx.protocol.records import BatchInput
 from statefx.runtime.worker import Worker
-from statefx.state import KeyValueState, StateStore, Write
+from statefx.state import StateStore, Write
+from statefx.state.view.task_state import KeyValueState
 
 logger = logging.getLogger("statefx")
 

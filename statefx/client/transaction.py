@@ -10,7 +10,7 @@ from statefx.client.buffer import TransactionBuffer
 from statefx.client.messages import Received
 from statefx.client.session import Session
 from statefx.errors import TransactionError
-from statefx.state import KeyValueState
+from statefx.state.view.task_state import KeyValueState
 
 _Result = TypeVar("_Result")
 

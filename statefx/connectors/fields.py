@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from statefx.errors import TopologyError
-from statefx.operators import parse_schema
 from statefx.operators.json_values import refuse_keys
-from statefx.operators.schema import to_ddl_type
+from statefx.operators.schema import parse_schema, to_ddl_type
 
 
 def given_schema(form: str, fields: Any) -> pa.Schema:

@@ -29,19 +29,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.config import is_count, is_number
 from statefx.errors import ConfigError, TopologyError, UnreachableError
-from statefx.operators import Sink, Spout, SpoutCollector, TransactionAttempt, parse_schema, to_ddl
 from statefx.operators.acker import ACKNOWLEDGES
-from statefx.operators.context import Context
+from statefx.operators.context import Context, SpoutCollector
+from statefx.operators.schema import parse_schema, to_ddl
 from statefx.operators.sealed_names import Epoch, Sealed
 from statefx.operators.sinks import (
     CheckpointPosition,
     Committable,
     CommitterContext,
+    Sink,
     SinkCommitter,
     SinkWriter,
     WriterContext,
 )
-from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN
+from statefx.operators.tracked_spouts import DEAD_FIELDS, TAKEN, Spout
+from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,9 @@ import pyarrow as pa
 from statefx.config import is_count
 from statefx.connectors.staged import StagedCommitter, StagedRows, StagedSink, Target
 from statefx.errors import TopologyError
-from statefx.operators import Collector, PartitionedTransactionalSpout
+from statefx.operators.context import Collector
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Marker, SinkCommitter
+from statefx.operators.spouts import PartitionedTransactionalSpout
 from statefx.protocol.identity import TransactionAttempt
 
 # ---- sinks

@@ -10,9 +10,14 @@ from typing import Any
 
 from statefx.coordinator.progress import Progress
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
-from statefx.operators import OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
 from statefx.operators.context import DRIVER
-from statefx.operators.spouts import check_json, plans
+from statefx.operators.spouts import (
+    OpaquePartitionedTransactionalSpout,
+    ReplayingSpout,
+    TransactionalSpout,
+    check_json,
+    plans,
+)
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.batches import Partitions
 from statefx.protocol.identity import TaskId

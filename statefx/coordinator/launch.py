@@ -49,7 +49,8 @@ from statefx.log.adoption import Adopt, adoptions, check_adoption, forks, same_k
 from statefx.log.location import Folders, checkpoint_location, write_format
 from statefx.log.log import TransactionLog
 from statefx.log.takeover import Renaming, check_participants, forked, read_checkpoint, take_generation
-from statefx.operators import Stateful, overrides
+from statefx.operators.bolts import Stateful
+from statefx.operators.hooks import overrides
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan

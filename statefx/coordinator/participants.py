@@ -18,8 +18,8 @@ from statefx.coordinator.attempt import Work
 from statefx.coordinator.progress import received_rows
 from statefx.errors import CheckpointMismatchError, TopologyError
 from statefx.log.log import TransactionLog
-from statefx.operators import to_ddl
 from statefx.operators.hooks import overrides
+from statefx.operators.schema import to_ddl
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack

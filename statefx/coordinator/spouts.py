@@ -22,11 +22,10 @@ from statefx.coordinator.times import Ticks
 from statefx.errors import FailedException
 from statefx.log.beside import Newest, lost_metadata, read_metadata
 from statefx.log.log import TransactionLog
-from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.acker import is_of_acks
-from statefx.operators.context import DRIVER
+from statefx.operators.context import DRIVER, Context
 from statefx.operators.hooks import overrides
-from statefx.operators.spouts import check_json, has_partitions, may_finish, plans
+from statefx.operators.spouts import ReplayingSpout, TransactionalSpout, check_json, has_partitions, may_finish, plans
 from statefx.plan.levels import Plan
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
 from statefx.protocol.identity import TaskId

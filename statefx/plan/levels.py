@@ -21,10 +21,11 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from statefx.operators import DEFAULT_STREAM, Spout
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_to_several
+from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dedup import DEDUP
+from statefx.operators.tracked_spouts import Spout
 from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId

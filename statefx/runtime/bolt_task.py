@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import CodecError
-from statefx.operators import BatchBolt, Bolt, Stateful
 from statefx.operators.acker import ACKS
-from statefx.operators.bolts import ReadyMade, timers_of
+from statefx.operators.bolts import BatchBolt, Bolt, ReadyMade, Stateful, timers_of
 from statefx.operators.tuples import TICK_ROWS, Tick, tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.windows import WindowedBolt

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import pyarrow as pa
 
-from statefx.operators import Spout
+from statefx.operators.tracked_spouts import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages

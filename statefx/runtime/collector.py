@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, SchemaError
-from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.acker import ACKS, ASKS
+from statefx.operators.context import DEFAULT_STREAM, Collector
 from statefx.operators.fitting import MISFITS, fitted_table, shown
 from statefx.operators.schema import in_source, to_ddl
 from statefx.operators.tuples import is_tuple

@@ -21,8 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import SchemaError
-from statefx.operators import Bolt, overrides, to_ddl
+from statefx.operators.bolts import Bolt
 from statefx.operators.fitting import MISFITS, fitted_array, fitted_table, shown
+from statefx.operators.hooks import overrides
+from statefx.operators.schema import to_ddl
 from statefx.operators.tuples import tuple_maker
 from statefx.plan.groupings import ROUTERS, Fused, Router
 from statefx.plan.levels import Plan, name_shown

@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.operators import (
+from statefx.operators.spouts import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     ReplayingSpout,
     TransactionalSpout,
+    check_json,
+    plans,
 )
-from statefx.operators.spouts import check_json, plans
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission

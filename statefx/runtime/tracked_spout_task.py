@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import BoltError, FencedError, StatefxError
-from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
 from statefx.operators.acker import ACKS, ASKS, TreeEvent, key_of, place_of
-from statefx.operators.tracked_spouts import TAKEN
+from statefx.operators.context import DEFAULT_STREAM, SpoutCollector
+from statefx.operators.tracked_spouts import TAKEN, Spout
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of

@@ -23,8 +23,10 @@ from statefx.errors import (
     StateError,
     StatePhaseError,
 )
-from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
-from statefx.operators.bolts import lend_timers
+from statefx.operators.bolts import Bolt, Stateful, lend_timers
+from statefx.operators.context import Context
+from statefx.operators.spouts import ReplayingSpout
+from statefx.operators.tracked_spouts import Spout
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt

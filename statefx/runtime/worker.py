@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from statefx.errors import BoltError
-from statefx.operators import Sink
+from statefx.operators.sinks import Sink
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId
 from statefx.state.contract.store import StateProvider

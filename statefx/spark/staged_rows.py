@@ -9,7 +9,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.errors import SinkError
-from statefx.operators import to_ddl
+from statefx.operators.schema import to_ddl
 from statefx.spark.internals import worker_program
 
 

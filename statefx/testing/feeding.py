@@ -28,23 +28,20 @@ import pyarrow as pa
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout
 from statefx.errors import CheckpointError, ConfigError, TopologyError, TransactionConflictError
-from statefx.operators import (
-    DEFAULT_STREAM,
-    Collector,
-    Context,
+from statefx.operators.context import DEFAULT_STREAM, Collector, Context, SpoutCollector
+from statefx.operators.fitting import MISFITS, fitted_array
+from statefx.operators.schema import to_ddl
+from statefx.operators.sealed_names import Sealed, sealed_by
+from statefx.operators.spouts import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     ReplayingSpout,
-    Spout,
-    SpoutCollector,
     TransactionalSpout,
-    TransactionAttempt,
-    to_ddl,
+    plans,
 )
-from statefx.operators.fitting import MISFITS, fitted_array
-from statefx.operators.sealed_names import Sealed, sealed_by
-from statefx.operators.spouts import plans
+from statefx.operators.tracked_spouts import Spout
 from statefx.plan.levels import Plan
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.records import StreamInput
 from statefx.protocol.staged import StagedPart
 from statefx.runtime.staging import FOLDER, PartWriter

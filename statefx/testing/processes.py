@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.operators import DEFAULT_STREAM
+from statefx.operators.context import DEFAULT_STREAM
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId

@@ -18,9 +18,9 @@ import pytest
 
 from statefx.config import Config
 from statefx.coordinator.driver_spout import DriverSpout
-from statefx.operators import Context, ReplayingSpout, StatefulBolt, TransactionalSpout
-from statefx.operators.context import DRIVER
-from statefx.operators.spouts import may_finish
+from statefx.operators.bolts import StatefulBolt
+from statefx.operators.context import DRIVER, Context
+from statefx.operators.spouts import ReplayingSpout, TransactionalSpout, may_finish
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -33,7 +33,7 @@ from statefx.testing.crashes import crashes
 from statefx.testing.processes import WatchingCollector
 from statefx.testing.steps import DurableSteps
 from statefx.testing.tester import TopologyTester
-from statefx.topology import TopologyBuilder
+from statefx.topology.builder import TopologyBuilder
 
 TRANSACTIONS_MAX = 1000
 LOOKS_MAX = 5

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import Sink, Spout, parse_schema
 from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, BLOCK, ROWS, Acker
 from statefx.operators.bolts import may_hold
 from statefx.operators.dedup import DEDUP, ID, Dedup
-from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
+from statefx.operators.schema import parse_schema
+from statefx.operators.sinks import Sink
+from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS, Spout
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping
 

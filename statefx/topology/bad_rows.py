@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import Bolt, Spout, WindowedBolt
-from statefx.operators.bolts import Stateful, may_hold
+from statefx.operators.bolts import Bolt, Stateful, may_hold
 from statefx.operators.dead_letters import DEAD_LETTER, DEAD_LETTERS, ReplayDeadLetters
 from statefx.operators.joins import Wired
 from statefx.operators.json_values import refuse_keys
+from statefx.operators.tracked_spouts import Spout
+from statefx.operators.windows import WindowedBolt
 from statefx.topology.graph import Component, ComponentKind, Edge, OnError
 from statefx.topology.groupings import Promise
 

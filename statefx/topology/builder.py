@@ -9,21 +9,19 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from statefx.errors import TopologyError
-from statefx.operators import (
-    DEFAULT_STREAM,
-    Bolt,
-    Committer,
+from statefx.operators.bolts import Bolt, Committer, Stateful
+from statefx.operators.context import DEFAULT_STREAM
+from statefx.operators.hooks import overrides
+from statefx.operators.joins import Input, Wired
+from statefx.operators.sinks import Sink
+from statefx.operators.spouts import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     ReplayingSpout,
-    Sink,
-    Spout,
-    Stateful,
     TransactionalSpout,
-    WindowedBolt,
-    overrides,
 )
-from statefx.operators.joins import Input, Wired
+from statefx.operators.tracked_spouts import Spout
+from statefx.operators.windows import WindowedBolt
 from statefx.topology import checks
 from statefx.topology.bad_rows import check_bad_rows, mode_of, with_dead_letters
 from statefx.topology.combiners import check_combiner, combined_schema

@@ -13,23 +13,17 @@ import pyarrow as pa
 
 from statefx.config import INT_MAX, SPELLINGS, seconds_of
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import (
-    DEFAULT_STREAM,
-    Bolt,
-    IntervalJoin,
-    ReplayingSpout,
-    Sink,
-    Spout,
-    Stateful,
-    WindowedBolt,
-    overrides,
-    parse_schema,
-    parse_streams,
-)
+from statefx.operators.bolts import Bolt, Stateful
+from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dead_letters import DEAD_LETTER
-from statefx.operators.joins import Wired
-from statefx.operators.schema import to_ddl_type
+from statefx.operators.hooks import overrides
+from statefx.operators.joins import IntervalJoin, Wired
+from statefx.operators.schema import parse_schema, parse_streams, to_ddl_type
+from statefx.operators.sinks import Sink
+from statefx.operators.spouts import ReplayingSpout
 from statefx.operators.state_schema import declared_schemas
+from statefx.operators.tracked_spouts import Spout
+from statefx.operators.windows import WindowedBolt
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding

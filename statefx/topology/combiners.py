@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import Bolt, overrides, parse_schema, to_ddl
+from statefx.operators.bolts import Bolt
+from statefx.operators.hooks import overrides
+from statefx.operators.schema import parse_schema, to_ddl
 from statefx.topology.checks import key_types, named, of_component
 from statefx.topology.graph import Component
 from statefx.topology.groupings import DeclaredInput, Promise

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM
+from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.schema import to_ddl_type
 from statefx.protocol.watermark import Timing
 from statefx.topology.checks import check_seconds

@@ -10,7 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, ReplayingSpout, Sink, Spout, Stateful, to_ddl
+from statefx.operators.bolts import Bolt, Stateful
+from statefx.operators.context import DEFAULT_STREAM
+from statefx.operators.schema import to_ddl
+from statefx.operators.sinks import Sink
+from statefx.operators.spouts import ReplayingSpout
+from statefx.operators.tracked_spouts import Spout
 from statefx.operators.windows import windowing_of
 from statefx.protocol.watermark import Timing
 from statefx.topology.groupings import Grouping

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from statefx.errors import ProviderError
-from statefx.operators import overrides
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import Declared
+from statefx.operators.hooks import overrides
 from statefx.operators.spouts import has_partitions
 from statefx.operators.state_schema import declared_schemas
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity

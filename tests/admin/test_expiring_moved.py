@@ -7,8 +7,8 @@ import pytest
 from statefx import BasicBolt, Stateful, TopologyBuilder
 from statefx.admin.reading import open_task, read_checkpoint
 from statefx.log.location import Folders
-from statefx.state import load_provider
 from statefx.state.contract.spaces import Space, end_of
+from statefx.state.registry import load_provider
 from statefx.state.view.time_index import indexed_keys
 from statefx.testing import TopologyTester, rows
 from tests.testing.places import place

@@ -2,9 +2,9 @@
 
 import pytest
 
+from statefx import IntervalJoin
 from statefx.admin.layouts import OwnEntries
 from statefx.errors import StateCorruptedError
-from statefx.operators import IntervalJoin
 from statefx.state.contract.spaces import NameKind, Space, head_of
 from statefx.state.encoding.codec import StandardCodec
 

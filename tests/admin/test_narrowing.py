@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from statefx.admin.columns import json_text
 from statefx.admin.narrowing import POINTS_MAX, Comparison, narrowed
 from statefx.admin.state_table import StateTable, state_table
-from statefx.state import StandardCodec
+from statefx.state.encoding.codec import StandardCodec
 from tests.admin.checkpoints import Keeper, put
 from tests.testing.codecs import Json
 from tests.testing.places import place

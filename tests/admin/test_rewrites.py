@@ -42,7 +42,7 @@ from statefx.coordinator.launch import Launch
 from statefx.errors import FencedError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
-from statefx.state import load_provider
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.testing.crashes import crashes

@@ -16,7 +16,7 @@ from statefx.admin.state_table import state_table
 from statefx.admin.state_writing import state_writer
 from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError, TopologyError
 from statefx.operators.state_schema import Form
-from statefx.state import StandardCodec
+from statefx.state.encoding.codec import StandardCodec
 from statefx.storage import FolderStorage
 from tests.admin.checkpoints import KEYS, Keep, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server
 from tests.testing.codecs import Json
@@ -308,9 +308,10 @@ ENTRIES = st.dictionaries(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(work=st.lists(ENTRIES, min_size=1, max_size=6), bounds=st.tuples(st.text(max_size=2), st.text(max_size=2)))
 def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
-    from statefx.state import KeyValueState, load_provider
+    from statefx import KeyValueState
     from statefx.state.changelog.chain import Changelog
     from statefx.state.contract.store import EMPTY, Namespace, StateContext
+    from statefx.state.registry import load_provider
 
     folder = tmp_path_factory.mktemp("any")
     provider = load_provider("statefx_memory:MemoryStateProvider", {})

@@ -6,7 +6,9 @@ from contextlib import closing
 
 import pyarrow.parquet as pq
 
-from statefx import FileSink, SqlSink, TransactionalClient, committedFiles
+from statefx import TransactionalClient
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.connectors.sql import SqlSink
 
 SCHEMA = "n long, account string, amount long"
 TRANSFERS = [("ann", "bob", 5), ("bob", "cid", 7), ("ann", "cid", 90), ("cid", "ann", 3), ("ann", "bob", 8)]

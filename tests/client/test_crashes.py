@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from statefx import StagedSink, TransactionalClient, openState, transactions
+from statefx import TransactionalClient, openState, transactions
 from statefx import client as package
-from statefx.connectors import Target
+from statefx.connectors import StagedSink, Target
 from statefx.errors import CheckpointError, FencedError, SinkError, TransactionError
 from statefx.testing import Crash
 from tests.client.ledgers import OPENING, TRANSFERS, client, entries, expected, refused, work

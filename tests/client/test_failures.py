@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, SqlSink, StagedSink, TransactionalClient, transactions
-from statefx.connectors import Target
+from statefx import TransactionalClient, transactions
+from statefx.connectors import StagedSink, Target
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 from statefx.errors import FencedError, SinkError, TransactionError
 from statefx.storage import FolderStorage
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work

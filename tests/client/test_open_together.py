@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from statefx import CollectSink, TransactionalClient, openState, transactions
+from statefx import TransactionalClient, openState, transactions
+from statefx.connectors import CollectSink
 from statefx.errors import FencedError, TransactionConflictError, TransactionError, TransactionTimeoutError
 from tests.client.ledgers import OPENING, client, entries
 from tests.client.test_crashes import At

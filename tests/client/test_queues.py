@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from statefx.client import TransactionalClient
+from statefx import TransactionalClient
 from statefx.connectors import CollectSink
 from statefx.errors import ConfigError, TransactionConflictError, TransactionError, TransactionTimeoutError
 from statefx.testing.steps import Crash

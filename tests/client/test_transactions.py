@@ -15,15 +15,17 @@ import pyspark.sql
 import pytest
 
 import statefx
-from statefx import CollectSink, FileSink, TransactionalClient, committedFiles, openState, transactions
+from statefx import TransactionalClient, openState, transactions
+from statefx.connectors import CollectSink
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.errors import (
-    StatefxError,
     CodecError,
     ConfigError,
     FencedError,
     SchemaError,
     SinkOwnedError,
     StateClosedError,
+    StatefxError,
     TopologyError,
     TransactionError,
     TransactionTimeoutError,
@@ -380,7 +382,9 @@ def test_a_child_process_cannot_use_the_client_of_its_parent(place):
 
 FORKED = """
 import atexit, os, sys
-from statefx import FileSink, SqlSink, TransactionalClient
+from statefx import TransactionalClient
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 
 def child(way, client):
     # Returns in the parent, when the child has gone.

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings
 
-from statefx import CollectSink, TopologyBuilder
+from statefx import TopologyBuilder
+from statefx.connectors import CollectSink
 from statefx.errors import StatefxError, TopologyError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, WriterContext
 from statefx.protocol.identity import TransactionAttempt

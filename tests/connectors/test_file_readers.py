@@ -7,9 +7,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import FileSink, committedFiles, readCommitted
+from statefx.connectors.files import FileSink, committedFiles, readCommitted
 from statefx.connectors.files.sink import Csv
-from statefx.operators import to_ddl
+from statefx.operators.schema import to_ddl
 from tests.connectors.round_trips import publish
 from tests.connectors.values import AWKWARD, batch, content
 

@@ -4,9 +4,8 @@ import os
 
 import pyarrow as pa
 
-from statefx import FileSink, committedFiles
-from statefx.connectors.files import FilePartitionedSpout
-from statefx.operators import to_ddl
+from statefx.connectors.files import FilePartitionedSpout, FileSink, committedFiles
+from statefx.operators.schema import to_ddl
 from tests.connectors.round_trips import RoundTrips, emitted
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from statefx.errors import TopologyError
-from statefx.operators import parse_schema
 from statefx.operators.json_values import InvalidJsonError, JsonRows, JsonType, key_writer, refuse_keys
+from statefx.operators.schema import parse_schema
 from tests.connectors.values import content, tables
 
 MAPS = "a map<string, struct<b: map<string, double>>>"

@@ -11,9 +11,9 @@ from statefx.connectors.files.sink import _partitions
 from statefx.connectors.kafka.rows import Json
 from statefx.connectors.sql.columns import reader
 from statefx.errors import InputError
-from statefx.operators import parse_schema
 from statefx.operators.fitting import MISFITS, fitted_column
 from statefx.operators.json_values import key_writer
+from statefx.operators.schema import parse_schema
 from statefx.plan.hashing import hashes_of
 from statefx.state.encoding.keys import encode_key
 

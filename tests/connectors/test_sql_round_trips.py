@@ -3,9 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from statefx import SqlSink
-from statefx.connectors.sql import SqlPartitionedSpout
-from statefx.operators import to_ddl
+from statefx.connectors.sql import SqlPartitionedSpout, SqlSink
+from statefx.operators.schema import to_ddl
 from tests.connectors.round_trips import RoundTrips, emitted
 from tests.sinks.database import SqliteDatabase
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from statefx import BasicBolt, FileSink, StatefulBolt, TopologyBuilder, committedFiles, openState
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, openState
 from statefx.admin.command import main
-from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import FilePartitionedSpout, FileSink, committedFiles
 from statefx.errors import ConfigError
 from statefx.log.location import local_path
 from statefx.testing import TopologyTester

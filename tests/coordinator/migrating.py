@@ -14,8 +14,8 @@ from statefx.errors import StateError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
 from statefx.protocol.identity import EMPTY
-from statefx.state import load_provider
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Write
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage

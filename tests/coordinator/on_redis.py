@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 import redis
 
-from statefx.state import load_provider
+from statefx.state.registry import load_provider
 from statefx.testing.steps import DurableSteps, SteppedProvider, every_crash
 from tests.coordinator.changing import log_of
 from tests.coordinator.migrating import REFERENCES

@@ -30,9 +30,10 @@ from statefx.errors import (
     StateError,
 )
 from statefx.log.log import read_state
-from statefx.state import EMPTY, Namespace, StateContext, load_provider
+from statefx.state import EMPTY, Namespace, StateContext
 from statefx.state.changelog import files
 from statefx.state.contract.ranges import in_blocks
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
 from statefx.testing.faults import JobFails

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, StatefulBolt, TopologyBuilder, export, openState, restore, savepoint
+from statefx import StatefulBolt, TopologyBuilder, export, openState, restore, savepoint
+from statefx.connectors.files import FileSink
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage

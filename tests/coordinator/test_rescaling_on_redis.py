@@ -5,7 +5,7 @@ import pytest
 from statefx import TopologyBuilder, rescale
 from statefx.log.log import read_state
 from statefx.protocol.identity import TaskId
-from statefx.state import load_provider
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from tests.coordinator.changing import held, send

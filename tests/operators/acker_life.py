@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from statefx.operators.acker import ROWS, Acker, key_of, place_of
 from statefx.protocol.trees import TreeReport
-from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateStore
+from statefx.state.registry import load_provider
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
 from statefx.state.view.time_index import time_of

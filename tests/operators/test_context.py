@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from statefx.operators import Context
+from statefx import Context
 from statefx.protocol.identity import TransactionAttempt
 
 

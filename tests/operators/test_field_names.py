@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import TopologyError
-from statefx.operators import parse_schema, to_ddl, tuple_class
+from statefx.operators.schema import parse_schema, to_ddl
+from statefx.operators.tuples import tuple_class
 from statefx.testing import TopologyTester, rows
 
 MICRO = "\u00b5m"

@@ -5,7 +5,7 @@ from functools import wraps
 
 import pytest
 
-from statefx.operators import (
+from statefx import (
     BasicBolt,
     BatchBolt,
     Bolt,
@@ -16,8 +16,8 @@ from statefx.operators import (
     Stateful,
     StatefulBolt,
     TransactionalSpout,
-    overrides,
 )
+from statefx.operators.hooks import overrides
 
 
 def define(base, **members):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx.errors import TopologyError
-from statefx.operators import parse_schema, parse_streams, to_ddl
+from statefx.operators.schema import parse_schema, parse_streams, to_ddl
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx.operators import parse_schema, tuple_class
+from statefx.operators.schema import parse_schema
+from statefx.operators.tuples import tuple_class
 
 WORDS = ("word", "count")
 

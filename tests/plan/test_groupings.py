@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructField, StructType
 
 from statefx.errors import SchemaError
-from statefx.operators import parse_schema, tuple_class
+from statefx.operators.schema import parse_schema
+from statefx.operators.tuples import tuple_class
 from statefx.plan.groupings import ROUTERS
 from statefx.plan.hashing import partial_key_chooser, row_hasher, task_chooser
 from statefx.topology.graph import Edge

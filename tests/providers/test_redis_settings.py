@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from statefx.errors import ConfigError, ProviderError
-from statefx.state import load_provider
+from statefx.state.registry import load_provider
 from statefx_redis import RedisStateProvider
 from statefx_redis.settings import Settings
 

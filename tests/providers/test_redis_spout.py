@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder
-from statefx.errors import BoltError, ConfigError, TopologyError
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx.errors import BoltError, ConfigError, FailedException, TopologyError
 from statefx.testing import TopologyTester
 from statefx_redis import RedisSink, RedisStreamSpout
 from tests.providers.redis_server import RedisServer

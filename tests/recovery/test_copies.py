@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from statefx import FileSink, SqlSink, Topology, TopologyBuilder
+from statefx import Topology, TopologyBuilder
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 from statefx.errors import CheckpointMismatchError, ConfigError, FencedError, SinkOwnedError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage

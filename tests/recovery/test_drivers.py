@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from statefx import BatchBolt, FileSink, SqlSink, Stateful, Topology, TopologyBuilder
+from statefx import BatchBolt, Stateful, Topology, TopologyBuilder
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 from statefx.coordinator.progress import iso
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import (

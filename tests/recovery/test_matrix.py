@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from statefx import FailedException, TopologyBuilder, committedFiles, transactions
+from statefx import TopologyBuilder, transactions
+from statefx.connectors.files import committedFiles
 from statefx.coordinator.participants import SnapshotPolicy
-from statefx.errors import AttemptsExhaustedError, CheckpointError, CheckpointFormatError, ConfigError
+from statefx.errors import AttemptsExhaustedError, CheckpointError, CheckpointFormatError, ConfigError, FailedException
 from statefx.log.entries import FOLDER
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import CrashPoint, crashes

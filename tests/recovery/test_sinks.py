@@ -8,9 +8,11 @@ from dataclasses import asdict
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import FileSink, SqlSink, StagedSink, TopologyBuilder, abort, committedFiles, transactions
-from statefx.connectors import Target
+from statefx import TopologyBuilder, abort, transactions
+from statefx.connectors import StagedSink, Target
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.files.manifest import Manifest
+from statefx.connectors.sql import SqlSink
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.operators.sinks import Marker

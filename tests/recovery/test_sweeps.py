@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from freezegun import freeze_time
 
-from statefx import TopologyBuilder, committedFiles, openState, transactions
+from statefx import TopologyBuilder, openState, transactions
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors.files import committedFiles
 from statefx.coordinator import janitor
 from statefx.coordinator import janitor as janitor_module
 from statefx.coordinator.janitor import OwnThread

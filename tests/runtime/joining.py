@@ -4,8 +4,9 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from statefx import BasicBolt, FailedException, IntervalJoin, StatefulBolt, TopologyBuilder, openState
+from statefx import BasicBolt, IntervalJoin, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import FailedException
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ORDERS, PAYMENTS = "order string, at timestamp, item long", "order string, at timestamp, cents long"

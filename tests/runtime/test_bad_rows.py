@@ -11,19 +11,17 @@ import pytest
 from statefx import (
     BasicBolt,
     Bolt,
-    FailedException,
-    FileSink,
     ReplayDeadLetters,
     Spout,
     Stateful,
     StatefulBolt,
     TopologyBuilder,
     WindowedBolt,
-    committedFiles,
     isTick,
 )
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError, StateError, TopologyError
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.errors import BoltError, FailedException, StateError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
 from statefx.testing import TopologyTester, rows
 from tests.bolts import WithState

@@ -5,9 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError, StatePhaseError
+from statefx.errors import BoltError, FailedException, StatePhaseError
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.identity import TransactionAttempt

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from statefx import BatchBolt, TopologyBuilder
-from statefx.operators import parse_schema
+from statefx.operators.schema import parse_schema
 from statefx.plan import wire
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, CollectSink, FailedException, TopologyBuilder
-from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError
+from statefx import BasicBolt, TopologyBuilder
+from statefx.connectors import CollectSink, MemoryTransactionalSpout
+from statefx.errors import BoltError, FailedException
 from statefx.runtime import outlets
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.faults import JobFails

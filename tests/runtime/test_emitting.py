@@ -21,8 +21,8 @@ from pyspark.sql import Row
 
 from statefx import BasicBolt, BatchBolt, Bolt, StatefulBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError, FailedException
-from statefx.operators import parse_schema
 from statefx.operators.fitting import MISFITS, fitted_table, fitter, to_array
+from statefx.operators.schema import parse_schema
 from statefx.runtime.gathering import weight
 from statefx.testing import rows
 from tests.bolts import WithState

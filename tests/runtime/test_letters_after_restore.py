@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, ReplayDeadLetters, TopologyBuilder, committedFiles, quarantined, restore
-from statefx.connectors.files import FilePartitionedSpout
+from statefx import ReplayDeadLetters, TopologyBuilder, quarantined, restore
+from statefx.connectors.files import FilePartitionedSpout, FileSink, committedFiles
 from statefx.testing import TopologyTester
 from tests.bolts import WithState
 

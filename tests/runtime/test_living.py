@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.runs import text_for
-from statefx.errors import BoltError
+from statefx.errors import BoltError, FailedException
 from statefx.plan import wire
 from statefx.protocol import messages
 from statefx.protocol.commands import Resolution

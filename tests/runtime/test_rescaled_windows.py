@@ -19,8 +19,8 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
-from statefx.state import load_provider
 from statefx.state.contract.spaces import Space, name_of
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt
+from statefx import BasicBolt, KeyValueState
 from statefx.coordinator.runs import text_for
 from statefx.errors import (
     AttemptsExhaustedError,
@@ -39,7 +39,6 @@ from statefx.runtime.outlets import BatchQueue
 from statefx.runtime.spout_task import SourceTask
 from statefx.runtime.task import ACKED_BYTES_MAX, Prepared, Task
 from statefx.runtime.worker import Worker
-from statefx.state import KeyValueState
 from statefx.state.contract.store import EMPTY as TOKEN_EMPTY
 from statefx.state.contract.store import prepare_as
 from statefx.testing.site import Site

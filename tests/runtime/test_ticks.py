@@ -9,17 +9,15 @@ from statefx import (
     BasicBolt,
     BatchBolt,
     Bolt,
-    CollectSink,
-    FailedException,
     OpaquePartitionedTransactionalSpout,
     Spout,
     Stateful,
     TopologyBuilder,
     isTick,
 )
-from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors import CollectSink, MemoryTransactionalSpout
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.errors import ConfigError, TopologyError
+from statefx.errors import ConfigError, FailedException, TopologyError
 from statefx.testing import Crash, TopologyTester, rows
 from tests.bolts import WithState
 from tests.testing.living import LivingTester

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, openState
+from statefx import BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError
+from statefx.errors import BoltError, FailedException
 from statefx.testing import TopologyTester, rows
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

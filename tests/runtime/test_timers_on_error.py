@@ -5,9 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder
+from statefx import ReplayDeadLetters, StatefulBolt, TopologyBuilder
 from statefx.errors import BoltError
-from statefx.operators import ReplayDeadLetters
 from statefx.testing import TopologyTester, rows
 from tests.runtime.recount import NOON, at
 

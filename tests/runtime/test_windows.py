@@ -7,18 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from statefx import (
-    Count,
-    Duration,
-    FailedException,
-    StatefulWindowedBolt,
-    TopologyBuilder,
-    Window,
-    WindowedBolt,
-    openState,
-)
+from statefx import Count, Duration, StatefulWindowedBolt, TopologyBuilder, Window, WindowedBolt, openState
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import BoltError, CheckpointMismatchError, TopologyError
+from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TopologyError
 from statefx.state.view.task_state import windows_of
 from statefx.testing import Crash, TopologyTester, rows
 from tests.runtime.recount import KINDS, NOON, Recount, at, secs_of, windowed

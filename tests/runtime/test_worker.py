@@ -11,8 +11,6 @@ import pytest
 from statefx import (
     BasicBolt,
     BatchBolt,
-    FailedException,
-    FileSink,
     Stateful,
     StatefulBolt,
     Topology,
@@ -21,8 +19,9 @@ from statefx import (
     openState,
 )
 from statefx.connectors import MemoryTransactionalSpout, QueueSpout
+from statefx.connectors.files import FileSink
 from statefx.coordinator.runs import text_for
-from statefx.errors import BoltError, ProviderError, TopologyError
+from statefx.errors import BoltError, FailedException, ProviderError, TopologyError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import FailureKind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx import SqlSink
+from statefx.connectors.sql import SqlSink
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage

@@ -8,7 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from statefx import FileSink, TopologyBuilder
+from statefx import TopologyBuilder
+from statefx.connectors.files import FileSink
 from statefx.errors import StatefxError
 from statefx.testing import TopologyTester, rows
 

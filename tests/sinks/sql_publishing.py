@@ -11,7 +11,8 @@ import sys
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from statefx import SqlSink, TopologyBuilder
+from statefx import TopologyBuilder
+from statefx.connectors.sql import SqlSink
 from statefx.errors import StatefxError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import Count, Split, lines

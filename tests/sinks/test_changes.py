@@ -5,7 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from statefx import BasicBolt, CollectSink, FileSink, SqlSink, TopologyBuilder, transactions
+from statefx import BasicBolt, TopologyBuilder, transactions
+from statefx.connectors import CollectSink
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 from statefx.errors import CheckpointMismatchError, SinkError, SinkMismatchError
 from statefx.testing import Crash, TopologyTester, rows
 from tests.sinks.test_sinks import in_files

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import FileSink, TopologyBuilder, committedFiles
+from statefx import TopologyBuilder
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.files.manifest import Layout
 from statefx.errors import ConfigError, SinkError, SinkMismatchError, SinkOwnedError
 from statefx.testing import TopologyTester, rows

@@ -8,7 +8,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import committedFiles
+from statefx.connectors.files import committedFiles
 from statefx.testing import TopologyTester
 from tests.conftest import ROOT
 from tests.sinks.publishing import WORK, topology

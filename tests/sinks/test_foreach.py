@@ -9,7 +9,8 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from statefx import ForeachTransactionSink, TopologyBuilder, TransactionalClient
+from statefx import TopologyBuilder, TransactionalClient
+from statefx.connectors import ForeachTransactionSink
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import ConfigError, FencedError, SinkError, StagedRowsLostError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext

@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from statefx import FileSink, SqlSink, committedFiles
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.connectors.sql import SqlSink
 from statefx.errors import SinkMismatchError
 from statefx.testing import Crash, Limits, TopologyTester
 from tests.sinks.test_changes import send, topology

@@ -9,8 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import CollectSink, FileSink, SqlSink, TopologyBuilder, committedFiles
+from statefx import TopologyBuilder
+from statefx.connectors import CollectSink
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.files.sink import Parquet
+from statefx.connectors.sql import SqlSink
 from statefx.errors import SinkError, SinkOwnedError, TopologyError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt

@@ -6,7 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from statefx import BasicBolt, FileSink, SqlSink, TopologyBuilder
+from statefx import BasicBolt, TopologyBuilder
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 from statefx.errors import CheckpointMismatchError, FencedError, SinkOwnedError
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.crashes import crashes

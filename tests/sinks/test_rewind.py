@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import (
-    TopologyBuilder,
-    committedFiles,
-    deleteSavepoint,
-    export,
-    openState,
-    repair,
-    restore,
-    savepoint,
-)
-from statefx.connectors.files import FileSink
+from statefx import TopologyBuilder, deleteSavepoint, export, openState, repair, restore, savepoint
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.simple import CollectSink, ConsoleSink
 from statefx.connectors.sql import SqlSink
 from statefx.connectors.staged import Target

@@ -10,8 +10,9 @@ import pandas
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import FileSink, SqlSink, StagedSink, committedFiles
-from statefx.connectors import Target
+from statefx.connectors import StagedSink, Target
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.connectors.sql import SqlSink
 from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkError
 from statefx.operators.sinks import Marker

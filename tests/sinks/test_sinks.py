@@ -8,17 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import (
-    BasicBolt,
-    CollectSink,
-    ConsoleSink,
-    FileSink,
-    SqlSink,
-    StagedSink,
-    StatefulBolt,
-    TopologyBuilder,
-    committedFiles,
-)
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx.connectors import CollectSink, ConsoleSink, StagedSink
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.connectors.sql import SqlSink
 from statefx.errors import (
     BoltError,
     ConfigError,

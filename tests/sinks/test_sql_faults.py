@@ -17,7 +17,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from statefx import BasicBolt, SqlSink, TopologyBuilder
+from statefx import BasicBolt, TopologyBuilder
+from statefx.connectors.sql import SqlSink
 from statefx.errors import ConfigError, SinkError, SinkOwnedError, TopologyError
 from statefx.operators.sinks import CheckpointPosition, Owner
 from statefx.protocol.identity import TransactionAttempt

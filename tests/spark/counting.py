@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from statefx import FileSink, submit
+from statefx import submit
+from statefx.connectors.files import FileSink
 from statefx.errors import StatefxError
 from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
 from tests.bolts import WithState

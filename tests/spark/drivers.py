@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from statefx import committedFiles
+from statefx.connectors.files import committedFiles
 from statefx.errors import CheckpointError
 from statefx.log.log import read_state
 from statefx.protocol.log_state import LogState

@@ -5,11 +5,10 @@ import socket
 import time
 from pathlib import Path
 
-from statefx import Spout, StatefulBolt, TopologyBuilder, isTick, submit, transactions
+from statefx import PartitionedTransactionalSpout, Spout, StatefulBolt, TopologyBuilder, isTick, submit, transactions
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import runs
 from statefx.errors import StatefxError
-from statefx.operators import PartitionedTransactionalSpout
 from statefx.spark.job import PipelinedEngine
 from tests.bolts import WithState
 from tests.spark.bolts import Once

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from statefx import FailedException, FileSink, TopologyBuilder, committedFiles, submit
+from statefx import TopologyBuilder, submit
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.errors import FailedException
 from statefx.spark import control
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, ONCE, session, tell

@@ -71,7 +71,8 @@ def test_arguments(spark, stream, batch, place, streaming, arguments, words):
 
 
 BESIDE = """
-from statefx import BasicBolt, FileSink
+from statefx import BasicBolt
+from statefx.connectors.files import FileSink
 
 class Shout(BasicBolt):
     def execute(self, tup, collector): ...

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.functions import rand
 
-from statefx import FailedException, StatefulBolt, TopologyBuilder, isTick, openState, submit
-from statefx.errors import BoltError, ConfigError, InputError, StatefxError
+from statefx import StatefulBolt, TopologyBuilder, isTick, openState, submit
+from statefx.errors import BoltError, ConfigError, FailedException, InputError, StatefxError
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.internals import keeps_shuffles
 from statefx.spark.staging import unite

@@ -6,7 +6,9 @@ from math import inf, isnan, nan
 
 import pytest
 
-from statefx import FileSink, SqlSink, TopologyBuilder, readCommitted, readUncommitted
+from statefx import TopologyBuilder
+from statefx.connectors.files import FileSink, readCommitted, readUncommitted
+from statefx.connectors.sql import SqlSink
 from statefx.errors import CheckpointError, ConfigError, SinkError, SinkMismatchError
 from statefx.testing import Crash, TopologyTester, rows
 

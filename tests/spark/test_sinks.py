@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql.functions import count, lit, split
 
 import statefx
-from statefx import FileSink, ForeachTransactionSink, TopologyBuilder, openState, submit
+from statefx import TopologyBuilder, openState, submit
+from statefx.connectors import ForeachTransactionSink
+from statefx.connectors.files import FileSink
 from statefx.errors import ConfigError
 from tests.conftest import ROOT
 from tests.docs.test_code_blocks import program

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from statefx import ForeachTransactionSink, TopologyBuilder, submit
+from statefx import TopologyBuilder, submit
+from statefx.connectors import ForeachTransactionSink
 from statefx.errors import ConfigError
 from statefx.testing import TopologyTester
 from tests.spark import tracking

@@ -8,7 +8,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from statefx import BasicBolt, Bolt, FailedException, Spout, TopologyBuilder, submit
+from statefx import BasicBolt, Bolt, Spout, TopologyBuilder, submit
+from statefx.errors import FailedException
 from tests.bolts import Tally
 from tests.spark.counting import BOUND_SECS, tell
 from tests.spark.running import wait_for

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from statefx import BasicBolt, FileSink, TopologyBuilder, committedFiles
+from statefx import (
+    BasicBolt,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    TopologyBuilder,
+    TransactionalSpout,
+)
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
-from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
 from statefx.testing import Crash, Limits
 from tests.spouts.numbers import Count
 from tests.testing.eager import REFERENCE

@@ -6,8 +6,12 @@
 import json
 from pathlib import Path
 
-from statefx import TopologyBuilder
-from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
+from statefx import (
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    TopologyBuilder,
+    TransactionalSpout,
+)
 from tests.bolts import WithState
 
 PARTITIONS, EACH, TAKEN = 3, 10, 4

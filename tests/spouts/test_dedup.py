@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, FailedException, Spout, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, Spout, StatefulBolt, TopologyBuilder
 from statefx.connectors import CollectSink
-from statefx.errors import CheckpointMismatchError, TopologyError
+from statefx.errors import CheckpointMismatchError, FailedException, TopologyError
 from statefx.testing import TopologyTester
 from statefx.testing.crashes import crashes
 from tests.sinks.database import SqliteDatabase

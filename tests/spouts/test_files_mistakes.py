@@ -15,7 +15,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.connectors.files.readers import Range, read
 from statefx.errors import InputError, StatefxError, TopologyError
-from statefx.operators import parse_schema
+from statefx.operators.schema import parse_schema
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import topology
 

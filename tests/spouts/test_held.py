@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from statefx import BasicBolt, Bolt, FailedException, Spout, Stateful, TopologyBuilder
+from statefx import BasicBolt, Bolt, Spout, Stateful, TopologyBuilder
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
+from statefx.errors import BoltError, CheckpointMismatchError, ConfigError, FailedException
 from statefx.operators.acker import ACKER
 from statefx.testing import Limits, TopologyTester
 from tests.bolts import Tally

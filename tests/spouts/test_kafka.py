@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from confluent_kafka import Consumer
 
-from statefx import TopologyBuilder
+from statefx import Context, TopologyBuilder
 from statefx.connectors.kafka import planning
-from statefx.operators import Context
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.spout_contract import SpoutContract

@@ -15,9 +15,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from statefx import Context
 from statefx.connectors.kafka import clients, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
-from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
+from statefx import Context
 from statefx.connectors.kafka import planning, reading
 from statefx.connectors.kafka.reading import Readers, Span
 from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import BoltError, FailedException
-from statefx.operators import Context
 from statefx.testing import TopologyTester
 from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import counted, lines, once, spout, topology, trim

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+from statefx import Context
 from statefx.errors import FailedException
-from statefx.operators import Context
 from statefx.testing import TopologyTester
 from tests.spouts.kafka_topologies import counted, once, spout, topology
 

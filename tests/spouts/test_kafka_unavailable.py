@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from statefx import Context
 from statefx.connectors.kafka import OpaqueKafkaSpout, clients, planning, reading
 from statefx.errors import FailedException, InputError, TopologyError
-from statefx.operators import Context
 from statefx.testing import TopologyTester
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statefx import PartitionedTransactionalSpout, TopologyBuilder
+from statefx import Context, PartitionedTransactionalSpout, TopologyBuilder
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.connectors.files import spout as spouts
 from statefx.connectors.files.spout import CHECKED
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.errors import InputError
-from statefx.operators import Context
 from statefx.operators.context import DRIVER
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import Count, topology

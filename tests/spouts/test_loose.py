@@ -8,20 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statefx
-from statefx import (
-    BasicBolt,
-    BatchBolt,
-    Bolt,
-    FailedException,
-    Spout,
-    Stateful,
-    StatefulBolt,
-    TopologyBuilder,
-    WindowedBolt,
-    isTick,
-)
+from statefx import BasicBolt, BatchBolt, Bolt, Spout, Stateful, StatefulBolt, TopologyBuilder, WindowedBolt, isTick
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import AttemptsExhaustedError, BoltError
+from statefx.errors import AttemptsExhaustedError, BoltError, FailedException
 from statefx.testing import TopologyTester
 from tests.bolts import FailsOnce, Tally, WithState
 

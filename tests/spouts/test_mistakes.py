@@ -7,12 +7,11 @@ from asyncio import CancelledError
 import pyarrow as pa
 import pytest
 
-from statefx import Committer, TopologyBuilder
+from statefx import Committer, PartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError, FailedException, TopologyError
-from statefx.operators import PartitionedTransactionalSpout
 from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import INLINE_MAX_BYTES
 from statefx.protocol.order import EmissionOrder, Order

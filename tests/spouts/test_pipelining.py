@@ -5,9 +5,10 @@ The test says which job ends next, and how; what the driver makes of it is compa
 
 import pytest
 
-from statefx import FailedException, OpaquePartitionedTransactionalSpout, TopologyBuilder
+from statefx import OpaquePartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.attempt import Answer
 from statefx.coordinator.retrying import JobFailedError
+from statefx.errors import FailedException
 from statefx.protocol.commands import Segment
 from statefx.testing import Crash, TopologyTester
 from tests.bolts import FailsOnce, Pass

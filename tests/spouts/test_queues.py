@@ -18,9 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, FailedException, TopologyBuilder, resolve, transactions
+from statefx import BasicBolt, TopologyBuilder, TransactionalClient, resolve, transactions
 from statefx.admin.command import main
-from statefx.client import TransactionalClient
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.queue import PendingAcks
@@ -29,6 +28,7 @@ from statefx.errors import (
     BoltError,
     CheckpointError,
     ConfigError,
+    FailedException,
     FencedError,
     InputError,
     TopologyError,

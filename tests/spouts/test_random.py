@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from statefx import BasicBolt, FailedException, TopologyBuilder
+from statefx import BasicBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import FailedException
 from statefx.log import beside as metadata
 from tests.spouts.fuzzing import Life
 from tests.testing.lives import seeds

@@ -10,12 +10,11 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from statefx import SqlSink, StatefulBolt, TopologyBuilder
-from statefx.connectors.sql import SqlPartitionedSpout
+from statefx import Context, StatefulBolt, TopologyBuilder
+from statefx.connectors.sql import SqlPartitionedSpout, SqlSink
 from statefx.connectors.sql.connection import open_engine
 from statefx.connectors.sql.spout import Settling
 from statefx.errors import BoltError, ConfigError, FailedException, InputError, StatefxError, TopologyError
-from statefx.operators import Context
 from statefx.testing import TopologyTester, rows
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from statefx import BasicBolt, Bolt, FailedException, Spout, TopologyBuilder
+from statefx import BasicBolt, Bolt, Spout, TopologyBuilder
 from statefx.coordinator import tracing
 from statefx.coordinator.tracing import Traces
+from statefx.errors import FailedException
 from statefx.protocol.identity import TaskId
 from statefx.protocol.trees import Handled, TreeReport, root_of
 from statefx.runtime import trees

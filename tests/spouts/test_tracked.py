@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Bolt, Spout, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout, Message, QueueSpout
-from statefx.errors import BoltError, CodecError, SchemaError
+from statefx.errors import BoltError, CodecError, FailedException, SchemaError
 from statefx.protocol.trees import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import Limits, TopologyTester
 from tests.bolts import Tally, WithState

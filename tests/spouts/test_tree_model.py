@@ -12,7 +12,8 @@ from zlib import crc32
 
 import pytest
 
-from statefx import Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx import Bolt, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx.errors import FailedException
 from statefx.log.log import read_state
 from statefx.operators.acker import ACKER
 from statefx.storage import FolderStorage

@@ -5,8 +5,15 @@ A time is seconds after `START`, None, or a datetime. A row is (partition, at).
 
 from datetime import UTC, datetime, timedelta
 
-from statefx import BasicBolt, Spout, StatefulBolt, TopologyBuilder
-from statefx.operators import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
+from statefx import (
+    BasicBolt,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    TransactionalSpout,
+)
 from statefx.testing import TopologyTester
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from statefx.state import EMPTY, KeyValueState, Namespace, StateContext
+from statefx import KeyValueState
+from statefx.state import EMPTY, Namespace, StateContext
 from statefx.storage import FolderStorage
 from statefx_memory import MemoryStateProvider
 from tests.testing.codecs import Marked

@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx.state import StandardCodec
+from statefx.state.encoding.codec import StandardCodec
 from statefx.testing.codec_contract import CodecContract
 from tests.testing.codecs import Json, Marked
 

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state import Codec, StandardCodec, register_namedtuples
+from statefx.state import Codec
 from statefx.state.encoding import values
-from statefx.state.encoding.values import MAX_DEPTH, decode_value, is_settled, make_encoder
+from statefx.state.encoding.codec import StandardCodec
+from statefx.state.encoding.values import MAX_DEPTH, decode_value, is_settled, make_encoder, register_namedtuples
 
 encode_value = make_encoder()
 

@@ -6,9 +6,11 @@ from functools import partial
 
 import pytest
 
+from statefx import KeyValueState
 from statefx.config import Config
 from statefx.errors import CodecError, ConfigError, FailedException, StateCorruptedError, StateError
-from statefx.state import EMPTY, KeyValueState, StandardCodec
+from statefx.state import EMPTY
+from statefx.state.encoding.codec import StandardCodec
 from statefx.state.encoding.options import Encoding, parse
 from tests.testing.codecs import Broken, Extended, Json, Point
 

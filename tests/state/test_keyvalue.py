@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from statefx import KeyValueState
 from statefx.errors import CodecError, StateClosedError, StateCorruptedError, StatePhaseError
-from statefx.state import KeyValueState, StateStore
+from statefx.state import StateStore
 from statefx.state.contract.spaces import Space
 from statefx.state.encoding.keys import key_encoder
 from statefx.state.view.changes import ENTRY_BYTES, MAX_KINDS

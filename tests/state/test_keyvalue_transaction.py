@@ -2,8 +2,10 @@
 
 import pytest
 
+from statefx import KeyValueState
 from statefx.errors import CommitFailedError, CommitOutcomeUnknownError, StateClosedError, StateError, StatePhaseError
-from statefx.state import EMPTY, KeyValueState, Version, ViewPhase
+from statefx.state import EMPTY, Version
+from statefx.state.view.state import ViewPhase
 
 
 def reads(state, keys=("a", "b", "c")):

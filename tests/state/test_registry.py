@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from statefx.errors import ConfigError, ProviderError
-from statefx.state import load_provider, resolve
+from statefx.state.registry import load_provider, resolve
 from statefx_memory import MemoryStateProvider
 
 

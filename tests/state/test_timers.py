@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from statefx import KeyValueState
 from statefx.errors import CodecError
-from statefx.state import EMPTY, Codec, KeyValueState
+from statefx.state import EMPTY, Codec
 from statefx.state.view import time_index as timers_module
 from statefx.state.view.time_index import EPOCH, Clock, Timers, due_micros, fire, micros
 from statefx.testing.site import Site

@@ -12,8 +12,8 @@ BOLT = """
 from dataclasses import dataclass
 from typing import NamedTuple, assert_type
 
-from statefx.operators import Collector, StatefulBolt
-from statefx.state import KeyValueState
+from statefx import Collector, StatefulBolt
+from statefx import KeyValueState
 
 
 class Word(NamedTuple):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx.errors import StateCorruptedError
-from statefx.state import StandardCodec
+from statefx.state.encoding.codec import StandardCodec
 from statefx.state.encoding.envelope import MARK, VERSION_MAX, unwrap, wrap
 from tests.testing.codecs import Marked
 

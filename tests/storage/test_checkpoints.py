@@ -6,7 +6,8 @@ from unittest.mock import patch
 import pytest
 
 import statefx
-from statefx import FileSink, TopologyBuilder, openState
+from statefx import TopologyBuilder, openState
+from statefx.connectors.files import FileSink
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, StatefxError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.state import EMPTY, Retention

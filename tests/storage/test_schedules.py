@@ -8,7 +8,8 @@ import pyarrow.json as pj
 import pytest
 
 import statefx
-from statefx import committedFiles, openState
+from statefx import openState
+from statefx.connectors.files import committedFiles
 from statefx.errors import CheckpointFormatError, CheckpointMismatchError, StateCorruptedError, StatefxError
 from statefx.log.log import read_state
 from statefx.storage import storage_at

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statefx.state import Codec, StandardCodec
+from statefx.state import Codec
+from statefx.state.encoding.codec import StandardCodec
 
 
 class Marked(Codec):

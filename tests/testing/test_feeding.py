@@ -6,7 +6,6 @@ import pytest
 
 from statefx import (
     BasicBolt,
-    FailedException,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     Spout,
@@ -17,7 +16,7 @@ from statefx import (
 from statefx.connectors import QueueSpout
 from statefx.connectors.kafka import KafkaSpout
 from statefx.connectors.queue import PendingAcks
-from statefx.errors import ConfigError, TopologyError
+from statefx.errors import ConfigError, FailedException, TopologyError
 from statefx.testing import TopologyTester, rows
 from statefx.testing.steps import Crash
 from statefx_redis import RedisStreamSpout

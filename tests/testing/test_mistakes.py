@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder
 from statefx.coordinator.retrying import StoppedError
-from statefx.errors import AttemptsExhaustedError, BoltError, ConfigError, ProviderError, TopologyError
+from statefx.errors import AttemptsExhaustedError, BoltError, ConfigError, FailedException, ProviderError, TopologyError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import Driver, lines, word_count
 

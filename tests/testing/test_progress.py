@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Stateful, TopologyBuilder
+from statefx import BatchBolt, Stateful, TopologyBuilder
 from statefx.coordinator.progress import SUMMARY_SECS, Summary, TransactionProgress
-from statefx.operators import BatchBolt
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.testing import TopologyTester, rows

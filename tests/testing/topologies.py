@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from statefx import BatchBolt, FileSink, Stateful, Topology, TopologyBuilder, TransactionalSpout, TransactionAttempt
+from statefx import BatchBolt, Stateful, Topology, TopologyBuilder, TransactionalSpout, TransactionAttempt
+from statefx.connectors.files import FileSink
 from statefx.coordinator.participants import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
 from tests.bolts import Count, Split

@@ -9,27 +9,29 @@ from types import SimpleNamespace
 
 import pytest
 
-from statefx import Bolt, ConsoleSink, FileSink, StatefulWindowedBolt
-from statefx.config import Config
-from statefx.connectors import MemoryTransactionalSpout
-from statefx.connectors.files import FilePartitionedSpout
-from statefx.connectors.kafka import KafkaSink, KafkaSpout
-from statefx.connectors.sql import SqlPartitionedSpout, SqlSink
-from statefx.errors import ConfigError, TopologyError
-from statefx.operators import (
+from statefx import (
     BasicBolt,
     BatchBolt,
+    Bolt,
     Committer,
     IntervalJoin,
     StatefulBolt,
+    StatefulWindowedBolt,
+    TopologyBuilder,
     TransactionalSpout,
     WindowedBolt,
-    parse_schema,
 )
+from statefx.config import Config
+from statefx.connectors import ConsoleSink, MemoryTransactionalSpout
+from statefx.connectors.files import FilePartitionedSpout, FileSink
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
+from statefx.connectors.sql import SqlPartitionedSpout, SqlSink
+from statefx.errors import ConfigError, TopologyError
+from statefx.operators.schema import parse_schema
 from statefx.plan.levels import compile_plan
 from statefx.testing import rows
-from statefx.topology import Edge, Grouping, TopologyBuilder
-from statefx.topology.graph import Topology
+from statefx.topology.graph import Edge, Topology
+from statefx.topology.groupings import Grouping
 from statefx.topology.identity import routing
 from statefx.topology.submission import check_config, doubts
 from tests.bolts import Pass

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from statefx.operators import Context
+from statefx import Context
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import OpaqueMap
 

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from statefx import BatchBolt, Committer, FailedException, Stateful, TopologyBuilder
-from statefx.errors import BoltError
+from statefx import BatchBolt, Committer, Stateful, TopologyBuilder
+from statefx.errors import BoltError, FailedException
 from statefx.testing import Crash, TopologyTester
 from statefx.values import MemoryBackend, OpaqueMap, TransactionalMap
 from tests.spouts.numbers import ALL, Count, Emitted, Opaque, Planned, Whole

@@ -201,7 +201,7 @@ class FileSink(Sink):
 
     Files are written by the tasks, under their final names. A manifest in Spark's own format says which are committed,
     so ``spark.read.parquet(path)`` and ``spark.readStream`` see those alone. Programs that do not know the manifest
-    (pandas, pyarrow) are given ``statefx.committedFiles(path)``.
+    (pandas, pyarrow) are given ``statefx.connectors.files.committedFiles(path)``.
 
     Parameters
     ----------

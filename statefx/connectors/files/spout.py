@@ -46,8 +46,9 @@ from statefx.connectors.files.readers import (
     unreadable,
 )
 from statefx.errors import FailedException, InputError, TopologyError
-from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
-from statefx.operators.context import DRIVER
+from statefx.operators.context import DRIVER, Collector, Context
+from statefx.operators.schema import to_ddl
+from statefx.operators.spouts import PartitionedTransactionalSpout
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import path_of
 

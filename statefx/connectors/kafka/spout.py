@@ -18,14 +18,9 @@ from statefx.connectors.kafka.planning import Cluster, Losses, Ranges, Start, di
 from statefx.connectors.kafka.reading import Readers, Span
 from statefx.connectors.kafka.rows import COLUMNS, Avro, Bytes, Format, Json, Refused, Rows, Text, TopicPartition
 from statefx.errors import FailedException, InputError, TopologyError
-from statefx.operators import (
-    Collector,
-    Context,
-    OpaquePartitionedTransactionalSpout,
-    PartitionedTransactionalSpout,
-    to_ddl,
-)
-from statefx.operators.context import DRIVER
+from statefx.operators.context import DRIVER, Collector, Context
+from statefx.operators.schema import to_ddl
+from statefx.operators.spouts import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import TransactionAttempt
 

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 
 from statefx.connectors.sql.connection import alchemy, reason_of
 from statefx.errors import InputError, SinkError, TopologyError
-from statefx.operators import to_ddl
 from statefx.operators.fitting import MISFITS
 from statefx.operators.json_values import NUMBER, JsonType
+from statefx.operators.schema import to_ddl
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -25,8 +25,9 @@ from statefx.connectors.sql.columns import (
 )
 from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
-from statefx.operators import Context, parse_schema, to_ddl
+from statefx.operators.context import Context
 from statefx.operators.json_values import refuse_keys
+from statefx.operators.schema import parse_schema, to_ddl
 from statefx.operators.sealed_names import Sealed, sealed_by
 
 if TYPE_CHECKING:

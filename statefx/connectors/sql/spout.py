@@ -45,9 +45,11 @@ from statefx.connectors.sql.columns import (
 )
 from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine, reason_of
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
-from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
+from statefx.operators.context import Collector, Context
 from statefx.operators.fitting import MISFITS, fitted_array
 from statefx.operators.json_values import refuse_keys
+from statefx.operators.schema import parse_schema, to_ddl
+from statefx.operators.spouts import PartitionedTransactionalSpout
 from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:

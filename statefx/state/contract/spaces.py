@@ -9,7 +9,7 @@ class Space(Enum):
     """The first byte of every key that statefx gives to a store.
 
     A task has one store, one version and one commit. The bolt's own keys and what statefx keeps for the bolt lie side
-    by side in it. A view (`statefx.state.KeyValueState`) is of one space: it reads, counts, scans and deletes nothing
+    by side in it. A view (`statefx.KeyValueState`) is of one space: it reads, counts, scans and deletes nothing
     of another. The bytes are letters, so that a dump of a store can be read, and below 0x80, so that one can stand
     before UTF-8.
 

@@ -14,7 +14,7 @@ from typing import Any
 from measuring import arguments, take_turns
 
 from statefx import StatefulBolt
-from statefx.operators import parse_schema
+from statefx.operators.schema import parse_schema
 from statefx.operators.tuples import tuple_maker
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.runtime.bolt_task import BoltTask
@@ -23,7 +23,8 @@ from statefx.runtime.guard import CallGuard
 from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.outlets import outlet_of
 from statefx.runtime.worker import Worker
-from statefx.state import EMPTY, load_provider
+from statefx.state import EMPTY
+from statefx.state.registry import load_provider
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
 from statefx.testing.site import Site

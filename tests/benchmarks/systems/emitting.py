@@ -12,7 +12,7 @@ from typing import Any
 
 from measuring import arguments, latency
 
-from statefx.operators import parse_schema
+from statefx.operators.schema import parse_schema
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import outlet_of

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from measuring import arguments, latency
 
-from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, Version
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from tests.providers.redis_server import RedisServer
 

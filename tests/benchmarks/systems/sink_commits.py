@@ -9,7 +9,9 @@ import time
 
 from measuring import arguments, latency
 
-from statefx import BasicBolt, FileSink, SqlSink, TopologyBuilder
+from statefx import BasicBolt, TopologyBuilder
+from statefx.connectors.files import FileSink
+from statefx.connectors.sql import SqlSink
 from statefx.testing import TopologyTester, rows
 
 

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, session, throughput, words
 
-from statefx import BasicBolt, BatchBolt, FileSink, TopologyBuilder, committedFiles, submit
+from statefx import BasicBolt, BatchBolt, TopologyBuilder, submit
+from statefx.connectors.files import FileSink, committedFiles
 
 
 class Measure(BasicBolt):

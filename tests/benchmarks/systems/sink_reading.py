@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from measuring import LIVING, RECOMMENDED, SLOTS, arguments, latency, session
 
-from statefx import FileSink, committedFiles, readCommitted
+from statefx.connectors.files import FileSink, committedFiles, readCommitted
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage

@@ -16,7 +16,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from measuring import arguments, latency
 
-from statefx import SqlSink
+from statefx.connectors.sql import SqlSink
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage

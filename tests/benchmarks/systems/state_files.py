@@ -19,8 +19,8 @@ from statefx.log.location import Folders, write_format
 from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import BatchInput, Preparing, RolledBack
-from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, Version, prepare_as
+from statefx.state.registry import load_provider
 
 UNMERGED = 1 << 30
 WRITES = [(b"%04d" % number, b"v" * 20) for number in range(20)]

@@ -17,8 +17,8 @@ import numpy as np
 from measuring import arguments, latency
 
 from statefx import KeyValueState
-from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, Version
+from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
 from tests.providers.redis_server import RedisServer
 

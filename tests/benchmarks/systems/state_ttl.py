@@ -15,7 +15,8 @@ from pathlib import Path
 
 from measuring import arguments, latency
 
-from statefx.state import EMPTY, Version, load_provider
+from statefx.state import EMPTY, Version
+from statefx.state.registry import load_provider
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
 from statefx.testing.site import Site

@@ -14,7 +14,9 @@ from itertools import count
 
 from measuring import arguments, take_turns
 
-from statefx.state import EMPTY, KeyValueState, load_provider
+from statefx import KeyValueState
+from statefx.state import EMPTY
+from statefx.state.registry import load_provider
 from statefx.state.view.time_index import EPOCH, Clock, Timers, fire, micros
 from statefx.testing.site import Site
 
