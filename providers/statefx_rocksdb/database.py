@@ -46,9 +46,8 @@ _BLOCK_BYTES = 2048
 """A read of a key unpacks a block: half of the usual size saves a seventh of its time, and a fourth of it no more."""
 
 BLOOM_BITS = 10
-"""Bits for each key of the filters that say which files lack a key: a process that has a task's state open holds 1.25 MB
-of them for a million keys. Without them a read looks into each of the sorted files, and a key that is not there costs
-most."""
+"""Bits for each key of the filters that say which files lack a key: for a million keys 1.25 MB in each process that has
+the state open. Without them a read looks into each of the sorted files, and a key that is not there costs most."""
 
 _WRITE_BUFFER_BYTES = 16 << 20
 """RocksDB's memtable, of which there are two at most while a cache catches up."""

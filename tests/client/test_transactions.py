@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pyspark.sql
 import pytest
 
-import statefx
 from statefx import TransactionalClient, openState, transactions
 from statefx.connectors import CollectSink
 from statefx.connectors.files import FileSink, committedFiles
