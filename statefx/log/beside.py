@@ -13,28 +13,19 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
-from types import NoneType
-from typing import Any
 from uuid import uuid4
-
-import msgpack
 
 from statefx.errors import RESTORE_OR_REPAIR, StateCorruptedError
 from statefx.protocol.identity import FileRef
-from statefx.protocol.jsonform import Json, to_json
+from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import INLINE_MAX_BYTES, BySpout, Metadata, merged
 from statefx.protocol.records import Committing, Preparing, Processed, Record
 from statefx.storage import Storage
 
 FOLDER = "metadata/"
-
-_SCALARS = frozenset((str, int, float, bool, NoneType))
-_NESTS = frozenset((dict, list, tuple))
 
 Files = dict[str, bytes]
 """Name -> content of files that are to be written."""
@@ -58,43 +49,13 @@ def _put_each(said: BySpout, files: Files) -> BySpout:
 def _put(metadata: Metadata, files: Files) -> Metadata:
     if metadata.file is not None or not metadata.partitions:
         return metadata
-    ending, data = _encoded(metadata.partitions)
+    # As it is, without `to_json`, which takes several times as long: `check_json` has seen all of it.
+    data = json.dumps(metadata.partitions, separators=(",", ":")).encode("ascii")
     if len(data) <= INLINE_MAX_BYTES:
         return metadata
-    name = f"{FOLDER}{uuid4().hex}.{ending}"  # never used again: a sweep can't take a new file for an old one
+    name = f"{FOLDER}{uuid4().hex}.json"  # never used again: a sweep can't take a new file for an old one
     files[name] = data
     return replace(metadata, partitions={}, file=FileRef.of(name, data))
-
-
-def _encoded(partitions: Mapping[str, Json]) -> tuple[str, bytes]:
-    """Return the ending of the file's name and its bytes: in MessagePack where that can say it, else in JSON.
-
-    Of 10,000 partitions with two offsets each, MessagePack takes 1.2 ms (and 0.9 ms to see that it can say it), JSON
-    6 to 9 ms. Another checksum would save 0.2 ms; a column for each field, written as JSON, saves less than its lists
-    cost.
-    """
-    if _has_only_plain_types([partitions]):
-        with suppress(OverflowError, UnicodeEncodeError):  # integers of more than 64 bits, halves of surrogate pairs
-            return "msgpack", msgpack.packb(partitions)
-    return "json", json.dumps(to_json(partitions), separators=(",", ":")).encode("ascii")
-
-
-def _has_only_plain_types(values: Sequence[Any], depth: int = 8) -> bool:
-    """Tell whether MessagePack gives these values back as JSON does: JSON makes text of keys, and refuses bytes.
-
-    All values of one depth are looked at together, which takes a tenth of the time that looking at each would.
-    """
-    nests = set(map(type, values)) - _SCALARS
-    if not nests <= _NESTS or (nests and not depth):
-        return False
-    for nest in nests:
-        same: list[Any] = [value for value in values if type(value) is nest]
-        if nest is dict and not set(map(type, chain.from_iterable(same))) <= {str}:
-            return False
-        parts: list[Any] = list(chain.from_iterable(map(dict.values, same) if nest is dict else same))
-        if not _has_only_plain_types(parts, depth - 1):
-            return False
-    return True
 
 
 def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
@@ -114,7 +75,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
             f"{RESTORE_OR_REPAIR}",
             path=path,
         )
-    read: Mapping[str, Json] = msgpack.unpackb(data) if file.name.endswith(".msgpack") else json.loads(data)
+    read: Mapping[str, Json] = json.loads(data)
     return read
 
 

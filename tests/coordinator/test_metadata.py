@@ -230,31 +230,30 @@ class Text(str):
 
 
 @pytest.mark.parametrize(
-    ("odd", "ending"),
+    "odd",
     [
-        ({"a": [1, (2.5, None)], "b": {"c": [True, "\u00e9"]}}, "msgpack"),
-        ({}, "msgpack"),
-        (2**70, "json"),
-        ("\ud800", "json"),
-        ({1: 2, "a": 1}, "json"),
-        (Text("x"), "json"),
-        ([[[[[[[[[[1]]]]]]]]]], "json"),
+        {"a": [1, (2.5, None)], "b": {"c": [True, "\u00e9"]}},
+        {},
+        2**70,
+        "\ud800",
+        {1: 2, "a": 1},
+        Text("x"),
+        [[[[[[[[[[1]]]]]]]]]],
     ],
     ids=["plain", "empty", "large integer", "surrogate", "number as key", "subclass", "deep"],
 )
-def test_a_file_says_what_a_record_would_say(storage, odd, ending):
+def test_a_file_says_what_a_record_would_say(storage, odd):
     small, large = opened(storage), opened(FolderStorage(storage.path("large")))
     small.append(planned(1, {"odd": odd}))
     large.append(planned(1, {**LARGE, "odd": odd}))
-    (file,) = written_files(large.storage)
-    assert file.endswith(ending)
+    assert len(written_files(large.storage)) == 1
     expected = planned_metadata(storage, small.state, "queue", 1)["odd"]
     found = planned_metadata(large.storage, large.state, "queue", 1)["odd"]
     assert (found, type(found)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize("more", [{}, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("odd", [b"bytes", {1}, [{"a": b""}], [{None: 3}]], ids=["bytes", "set", "nested", "null key"])
+@pytest.mark.parametrize("odd", [b"bytes", {1}, [{"a": b""}]], ids=["bytes", "set", "nested"])
 def test_what_json_can_not_hold_is_refused_whatever_its_size(storage, more, odd):
     log = opened(storage)
     with pytest.raises(TypeError):
