@@ -49,11 +49,6 @@ class Checkpoint:
         Settings as given to ``submit``. Only ``topology.state.provider.config`` is used, and only if a secret is among
         the provider's options: the checkpoint has all others, as last given.
 
-    Attributes
-    ----------
-    location : str
-        An absolute path, or an object store's URL.
-
     Raises
     ------
     ConfigError
@@ -229,10 +224,6 @@ class Checkpoint:
           changes which rows come out.
         * The transaction is that of the call, whenever rows are read. When its files are deleted, reading fails and
           says so. Where a server keeps the state, each read shows its tasks as last committed.
-
-        Examples
-        --------
-        >>> changed = Checkpoint("checkpoints/word-count").toDataFrame(spark, "count", diff=(3, 7))   # doctest: +SKIP
         """
         from statefx.spark.session import check_session
         from statefx.spark.tables import state_frame
@@ -346,10 +337,6 @@ class Checkpoint:
             `key` can't be a key.
         CheckpointError, ConfigError, StateCorruptedError
             As of `state`.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").explain("count", "spark"))     # doctest: +SKIP
         """
         return looking.explain(self._folders, self._config, component, key, task=task, map=map, codec=codec)
 
@@ -363,11 +350,6 @@ class Checkpoint:
         ------
         CheckpointError, ConfigError
             As of `state`; also if the bolt's rows are not grouped by fields.
-
-        Examples
-        --------
-        >>> for each in Checkpoint("checkpoints/bank").quarantined("balances"):     # doctest: +SKIP
-        ...     print(each.key, each.rows, each.error)
         """
         return looking.quarantined(self._folders, self._config, component)
 
@@ -378,11 +360,6 @@ class Checkpoint:
 
         These are about the last 1,000 attempts that have ended, and those that are open. Needs neither the state
         provider nor what the sinks need.
-
-        Examples
-        --------
-        >>> for each in Checkpoint("checkpoints/word-count").transactions()[-3:]:     # doctest: +SKIP
-        ...     print(each.txid, each.state, each.secs, each.reason)
         """
         return looking.transactions(self._folders)
 
@@ -409,10 +386,6 @@ class Checkpoint:
           told of stays PREPARING in the log, and nobody can commit it: the next start calls ``preRollback`` and rolls
           it back.
         * What tasks and sinks have prepared is named by nobody, and deleted by the next start, as after a crash.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").abort())     # doctest: +SKIP
         """
         return ending.abort(self._folders)
 
@@ -611,10 +584,6 @@ class Checkpoint:
         * Memory does not grow with state: it is read, sorted into temporary files, written and read back.
         * On executors, what a lost worker was doing is done again as often as Spark tries a task. On ``local[n]`` that
           is once: then this raises, and the bolt is as it was.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").rescale({"count": 8}))     # doctest: +SKIP
         """
         if spark is None:
             return rescaling.rescale(self._folders, self._config, tasks, grouping_key=groupingKey, progress=progress)
@@ -705,10 +674,6 @@ class Checkpoint:
         Contract
         --------
         * Values that an older version wrote, `version` or before, stay as they are: the older code knows them.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").downgrade("count", CountInBatches(), 1))     # doctest: +SKIP
         """
         return rekeying.downgrade(self._folders, self._config, component, bolt, version, groupingKey, progress)
 
@@ -726,10 +691,6 @@ class Checkpoint:
         ------
         ConfigError
             The arguments are wrong, there is no such id, or a new one is there already.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").rename({"count": "tally"}))     # doctest: +SKIP
         """
         return savepoints.rename(self._folders, names, drop)
 
@@ -752,10 +713,6 @@ class Checkpoint:
         ------
         ConfigError
             The provider or the codec of a bolt can't be loaded.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").verify())     # doctest: +SKIP
         """
         return verifying.verify(self._folders, self._config, progress)
 
@@ -793,10 +750,6 @@ class Checkpoint:
         StateCorruptedError
             The log is damaged, or no such state is whole. The message says what to do, and names savepoints that are
             whole.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").repair())     # doctest: +SKIP
         """
         return repairing.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
 

@@ -98,12 +98,7 @@ def repair(
     sinks: str | None,
     progress: Progress | None,
 ) -> Repair:
-    """Find the newest state that is whole, and with `yes` go on from it.
-
-    For each task other files of the same state are tried: an older snapshot with all changelogs since, or all
-    changelogs. If a task's last state can't be had, all go back to the newest transaction of which every task's can, of
-    those that the state of now came from and that the log still knows.
-    """
+    """Find the newest state that is whole, and with `yes` go on from it."""
     check_sinks(sinks)
     found = found_checkpoint(folders)
     provider = provider_of(found, config)
