@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from statefx.admin import ending, looking, migration, rekeying, repairing, rescaling, savepoints, verifying
+from statefx.admin import damage, ending, looking, migration, rekeying, rescaling, savepoints
+from statefx.admin.damage import Repair, Verified
 from statefx.admin.ending import Aborted, SealedMessages
 from statefx.admin.looking import Explained, Quarantined, Transaction
 from statefx.admin.migration import Migration
 from statefx.admin.reading import At, Progress, StateTable, StateView, ViewRequest, read_newest, state_table
 from statefx.admin.rekeying import Downgrade
-from statefx.admin.repairing import Repair
 from statefx.admin.rescaling import Rescaling
 from statefx.admin.routing import GroupingKey
 from statefx.admin.savepoints import Renamed, Restoration
 from statefx.admin.state_writing import StateWriter, Written, state_writer
-from statefx.admin.verifying import Verified
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
@@ -714,7 +713,7 @@ class Checkpoint:
         ConfigError
             The provider or the codec of a bolt can't be loaded.
         """
-        return verifying.verify(self._folders, self._config, progress)
+        return damage.verify(self._folders, self._config, progress)
 
     def repair(
         self,
@@ -751,7 +750,7 @@ class Checkpoint:
             The log is damaged, or no such state is whole. The message says what to do, and names savepoints that are
             whole.
         """
-        return repairing.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
+        return damage.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
 
 
 def _is_batch(rows: object) -> bool:

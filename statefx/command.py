@@ -23,14 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from statefx.admin import reading, tables
+from statefx.admin.damage import Repair, Verified
 from statefx.admin.narrowing import as_key
 from statefx.admin.reading import counted
 from statefx.admin.rekeying import Downgrade
-from statefx.admin.repairing import Repair
 from statefx.admin.rescaling import Rescaling
 from statefx.admin.savepoints import SINKS, Renamed, Restoration
 from statefx.admin.state_writing import MODES, Written
-from statefx.admin.verifying import Verified
 from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.pins import Savepoint
