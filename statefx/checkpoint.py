@@ -59,11 +59,12 @@ class Checkpoint:
       StateCorruptedError if a record of the log is damaged, which `verify` returns instead.
     * `state`, `table`, `toDataFrame`, `transactions`, `explain`, `quarantined`, `savepoints` and `verify` change
       nothing and may be called while the topology runs; so may `repair` and `resolve` without ``yes=True``.
-    * The other methods need the topology stopped: they raise CheckpointError if a transaction is in flight. A driver
-      that runs after all is fenced, or has gone on meanwhile and the call is refused; not by `restore` with `to`.
-    * They change the checkpoint by one record of its log: after an error or a crash it is as it was, or all is done.
-    * Savepoints stay as they are. State in a server is written under a new name there; the next start's first sweep
-      deletes what was there.
+    * The other methods need the topology stopped: all but `abort` raise CheckpointError if a transaction is in flight.
+      A driver that runs after all is fenced, or has gone on meanwhile and the call is refused. `restore` with `to` does
+      neither: it only reads this checkpoint.
+    * They change the checkpoint by one record of its log (`abort`: one for each transaction). After an error or a crash
+      it is as it was, or all is done; savepoints show state as it was then.
+    * State in a server is written under a new name there. The next start's first sweep deletes what was there.
     * `progress` is called with two numbers: the bytes that are done, and about how many there are.
 
     Examples
