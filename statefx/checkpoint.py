@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from statefx.admin import ending, looking, migration, rekeying, repairing, rescaling, savepoints, verifying
+from statefx.admin import damage, ending, looking, migration, rekeying, rescaling, savepoints
+from statefx.admin.damage import Repair, Verified
 from statefx.admin.ending import Aborted, SealedMessages
 from statefx.admin.looking import Explained, Quarantined, Transaction
 from statefx.admin.migration import Migration
 from statefx.admin.reading import At, Progress, StateTable, StateView, ViewRequest, read_newest, state_table
 from statefx.admin.rekeying import Downgrade
-from statefx.admin.repairing import Repair
 from statefx.admin.rescaling import Rescaling
 from statefx.admin.routing import GroupingKey
 from statefx.admin.savepoints import Renamed, Restoration
 from statefx.admin.state_writing import StateWriter, Written, state_writer
-from statefx.admin.verifying import Verified
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
@@ -50,11 +49,6 @@ class Checkpoint:
         Settings as given to ``submit``. Only ``topology.state.provider.config`` is used, and only if a secret is among
         the provider's options: the checkpoint has all others, as last given.
 
-    Attributes
-    ----------
-    location : str
-        An absolute path, or an object store's URL.
-
     Raises
     ------
     ConfigError
@@ -66,11 +60,12 @@ class Checkpoint:
       StateCorruptedError if a record of the log is damaged, which `verify` returns instead.
     * `state`, `table`, `toDataFrame`, `transactions`, `explain`, `quarantined`, `savepoints` and `verify` change
       nothing and may be called while the topology runs; so may `repair` and `resolve` without ``yes=True``.
-    * The other methods need the topology stopped: they raise CheckpointError if a transaction is in flight. A driver
-      that runs after all is fenced, or has gone on meanwhile and the call is refused; not by `restore` with `to`.
-    * They change the checkpoint by one record of its log: after an error or a crash it is as it was, or all is done.
-    * Savepoints stay as they are. State in a server is written under a new name there; the next start's first sweep
-      deletes what was there.
+    * The other methods need the topology stopped: all but `abort` raise CheckpointError if a transaction is in flight.
+      A driver that runs after all is fenced, or has gone on meanwhile and the call is refused. `restore` with `to` does
+      neither: it only reads this checkpoint.
+    * They change the checkpoint by one record of its log (`abort`: one for each transaction). After an error or a crash
+      it is as it was, or all is done; savepoints show state as it was then.
+    * State in a server is written under a new name there. The next start's first sweep deletes what was there.
     * `progress` is called with two numbers: the bytes that are done, and about how many there are.
 
     Examples
@@ -230,10 +225,6 @@ class Checkpoint:
           changes which rows come out.
         * The transaction is that of the call, whenever rows are read. When its files are deleted, reading fails and
           says so. Where a server keeps the state, each read shows its tasks as last committed.
-
-        Examples
-        --------
-        >>> changed = Checkpoint("checkpoints/word-count").toDataFrame(spark, "count", diff=(3, 7))   # doctest: +SKIP
         """
         from statefx.spark.session import check_session
         from statefx.spark.tables import state_frame
@@ -347,10 +338,6 @@ class Checkpoint:
             `key` can't be a key.
         CheckpointError, ConfigError, StateCorruptedError
             As of `state`.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").explain("count", "spark"))     # doctest: +SKIP
         """
         return looking.explain(self._folders, self._config, component, key, task=task, map=map, codec=codec)
 
@@ -364,11 +351,6 @@ class Checkpoint:
         ------
         CheckpointError, ConfigError
             As of `state`; also if the bolt's rows are not grouped by fields.
-
-        Examples
-        --------
-        >>> for each in Checkpoint("checkpoints/bank").quarantined("balances"):     # doctest: +SKIP
-        ...     print(each.key, each.rows, each.error)
         """
         return looking.quarantined(self._folders, self._config, component)
 
@@ -379,11 +361,6 @@ class Checkpoint:
 
         These are about the last 1,000 attempts that have ended, and those that are open. Needs neither the state
         provider nor what the sinks need.
-
-        Examples
-        --------
-        >>> for each in Checkpoint("checkpoints/word-count").transactions()[-3:]:     # doctest: +SKIP
-        ...     print(each.txid, each.state, each.secs, each.reason)
         """
         return looking.transactions(self._folders)
 
@@ -410,10 +387,6 @@ class Checkpoint:
           told of stays PREPARING in the log, and nobody can commit it: the next start calls ``preRollback`` and rolls
           it back.
         * What tasks and sinks have prepared is named by nobody, and deleted by the next start, as after a crash.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").abort())     # doctest: +SKIP
         """
         return ending.abort(self._folders)
 
@@ -612,10 +585,6 @@ class Checkpoint:
         * Memory does not grow with state: it is read, sorted into temporary files, written and read back.
         * On executors, what a lost worker was doing is done again as often as Spark tries a task. On ``local[n]`` that
           is once: then this raises, and the bolt is as it was.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").rescale({"count": 8}))     # doctest: +SKIP
         """
         if spark is None:
             return rescaling.rescale(self._folders, self._config, tasks, grouping_key=groupingKey, progress=progress)
@@ -706,10 +675,6 @@ class Checkpoint:
         Contract
         --------
         * Values that an older version wrote, `version` or before, stay as they are: the older code knows them.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").downgrade("count", CountInBatches(), 1))     # doctest: +SKIP
         """
         return rekeying.downgrade(self._folders, self._config, component, bolt, version, groupingKey, progress)
 
@@ -727,10 +692,6 @@ class Checkpoint:
         ------
         ConfigError
             The arguments are wrong, there is no such id, or a new one is there already.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").rename({"count": "tally"}))     # doctest: +SKIP
         """
         return savepoints.rename(self._folders, names, drop)
 
@@ -753,12 +714,8 @@ class Checkpoint:
         ------
         ConfigError
             The provider or the codec of a bolt can't be loaded.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").verify())     # doctest: +SKIP
         """
-        return verifying.verify(self._folders, self._config, progress)
+        return damage.verify(self._folders, self._config, progress)
 
     def repair(
         self,
@@ -794,12 +751,8 @@ class Checkpoint:
         StateCorruptedError
             The log is damaged, or no such state is whole. The message says what to do, and names savepoints that are
             whole.
-
-        Examples
-        --------
-        >>> print(Checkpoint("checkpoints/word-count").repair())     # doctest: +SKIP
         """
-        return repairing.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
+        return damage.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
 
 
 def _is_batch(rows: object) -> bool:

@@ -9,9 +9,10 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import wraps
 from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
@@ -22,12 +23,16 @@ from rich.table import Table
 from rich.text import Text
 
 from statefx.admin import reading, tables
+from statefx.admin.damage import Repair, Verified
 from statefx.admin.narrowing import as_key
 from statefx.admin.reading import counted
-from statefx.admin.savepoints import SINKS
-from statefx.admin.state_writing import MODES
+from statefx.admin.rekeying import Downgrade
+from statefx.admin.rescaling import Rescaling
+from statefx.admin.savepoints import SINKS, Renamed, Restoration
+from statefx.admin.state_writing import MODES, Written
 from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.log.pins import Savepoint
 from statefx.state.encoding.options import load
 
 PROGRAM = "python -m statefx"
@@ -114,20 +119,20 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]  # as above
 
 _BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
 
-_checkpoint = click.argument("checkpoint")
 _task = click.option("--task", type=int, help="Of one task only.")
 _map = click.option(
     "--map", "of_map", metavar="NAME", help="What is kept in this map (see `maps`), in place of the bolt's own keys."
 )
-_config = click.option(
-    "--config",
-    type=SettingsType(),
-    help="Settings as given to submit, a JSON object. Needed only if the state provider has a secret, such as a "
-    "password: the checkpoint does not keep it.",
+_limit = click.option(
+    "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
 )
-_form = click.option(
-    "--json/--table", "as_json", default=None, help="A line of JSON for each row, or a table; by default a table on a "
-    "terminal, and JSON for whatever else reads it."
+_CONFIG = click.Option(
+    ["--config"], type=SettingsType(), help="Settings as given to submit, a JSON object. Needed only if the state "
+    "provider has a secret, such as a password: the checkpoint does not keep it.",
+)  # fmt: skip
+_FORM = click.Option(
+    ["--json/--table", "as_json"], default=None, help="A line of JSON for each row, or a table; by default a table on "
+    "a terminal, and JSON for whatever else reads it.",
 )  # fmt: skip
 
 
@@ -140,146 +145,120 @@ def _cli() -> None:
     """
 
 
-@_cli.command()
-@_checkpoint
-@_form
-def log(checkpoint: str, as_json: bool | None) -> None:
+def _command(function: Callable[..., object]) -> click.Command:
+    """Make a command of a function that takes the `Checkpoint`; what it returns is printed."""
+
+    @wraps(function)
+    def run(
+        checkpoint: str,
+        config: Mapping[str, Any] | None,
+        as_json: bool | None,
+        limit: int | None = 0,
+        **given: Any,
+    ) -> int:
+        in_json = not sys.stdout.isatty() if as_json is None else as_json
+        shown = SHOWN if limit is None and not in_json else limit or None
+        return _print(function(Checkpoint(checkpoint, config), **given), in_json, shown)
+
+    command = _cli.command()(run)
+    command.params = [click.Argument(["checkpoint"]), *command.params, _CONFIG, _FORM]
+    return command
+
+
+@_command
+def log(checkpoint: Checkpoint) -> tables.Listing:
     """Show the records of the transaction log."""
-    _show(tables.log(Checkpoint(checkpoint)._folders), as_json)
+    return tables.log(checkpoint._folders)
 
 
-@_cli.command()
-@_checkpoint
-@_form
-def transactions(checkpoint: str, as_json: bool | None) -> None:
+@_command
+def transactions(checkpoint: Checkpoint) -> tables.Listing:
     """Show the last attempts of transactions."""
-    _show(tables.transactions(Checkpoint(checkpoint).transactions()), as_json)
+    return tables.transactions(checkpoint.transactions())
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("component", required=False)
 @_task
 @_map
-@_config
-@click.option(
-    "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
-)
+@_limit
 @click.option("--at", "moment", type=MomentType(), help="As it was then.")
 @click.option("--since", type=MomentType(), help="What has changed since then: op, key, before, after.")
-@_form
 def state(
-    checkpoint: str,
+    checkpoint: Checkpoint,
     component: str | None,
     task: int | None,
     of_map: str | None,
-    config: Mapping[str, Any] | None,
-    limit: int | None,
     moment: int | str | None,
     since: int | str | None,
-    as_json: bool | None,
-) -> None:
+) -> tables.Listing:
     """Show the stateful bolts, or the state of one.
 
     COMPONENT is the id of the bolt whose committed state is shown; without it all stateful bolts are listed.
     """
-    found = Checkpoint(checkpoint, config)
-    if component is not None and moment is None and since is None:
-        listing = tables.entries(found.state(component, task, map=of_map, byTask=True))
-    elif component is not None:
-        moments: dict[str, Any] = {"at": moment} if since is None else {"diff": (since, moment)}
-        listing = tables.at(found._table(component, task=task, map=of_map, schema={}, **moments))
-    elif any(each is not None for each in (task, config, of_map, moment, since)):
-        raise ConfigError(
-            "--task, --map, --at, --since and --config are of one bolt's state: name the bolt behind the checkpoint"
-        )
-    else:
-        listing = tables.bolts(found._folders)
-    _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
+    if component is None:
+        if any(each is not None for each in (task, of_map, moment, since)):
+            raise ConfigError(
+                "--task, --map, --at and --since are of one bolt's state: name the bolt behind the checkpoint"
+            )
+        return tables.bolts(checkpoint._folders)
+    if moment is None and since is None:
+        return tables.entries(checkpoint.state(component, task, map=of_map, byTask=True))
+    moments: dict[str, Any] = {"at": moment} if since is None else {"diff": (since, moment)}
+    return tables.at(checkpoint._table(component, task=task, map=of_map, schema={}, **moments))
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("component")
-@_config
-@_form
-def maps(checkpoint: str, component: str, config: Mapping[str, Any] | None, as_json: bool | None) -> None:
+def maps(checkpoint: Checkpoint, component: str) -> tables.Listing:
     """Show the maps, lists and values of a bolt by name.
 
     Of the bolt COMPONENT; those of kind statefx are kept for it, such as its open windows. --map shows one.
     """
-    with Checkpoint(checkpoint, config).state(component) as view:
-        _show(tables.maps(view), as_json)
+    with checkpoint.state(component) as view:
+        return tables.maps(view)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("component")
 @click.argument("key", type=KeyType())
 @_task
 @_map
-@_config
-@_form
-def explain(
-    checkpoint: str,
-    component: str,
-    key: Any,
-    task: int | None,
-    of_map: str | None,
-    config: Mapping[str, Any] | None,
-    as_json: bool | None,
-) -> None:
+def explain(checkpoint: Checkpoint, component: str, key: Any, task: int | None, of_map: str | None) -> tables.Listing:
     """Show where a key lies, and what has changed it.
 
     Which tasks of the bolt COMPONENT have KEY, which files hold it, and which transactions changed it.
 
     KEY is JSON, an array for a tuple; what is no JSON is a text.
     """
-    asked = Checkpoint(checkpoint, config)
-    found = asked.explain(component, key, task=task, map=of_map)
+    found = checkpoint.explain(component, key, task=task, map=of_map)
     if not found.tasks:
-        with asked.state(component, task, map=of_map, byTask=True) as view:
+        with checkpoint.state(component, task, map=of_map, byTask=True) as view:
             first = [own for _, own in islice(view, KEYS_NAMED)]
         where = "" if of_map is None else f"in map {of_map!r} "
-        raise CheckpointError(f"{found} {where}of {checkpoint}; the first keys there are {first or 'none'}")
-    _show(tables.explained(found), as_json)
+        raise CheckpointError(f"{found} {where}of {checkpoint.location}; the first keys there are {first or 'none'}")
+    return tables.explained(found)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("component")
-@_config
-@click.option(
-    "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
-)
-@_form
-def quarantined(
-    checkpoint: str, component: str, config: Mapping[str, Any] | None, limit: int | None, as_json: bool | None
-) -> None:
+@_limit
+def quarantined(checkpoint: Checkpoint, component: str) -> tables.Listing:
     """Show the keys whose rows are held back.
 
     Of the bolt COMPONENT, which has onError="quarantineKey"; with how many rows of each key wait, and for which error.
     """
-    listing = tables.quarantined(Checkpoint(checkpoint, config).quarantined(component))
-    _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
+    return tables.quarantined(checkpoint.quarantined(component))
 
 
-@_cli.command()
-@_checkpoint
-@_config
-@_form
-def verify(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | None) -> int:
+@_command
+def verify(checkpoint: Checkpoint) -> Verified:
     """Read all files that are needed; show damaged ones.
 
     The exit code is 1 if something is damaged.
     """
     with _bar("verify") as progress:
-        found = Checkpoint(checkpoint, config).verify(progress=progress)
-    if not _in_json(as_json):
-        sys.stdout.write(f"{str(found).splitlines()[0]}\n")
-    if found.damaged:
-        _show(tables.damaged(found), as_json)
-    return 0 if found.ok else 1
+        return checkpoint.verify(progress=progress)
 
 
 @contextmanager
@@ -290,8 +269,7 @@ def _bar(what: str) -> Iterator[reading.Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("queue", metavar="MODULE:CLASS")
 @click.argument("given", type=SettingsType(), metavar="JSON")
 @click.option("--yes", is_flag=True, help="Do it: acknowledge or release the messages.")
@@ -301,16 +279,14 @@ def _bar(what: str) -> Iterator[reading.Progress]:
     help="What becomes of messages of which no log can tell.",
 )
 @click.option("--origin", help="With --unknown, whose messages, where the checkpoint is gone.")
-@_form
 def resolve(
-    checkpoint: str,
+    checkpoint: Checkpoint,
     queue: str,
     given: Mapping[str, Any],
     yes: bool,
     unknown: Literal["acknowledge", "release"] | None,
     origin: str | None,
-    as_json: bool | None,
-) -> None:
+) -> tables.Listing:
     """Acknowledge or release what is left in a queue.
 
     A topology that is gone may have left messages sealed in a queue; its log says what becomes of them. Without --yes
@@ -318,8 +294,7 @@ def resolve(
 
     MODULE:CLASS is the queue's spout, such as statefx.connectors.sql:SqlQueueSpout, and JSON what it is made with.
     """
-    found = Checkpoint(checkpoint).resolve(_made(queue, given), yes=yes, unknown=unknown, origin=origin)
-    _show(tables.resolved(found), as_json)
+    return tables.resolved(checkpoint.resolve(_made(queue, given), yes=yes, unknown=unknown, origin=origin))
 
 
 def _made(reference: str, given: Mapping[str, Any]) -> Any:
@@ -347,65 +322,55 @@ _txid = click.option("--txid", type=int, help="In place of a savepoint, a transa
 
 def _check_yes(yes: bool, what: str) -> None:
     if not yes:
-        raise ConfigError(f"{what}. Nothing was changed: stop the topology, and say --yes")
+        raise ConfigError(f"this would {what}. Nothing was changed: stop the topology, and say --yes")
 
 
-@_cli.command()
-@_checkpoint
-@_form
-def savepoints(checkpoint: str, as_json: bool | None) -> None:
+@_command
+def savepoints(checkpoint: Checkpoint) -> tables.Listing:
     """Show the savepoints."""
-    _show(tables.savepoints(Checkpoint(checkpoint).savepoints()), as_json)
+    return tables.savepoints(checkpoint.savepoints())
 
 
-@_cli.command("savepoint")
-@_checkpoint
+@_command
 @click.argument("name")
-@_config
 @_yes
-@_form
-def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: bool, as_json: bool | None) -> None:
+def savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Savepoint:
     """Take a savepoint.
 
     It keeps, under NAME, where the last transaction has left state, timers and sources. Stop the topology first; in a
     program whose topology runs, call query.savepoint(name).
     """
-    _check_yes(yes, f"this would keep the last transaction of {checkpoint} as {name!r}, and fence a driver that runs")
-    _tell(Checkpoint(checkpoint, config).savepoint(name), as_json)
+    what = f"keep the last transaction of {checkpoint.location} as {name!r}, and fence a driver that runs"
+    _check_yes(yes, what)
+    return checkpoint.savepoint(name)
 
 
-@_cli.command("delete-savepoint")
-@_checkpoint
+@_command
 @click.argument("name")
 @_yes
-def _delete(checkpoint: str, name: str, yes: bool) -> None:
+def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> None:
     """Delete a savepoint.
 
     Stop the topology first; in a program whose topology runs, call query.deleteSavepoint(name).
     """
-    _check_yes(yes, f"this would delete the savepoint {name!r} of {checkpoint}, and fence a driver that runs")
-    Checkpoint(checkpoint).deleteSavepoint(name)
+    _check_yes(yes, f"delete the savepoint {name!r} of {checkpoint.location}, and fence a driver that runs")
+    checkpoint.deleteSavepoint(name)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @_savepoint
 @_txid
 @click.option("--to", type=click.Path(), help="Make a checkpoint of its own there, and leave this one as it is.")
 @_sinks
-@_config
 @_yes
-@_form
 def restore(
-    checkpoint: str,
+    checkpoint: Checkpoint,
     savepoint: str | None,
     txid: int | None,
     to: str | None,
     sinks: Literal["append", "rewind"] | None,
-    config: Mapping[str, Any] | None,
     yes: bool,
-    as_json: bool | None,
-) -> None:
+) -> Restoration:
     """Go back to a savepoint, or to a transaction.
 
     State, timers, and how far sources were read are again what they were then. Without --yes it says what would be
@@ -414,44 +379,29 @@ def restore(
     With --to, CHECKPOINT stays as it is, so --yes is not needed, and without SAVEPOINT and --txid the last transaction
     is copied. While the topology runs, copy a SAVEPOINT.
     """
-    found = Checkpoint(checkpoint, config)
     if to is None and not yes:
-        _check_yes(yes, f"this would {found._restoration(savepoint, txid, sinks).plan}")
+        _check_yes(yes, checkpoint._restoration(savepoint, txid, sinks).plan)
     with _bar("restore") as progress:
-        done = found.restore(savepoint, txid=txid, to=to, sinks=sinks, progress=progress)
-    _tell(done, as_json)
+        return checkpoint.restore(savepoint, txid=txid, to=to, sinks=sinks, progress=progress)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @_sinks
-@_config
 @_yes
-@_form
-def repair(
-    checkpoint: str,
-    sinks: Literal["append", "rewind"] | None,
-    config: Mapping[str, Any] | None,
-    yes: bool,
-    as_json: bool | None,
-) -> int:
+def repair(checkpoint: Checkpoint, sinks: Literal["append", "rewind"] | None, yes: bool) -> Repair:
     """Go on from the newest state that is whole.
 
     Without --yes it only says what that is; as for verify, the exit code is 1 then if something is damaged.
     """
     with _bar("verify") as progress:
-        found = Checkpoint(checkpoint, config).repair(yes=yes, sinks=sinks, progress=progress)
-    _tell(found, as_json)
-    return 0 if found.done or not found.damaged else 1
+        return checkpoint.repair(yes=yes, sinks=sinks, progress=progress)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("names", metavar="OLD=NEW...", nargs=-1)
 @click.option("--drop", multiple=True, metavar="ID", help="Give up what this bolt or spout keeps.")
 @_yes
-@_form
-def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool, as_json: bool | None) -> None:
+def rename(checkpoint: Checkpoint, names: Sequence[str], drop: Sequence[str], yes: bool) -> Renamed:
     """Give stateful bolts and spouts other ids.
 
     OLD=NEW is written as in count=tally.
@@ -463,56 +413,40 @@ def rename(checkpoint: str, names: Sequence[str], drop: Sequence[str], yes: bool
             raise ConfigError(f"{each!r} says no new id: write it as in count=tally")
         given[old] = new
     said = [f"call {old} {new}" for old, new in given.items()] + [f"give up what {one} keeps" for one in drop]
-    _check_yes(yes, f"this would {', '.join(said) or 'do nothing'} in {checkpoint}")
-    _tell(Checkpoint(checkpoint).rename(given, drop=drop), as_json)
+    _check_yes(yes, f"{', '.join(said) or 'do nothing'} in {checkpoint.location}")
+    return checkpoint.rename(given, drop=drop)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("tasks", metavar="BOLT=TASKS...", nargs=-1, required=True)
 @_by_key
-@_config
 @_yes
-@_form
-def rescale(
-    checkpoint: str,
-    tasks: Sequence[str],
-    by_key: bool,
-    config: Mapping[str, Any] | None,
-    yes: bool,
-    as_json: bool | None,
-) -> None:
+def rescale(checkpoint: Checkpoint, tasks: Sequence[str], by_key: bool, yes: bool) -> Rescaling:
     """Give stateful bolts another number of tasks.
 
     BOLT=TASKS is written as in count=8.
     """
     given = dict(_numbered(each, "number of tasks", "count=8") for each in tasks)
-    _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
+    _check_yes(yes, f"give other tasks to {', '.join(given)} of {checkpoint.location}")
     keys = dict.fromkeys(given, _itself) if by_key else None
     with _bar("rescale") as progress:
-        done = Checkpoint(checkpoint, config).rescale(given, groupingKey=keys, progress=progress)
-    _tell(done, as_json)
+        return checkpoint.rescale(given, groupingKey=keys, progress=progress)
 
 
-@_cli.command()
-@_checkpoint
+@_command
 @click.argument("to", metavar="BOLT=VERSION")
 @click.argument("operator", metavar="MODULE:CLASS")
 @click.argument("given", type=SettingsType(), metavar="[JSON]", required=False)
 @_by_key
-@_config
 @_yes
-@_form
 def downgrade(
-    checkpoint: str,
+    checkpoint: Checkpoint,
     to: str,
     operator: str,
     given: Mapping[str, Any] | None,
     by_key: bool,
-    config: Mapping[str, Any] | None,
     yes: bool,
-    as_json: bool | None,
-) -> None:
+) -> Downgrade:
     """Write state as an older version of a bolt did.
 
     BOLT=VERSION is written as in count=1.
@@ -521,11 +455,10 @@ def downgrade(
     """
     bolt, version = _numbered(to, "version", "count=1")
     made = _made(operator, given or {})
-    _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
+    _check_yes(yes, f"write {bolt} of {checkpoint.location} as version {version} of it did")
     key = _itself if by_key else None
     with _bar("downgrade") as progress:
-        done = Checkpoint(checkpoint, config).downgrade(bolt, made, version, groupingKey=key, progress=progress)
-    _tell(done, as_json)
+        return checkpoint.downgrade(bolt, made, version, groupingKey=key, progress=progress)
 
 
 def _numbered(given: str, what: str, example: str) -> tuple[str, int]:
@@ -539,27 +472,22 @@ def _itself(key: Any) -> Any:
     return key
 
 
-@_cli.command("write-state")
-@_checkpoint
+@_command
 @click.argument("component")
 @click.argument("file", type=click.File("rb"))
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="merge: other keys stay. overwrite: they go.")
 @_by_key
 @click.option("--schema", type=SettingsType(), help="Of Parquet: the types of key and value.")
-@_config
 @_yes
-@_form
 def write_state(
-    checkpoint: str,
+    checkpoint: Checkpoint,
     component: str,
     file: BinaryIO,
     mode: str,
     by_key: bool,
     schema: Mapping[str, Any] | None,
-    config: Mapping[str, Any] | None,
     yes: bool,
-    as_json: bool | None,
-) -> None:
+) -> Written:
     """Write rows into the state of a bolt.
 
     COMPONENT is the bolt's id. FILE is Parquet, or lines of JSON as `state --json` writes them, with "key" and "value";
@@ -567,23 +495,28 @@ def write_state(
     """
     rows, form = tables.read_rows(file, schema)
     key = _itself if by_key else None
-    writer = Checkpoint(checkpoint, config)._writer(component, mode=mode, schema=form, grouping_key=key)
-    _check_yes(yes, f"this would write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint}")
+    writer = checkpoint._writer(component, mode=mode, schema=form, grouping_key=key)
+    _check_yes(yes, f"write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint.location}")
     with _bar("write-state") as progress:
-        done = writer.write_table(rows, progress)
-    _tell(done, as_json)
+        return writer.write_table(rows, progress)
 
 
-def _in_json(asked: bool | None) -> bool:
-    return not sys.stdout.isatty() if asked is None else asked
+def _print(done: object, in_json: bool, limit: int | None) -> int:
+    """Print what a command has returned; return the exit code."""
+    if isinstance(done, Verified):
+        if not in_json:
+            click.echo(str(done).splitlines()[0])
+        if done.damaged:
+            _show(tables.damaged(done), in_json, limit)
+    elif isinstance(done, tables.Listing):
+        _show(done, in_json, limit)
+    elif done is not None:
+        click.echo(tables.json_line(tables.row_of(done)) if in_json else str(done))
+    damaged = isinstance(done, Verified | Repair) and done.damaged
+    return 1 if damaged and not (isinstance(done, Repair) and done.done) else 0
 
 
-def _tell(done: object, as_json: bool | None) -> None:
-    """Print what a call has done."""
-    click.echo(tables.json_line(tables.row_of(done)) if _in_json(as_json) else str(done))
-
-
-def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = None) -> None:
+def _show(listing: tables.Listing, in_json: bool, limit: int | None) -> None:
     """Print rows; of more than `limit` only the first. Where there are none, a note on stderr says what there is."""
     rows = iter(listing.rows)
     first = list(islice(rows, 1))
@@ -591,7 +524,7 @@ def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = Non
         click.echo(listing.note(), err=True)
     listing = replace(listing, rows=chain(first, rows))
     try:
-        if _in_json(as_json):
+        if in_json:
             for row in islice(listing.rows, limit):
                 sys.stdout.write(f"{tables.json_line(row)}\n")
         else:

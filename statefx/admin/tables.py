@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statefx.admin.columns import json_text
+from statefx.admin.damage import Verified
 from statefx.admin.ending import SealedMessages
 from statefx.admin.layouts import plain
 from statefx.admin.looking import Explained, Quarantined, Transaction, time_text
 from statefx.admin.reading import StateTable, StateView, found_checkpoint
-from statefx.admin.verifying import Verified
 from statefx.errors import ConfigError
 from statefx.log.entries import read_entries
 from statefx.log.location import Folders

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from statefx import Checkpoint
-from statefx.admin import repairing
+from statefx.admin import damage
 from statefx.admin.savepoints import go_back
 from statefx.command import main
 from statefx.coordinator.participants import SnapshotPolicy
@@ -152,7 +152,7 @@ def test_a_savepoint_is_named_if_nothing_else_is_whole(place: Path) -> None:
             if int(path.name.partition("-")[0]) > 3:
                 path.unlink()
         assert Checkpoint(keeper.folder).repair().txid == 3, "the log still knows it"
-        folded = patch.object(repairing, "known_pins", lambda folders, ancestors: {})
+        folded = patch.object(damage, "known_pins", lambda folders, ancestors: {})
         with folded, pytest.raises(StateCorruptedError, match=r"that is whole, \['three'\], with Checkpoint.restore"):
             Checkpoint(keeper.folder).repair(yes=True)
         assert Checkpoint(keeper.folder).restore("three").txid == 3
@@ -248,8 +248,8 @@ def test_a_repair_that_was_killed_has_changed_all_or_nothing(place: Path) -> Non
             stepped = Folders(str(keeper.folder), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
             back = partial(go_back, opened=partial(SteppedLog, steps=steps, limit=100))
             try:
-                with patch.object(repairing, "go_back", back):
-                    repairing.repair(stepped, None, yes=True, sinks=None, progress=None)
+                with patch.object(damage, "go_back", back):
+                    damage.repair(stepped, None, yes=True, sinks=None, progress=None)
             except Crash:
                 seen.add(Checkpoint(keeper.folder).verify().ok)
                 assert Checkpoint(keeper.folder).verify().ok is (kept_or_none(keeper.folder) == after(txid - 1))
