@@ -254,7 +254,10 @@ def test_another_codec_is_refused(driver, before, now, says):
     driver.start(**coded(**before)).send(WORK[1])
 
 
-@pytest.mark.parametrize("now", [{"keyClass": "str", "valueClass": "int"}, {"codec": "statefx.state:StandardCodec"}])
+@pytest.mark.parametrize(
+    "now",
+    [{"keyClass": "str", "valueClass": "int"}, {"codec": "statefx.state.encoding.codec:StandardCodec"}],
+)
 def test_options_that_change_no_bytes_may_come_and_go(driver, now):
     driver.start().send(WORK[0])
     tester = driver.start(**coded(**now))

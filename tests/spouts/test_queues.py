@@ -891,7 +891,7 @@ def test_from_a_shell(place, capsys, monkeypatch):
         (["resolve", "nowhere", *command[2:]], 1, "there is no checkpoint in"),
         ([*command[:2], "statefx.nothing:Queue", "{}"], 2, "statefx.nothing:Queue can't be imported"),
         ([*command[:3], '{"host": 1}'], 2, "can't be made with ['host']"),
-        ([*command[:2], "statefx:FileSink", '{"path": "x"}'], 2, "is no queue whose messages"),
+        ([*command[:2], "statefx.connectors.files:FileSink", '{"path": "x"}'], 2, "is no queue whose messages"),
     ):
         assert main(wrong) == code
         assert match in capsys.readouterr().err

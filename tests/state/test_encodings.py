@@ -44,7 +44,7 @@ def own(checkpoint_at, tmp_path):
     [
         ({}, "statefx-1"),
         ({"codec": CODECS + "Json"}, "json-1"),
-        ({"codec": "statefx.state:StandardCodec"}, "statefx-1"),
+        ({"codec": "statefx.state.encoding.codec:StandardCodec"}, "statefx-1"),
         ({"keyClass": "str", "valueClass": "int"}, "statefx-1"),
         ({"codec": CODECS + "Json", "keyClass": "str"}, "json-1"),
         ({"valueSerializerClass": CODECS + "Points"}, f"key statefx-1, value {CODECS}Points"),
