@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from statefx import BatchBolt, Stateful, TopologyBuilder, downgrade, openState, restore, savepoint
+from statefx import BatchBolt, Stateful, TopologyBuilder, downgrade, openState
 from statefx.admin.command import main
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.testing import rows
@@ -167,20 +167,6 @@ def test_to_a_version_between(place, provider):
             openState(same.folder, "count", migrate=Two().migrateState) as theirs,
         ):
             assert dict(mine.items()) == dict(theirs.items())
-
-
-@pytest.mark.slow
-def test_savepoints_of_before_keep_their_version(place):
-    with Driver(place) as driver:
-        send(driver, range(2), One())
-        send(driver, [2], Tuples())
-        before = held(driver)
-        savepoint(driver.folder, "two")
-        downgrade(driver.folder, "count", Tuples(), 1, groupingKey=word_of)
-        send(driver, [3], One())
-        restore(driver.folder, "two")
-        assert held(driver) == before
-        send(driver, [3], Tuples())
 
 
 # ---- what is refused

@@ -165,16 +165,14 @@ def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provi
         assert fired(driver, now) == fired(same, now) > 3, "timers of before have fired under their new keys"
 
 
-@pytest.mark.parametrize(("provider", "rename"), [("memory", {"count": "tally"}), ("rocksdb", None)])
 @pytest.mark.slow
-def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, rename, stride):
-    name = "tally" if rename else "count"
-    second = topology(3, Second(for_task=False), name=name)
-    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, stride):
+    second = topology(3, Second(for_task=False), name="tally")
+    with Driver(place) as driver, Driver(place, name="same") as same:
         send(driver, range(5), topology(2, First(for_task=False)))
         send(same, range(6), second)
         shutil.copytree(driver.folder, place / "before")
-        changes = {"rescale": True, "rename": rename, "now": START + timedelta(seconds=35)}
+        changes = {"rescale": True, "rename": {"count": "tally"}, "now": START + timedelta(seconds=35)}
         seen = []
         for at in every_crash(stride):
             shutil.rmtree(driver.folder)
@@ -183,35 +181,15 @@ def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, 
                 driver.start(second, crash_at=at, **changes)
             except Crash:
                 known = log_of(driver).topology.stateful
-                found = known.get(name) or known["count"]
+                found = known.get("tally") or known["count"]
                 seen.append((found.state_version, found.parallelism))
                 with driver.start(second, **changes) as tester:
                     tester.send(WORK[5])
-                assert held(driver, 3, name) == held(same, 3, name)
+                assert held(driver, 3, "tally") == held(same, 3, "tally")
                 continue
             break
         assert set(seen) == {(1, 2), (2, 3)}
         assert seen == sorted(seen)
-
-
-@pytest.mark.slow
-def test_savepoints_of_before_keep_their_keys_and_their_version(place, provider):
-    with Driver(place, provider) as driver:
-        send(driver, range(6), topology(2, First()), limits=SMALL)
-        before = held(driver, 2)
-        savepoint(driver.folder, "one")
-        send(driver, [6], topology(2, Second()), limits=SMALL)
-        after = held(driver, 2)
-        savepoint(driver.folder, "two")
-        restore(driver.folder, "one")
-        assert held(driver, 2) == before
-        assert log_of(driver).topology.stateful["count"].state_version == 1
-        send(driver, [6], topology(2, Second()), limits=SMALL)  # gives them another form again
-        assert [own[None] for own in held(driver, 2)] == [own[None] for own in after]
-        restore(driver.folder, "one")
-        send(driver, [6], topology(2, First()), limits=SMALL)  # or goes on as it was
-        restore(driver.folder, "two")
-        assert held(driver, 2) == after
 
 
 class Third(Second):

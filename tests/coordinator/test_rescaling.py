@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale, restore, savepoint
+from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale
 from statefx.coordinator.launch import Launch
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StatefxError
 from statefx.log.log import read_state
@@ -120,23 +120,6 @@ def test_one_task_needs_to_be_told(place, provider):
         send(driver, range(4, 8), topology(3, Upside))
         send(same, range(4, 8), topology(3, Upside))
         assert held(driver, 3) == held(same, 3)
-
-
-@pytest.mark.slow
-def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
-    with Driver(place, provider) as driver:
-        send(driver, range(6), topology(2), limits=SMALL)
-        before = held(driver, 2)
-        savepoint(driver.folder, "two")
-        rescale(driver.folder, {"count": 4})
-        send(driver, range(6, 9), topology(4), limits=SMALL)
-        after = held(driver, 4)
-        savepoint(driver.folder, "four")
-        restore(driver.folder, "two")
-        assert held(driver, 2) == before
-        send(driver, range(6, 8), topology(2), limits=SMALL)
-        restore(driver.folder, "four")
-        assert held(driver, 4) == after
 
 
 @pytest.mark.slow

@@ -99,34 +99,6 @@ def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
 
 
 @pytest.mark.slow
-def test_one_can_go_forward_again(place, provider):
-    with Driver(place, provider) as driver:
-        begin(driver)
-        savepoint(driver.folder, "all")
-        restore(driver.folder, "five")
-        send(driver, WORK[5:8], limits=SMALL)
-        savepoint(driver.folder, "other")
-        assert restore(driver.folder, "all").txid == 17
-        assert committed(driver) == words(WORK[:5] + GIVEN_UP)
-        restore(driver.folder, "other")
-        assert committed(driver) == words(WORK[:8])
-        send(driver, WORK[8:], limits=SMALL)
-        assert committed(driver) == words(WORK)
-
-
-@pytest.mark.slow
-def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider):
-    with Driver(place, provider) as driver:
-        send(driver, WORK[:9])
-        for txid in (7, 3, 9):  # also forward again
-            assert restore(driver.folder, txid=txid).txid == txid
-            assert committed(driver) == words(WORK[:txid])
-        restore(driver.folder, txid=4)
-        send(driver, WORK[4:])
-        assert committed(driver) == words(WORK)
-
-
-@pytest.mark.slow
 def test_what_was_folded_away_or_restored_is_not_a_transaction_to_go_back_to(place):
     with Driver(place) as driver:
         send(driver, WORK[:8], limits=SMALL)
