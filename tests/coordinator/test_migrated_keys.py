@@ -143,10 +143,8 @@ def fired(driver, tasks):
     ("bolt", "was", "now", "provider"),
     [
         (Second, 2, 2, "rocksdb"),
-        (Sized, 2, 3, "rocksdb"),
-        (Second, 2, 3, "memory"),
+        (Sized, 2, 3, "memory"),
         (Sized, 1, 1, "memory"),
-        (Second, 3, 1, "memory"),
     ],
 )
 @pytest.mark.slow
@@ -229,10 +227,10 @@ class Third(Second):
 
 
 @pytest.mark.slow
-def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(place, provider):
+def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(place):
     shown = []
     for name, versions in (("skipped", [First]), ("both", [First, Second])):
-        with Driver(place, provider, name) as driver:
+        with Driver(place, name=name) as driver:
             for number, version in enumerate(versions):
                 send(driver, range(3 * number, 3 * number + 3), topology(2, version()), limits=SMALL)
             send(driver, range(3 * len(versions), 9), topology(2, Third()), limits=SMALL)
@@ -246,9 +244,9 @@ def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(pl
 
 
 @pytest.mark.slow
-def test_where_no_key_belongs_to_a_task_all_stay_where_they_are(place, provider):
+def test_where_no_key_belongs_to_a_task_all_stay_where_they_are(place):
     for number, grouping in enumerate(["globalGrouping", "allGrouping", "shuffleGrouping"]):
-        with Driver(place, provider, f"driver{number}") as driver, Driver(place, provider, f"same{number}") as same:
+        with Driver(place, "rocksdb", f"driver{number}") as driver, Driver(place, "rocksdb", f"same{number}") as same:
             send(driver, range(6), topology(2, First(), grouping=grouping), limits=SMALL)
             send(same, range(6), topology(2, Second(), grouping=grouping), limits=SMALL)
             with driver.start(topology(2, Second(), grouping=grouping), now=START + timedelta(seconds=36)):
@@ -322,7 +320,7 @@ class RuledCapitals(Ruled):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("now", [2, 3])
+@pytest.mark.parametrize(("now", "provider"), [(2, "memory"), (3, "rocksdb")])
 def test_what_is_broadcast_has_other_keys_in_all_tasks(place, provider, now):
     def ruled(parallelism, bolt):
         builder = TopologyBuilder("ruled")
@@ -369,9 +367,9 @@ class Backwards(Codec):
 
 
 @pytest.mark.slow
-def test_keys_of_a_codec_of_the_users_own(place, provider):
+def test_keys_of_a_codec_of_the_users_own(place):
     config = {"topology.state.provider.config": {"components": {"count": {"codec": f"{__name__}:Backwards"}}}}
-    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+    with Driver(place) as driver, Driver(place, name="same") as same:
         send(driver, range(6), topology(2, Timed()), config=config)
         send(same, range(6), topology(2, TimedCapitals()), config=config)
         send(driver, range(6, 9), topology(2, TimedCapitals()), config=config)

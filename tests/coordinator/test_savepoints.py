@@ -51,8 +51,8 @@ def artefacts(driver):
 
 
 @pytest.mark.slow
-def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place, provider):
-    with Driver(place, provider) as driver:
+def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
+    with Driver(place) as driver:
         taken = begin(driver)
         assert (taken.name, taken.txid, savepoints(driver.folder)) == ("five", 5, (taken,))
         done = restore(driver.folder, "five")
@@ -79,8 +79,8 @@ def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
 
 
 @pytest.mark.slow
-def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
-    with Driver(place, provider) as driver:
+def test_what_was_given_up_is_swept_once_nothing_keeps_it(place):
+    with Driver(place, "rocksdb") as driver:
         send(driver, WORK[:5])
         savepoint(driver.folder, "five")
         before = artefacts(driver)
@@ -234,8 +234,8 @@ def test_what_is_not_there_is_told_with_what_is(place):
 
 
 @pytest.mark.slow
-def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place, provider):
-    with Driver(place, provider) as driver:
+def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place):
+    with Driver(place) as driver:
         send(driver, WORK[:2])
         savepoint(driver.folder, "two")
         before = sorted(Path(driver.folder, "state", "count", "0").glob("*.changelog"))
