@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -361,6 +362,7 @@ def _check_name(key: Any) -> None:
         )
 
 
+@functools.lru_cache(1000)  # drivers of tests come by the hundred, each with the same settings of its own
 def _nearest(key: str) -> str | None:
     """Return the setting that `key` was likely meant to be, or None if it is the user's own."""
     first, dot, _ = key.lower().partition(".")

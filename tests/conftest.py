@@ -44,6 +44,8 @@ MEMORY = Path("/dev/shm")
 
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:  # containers often have 64 MB
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    # Also of servers, which sync each write as users have it, and of thousands of sites that state machines make.
+    tempfile.tempdir = str(MEMORY)
 
 GROUPS = ("kafka", "spark", "postgres", "player", "programs")
 """Fixtures that start a server or a JVM: one process runs all tests that have the same, those of Kafka first.

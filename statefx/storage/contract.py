@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,6 +203,9 @@ def at_once(names: Sequence[str], look: Callable[[str], _Found]) -> list[_Found]
         return list(threads.map(look, names))
 
 
+_NO_NAME = re.compile(r"(?:^|/)(?:[./]|\Z)|\0")
+
+
 def checked(name: str) -> str:
     """Return `name` if it can be one.
 
@@ -213,6 +217,6 @@ def checked(name: str) -> str:
     >>> checked("state/count/0")
     'state/count/0'
     """
-    if not name or any(not part or part.startswith(".") for part in name.split("/")) or "\0" in name:
+    if _NO_NAME.search(name):
         raise ValueError(f"{name!r} can't be a name in a checkpoint")
     return name

@@ -83,7 +83,7 @@ class FolderStorage(Storage):
 
     def path(self, name: str) -> str:
         """Return the path of `name`, for people and for code that can only read files."""
-        return os.path.join(self.root, *checked(name).split("/"))
+        return os.path.join(self.root, checked(name))
 
     def create(self, name: str, data: bytes) -> None:
         """Make `name` durable with these bytes, unless there is one already (see `Storage.create`)."""

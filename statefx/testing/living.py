@@ -54,6 +54,7 @@ class LocalRunEngine(RunEngine):
         self._deployment = deployment
         self._make_process = make_process
         self._calls: list[Callable[[], None]] = []
+        self._looked_at: float | None = None
         self.faults: list[Fault] = []
         """Those that have not struck yet."""
         self._going: list[LocalRun] = []
@@ -74,7 +75,9 @@ class LocalRunEngine(RunEngine):
         """Let chains run until something has ended; None if none of them can go on."""
         while self._answers.empty():
             self.chances(self)
-            self._look_at_times(self._clock())
+            if (now := self._clock()) != self._looked_at:  # whatever is due is later than when it was begun
+                self._looked_at = now
+                self._look_at_times(now)
             if not self._answers.empty():
                 break
             if self._calls:

@@ -86,7 +86,7 @@ class Life:
 @pytest.mark.slow
 def test_a_life_with_restores_shows_the_transactions_of_its_state(seed, place, capsys):
     chance = random.Random(seed)
-    with Driver(place) as driver:
+    with Driver(place, ("memory", "rocksdb")[seed % 2]) as driver:
         life = Life(driver, chance)
         life.send()
         for _ in range(9):

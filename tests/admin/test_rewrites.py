@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite, copies
 from statefx.admin.savepoints import export_pin, go_back
 from statefx.coordinator.launch import Launch
-from statefx.errors import FencedError
+from statefx.errors import ConfigError, FencedError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
 from statefx.state.registry import load_provider
@@ -34,9 +33,9 @@ from statefx.testing import TopologyTester, rows
 from statefx.testing.crashes import crashes
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from tests.admin.checkpoints import server
+from tests.coordinator.changing import names_on
 from tests.coordinator.migrating import REFERENCES
-from tests.coordinator.on_redis import names_on
-from tests.providers.redis_server import RedisServer
+from tests.providers.redis_server import Content, RedisServer
 from tests.testing.places import place
 from tests.testing.topologies import SMALL
 
@@ -138,29 +137,11 @@ def word_of(key: Any) -> str:
     return str(key)
 
 
-def topology(tasks: int = 2, bolt: One | None = None) -> Any:
+def topology(tasks: int = 2, bolt: One | None = None, name: str = "count") -> Any:
     builder = TopologyBuilder("words")
     builder.setStream("words", rows("word string, times long"))
-    builder.setBolt("count", bolt or One(), tasks).fieldsGrouping("words", "word")
+    builder.setBolt(name, bolt or One(), tasks).fieldsGrouping("words", "word")
     return builder.createTopology()
-
-
-class Server(dict[str, Any]):
-    """What a server keeps, for `crashes`: it is looked at, emptied, and put back."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._client = redis.Redis.from_url(url)
-
-    def __deepcopy__(self, memo: Any) -> dict[bytes, bytes]:
-        return {key: self._client.dump(key) for key in sorted(self._client.scan_iter())}
-
-    def clear(self) -> None:
-        self._client.flushall()
-
-    def update(self, content: Any) -> None:
-        for key, data in content.items():
-            self._client.restore(key, 0, data)
 
 
 class Site:
@@ -168,20 +149,25 @@ class Site:
 
     def __init__(self, place: Path, provider: str, server: RedisServer | None) -> None:
         self.place, self.folder, self.kept_by = place, place / "checkpoint", provider
+        self.name = "count"
         self.options: dict[str, dict[str, Any]] = {name: {} for name in REFERENCES}
         if server is not None:
             self.options["redis"] = {"url": server.url, "retries": 1, "backoff_secs": 0.01}
 
     def config(self, folder: Path | None = None) -> dict[str, Any]:
         """Return settings of whatever keeps the state now."""
-        kept_by = self.kept_by
-        if ((folder or self.folder) / "transactions").exists():
-            known = read_state(FolderStorage(folder or self.folder)).topology.stateful["count"].provider
-            kept_by = next(name for name, reference in REFERENCES.items() if reference == known)
+        kept_by = self.keeper(folder or self.folder)
         return {
             "topology.state.provider": REFERENCES[kept_by],
             "topology.state.provider.config": self.options[kept_by],
         }
+
+    def keeper(self, folder: Path) -> str:
+        """Return the name of the provider that keeps the state now."""
+        if not (folder / "transactions").exists():
+            return self.kept_by
+        known = read_state(FolderStorage(folder)).topology.stateful[self.name].provider
+        return next(name for name, reference in REFERENCES.items() if reference == known)
 
     def run(self, folder: Path, words: dict[str, int], topology: Any, days: int = 0) -> None:
         now = START + timedelta(days=days)
@@ -191,8 +177,8 @@ class Site:
     def check_server(self, server: RedisServer | None) -> None:
         """See that the server keeps what is named, and nothing of what was, or was written in vain."""
         state = read_state(FolderStorage(self.folder))
-        if server is not None and state.topology.stateful["count"].provider == REFERENCES["redis"]:
-            assert names_on(server, self) == {state.kept_as.get("count", "count")}
+        if server is not None and self.keeper(self.folder) == "redis":
+            assert names_on(server, self) == {state.kept_as.get(self.name, self.name)}
 
     def mark(self) -> Any:
         """Return what tells a bolt that was rewritten from what it was."""
@@ -204,11 +190,11 @@ class Site:
         """Return the multiset of what all tasks hold: word, space and number."""
         found: Counter[Any] = Counter()
         state = read_state(FolderStorage(folder or self.folder))
-        bolt = Two() if state.topology.stateful["count"].state_version == 2 else One()
+        bolt = Two() if state.topology.stateful[self.name].state_version == 2 else One()
         upgrade = Two().migrateState if isinstance(bolt, Two) else None
         for space in (None, "pairs", "recent"):
             with Checkpoint(folder or self.folder, self.config(folder)).state(
-                "count", migrate=upgrade, map=space, byTask=True
+                self.name, migrate=upgrade, map=space, byTask=True
             ) as view:
                 for (_, key), value in view.items():
                     word = key[0] if space == "pairs" else key
@@ -397,7 +383,7 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
     before, after = expected(then, then), expected(FIRST, FIRST if tool.own is None else tool.own(FIRST))
     assert site.entries() == before
     target, seen, mark = place / tool.target, list[bool](), site.mark()
-    for point in crashes(place, partial(tool.life, site), *([Server(server.url)] if server else [])):
+    for point in crashes(place, partial(tool.life, site), *([Content(server)] if server else [])):
         switched = list(target.glob("transactions/*.json")) if tool.target == "copy" else site.mark() != mark
         if tool.target == "copy":
             assert site.entries() == before
@@ -405,6 +391,8 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
             assert site.entries(target) == (after if switched else before)
         if not point.is_rerun:
             seen.append(bool(switched))
+        if not point.is_new(bool(switched), server and server.client().dbsize()):
+            continue
         tool.again(site)
         assert site.entries(target) == after, "what was left is gone on with"
         more = {"to": 1, "other": 1}  # those set their timers anew, and the others' fire
@@ -424,7 +412,7 @@ def test_a_driver_that_takes_over_at_any_moment_wins(
 ) -> None:
     """An export fences no driver."""
     tool, server, site = begun(place, request, name, kept_by)
-    kept = Server(server.url) if server else {}
+    kept = Content(server) if server else {}
     shutil.copytree(site.folder, place / "before")
     content, rehearsal = deepcopy(kept), DurableSteps()
     tool.life(site, rehearsal)
@@ -454,49 +442,118 @@ CALLS = st.one_of(
     st.tuples(st.sampled_from(["merge", "overwrite"]), WORDS),
     st.tuples(st.just("rescale"), st.integers(1, 4)),
     st.tuples(st.just("version"), st.sampled_from([1, 2])),
-    st.tuples(st.sampled_from(["migrate", "export"]), st.none()),
+    st.tuples(st.just("migrate"), st.sampled_from(["memory", "rocksdb", "redis"])),
+    st.tuples(st.sampled_from(["restore", "export"]), st.integers(0, 9)),
+    st.tuples(st.sampled_from(["savepoint", "rename"])),
 )
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a checkpoint keeps: numbers by word, those of the bolt's own keys, and of what topology they are."""
+
+    counts: dict[str, int]
+    own: dict[str, int]
+    tasks: int = 2
+    bolt: One = field(default_factory=One)
+    name: str = "count"
+
+    def send(self, site: Site, words: dict[str, int]) -> "Kept":
+        site.run(site.folder, words, topology(self.tasks, self.bolt, self.name))
+        return replace(self, counts=added(self.counts, words), own=added(self.own, words))
+
+    def write(self, site: Site, mode: str, words: dict[str, int]) -> "Kept":
+        texts = {
+            "key": [json.dumps(self.bolt.key(word)) for word in words],
+            "value": [json.dumps(self.bolt.form(times)) for times in words.values()],
+        }
+        table = pa.table({name: pa.array(column, pa.string()) for name, column in texts.items()})
+        Checkpoint(site.folder).write(self.name, table, mode=mode, groupingKey=key_of(self.bolt))
+        return replace(self, own={**(self.own if mode == "merge" else {}), **words})
+
+
+class Life:
+    """A checkpoint, what it keeps, and what its savepoints keep."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.saved = site, list[Kept]()
+        self.now = Kept({}, {}).send(site, FIRST)
+
+    def rescale(self, tasks: int) -> None:
+        Checkpoint(self.site.folder).rescale({self.now.name: tasks}, groupingKey={self.now.name: key_of(self.now.bolt)})
+        self.now = replace(self.now, tasks=tasks)
+
+    def version(self, version: int) -> None:
+        bolt = self.now.bolt
+        self.now = replace(self.now, bolt=Two() if version == 2 else One())
+        if version > bolt.stateVersion:
+            self.now.send(self.site, {})
+        elif version < bolt.stateVersion:
+            Checkpoint(self.site.folder).downgrade(self.now.name, bolt, version, groupingKey=word_of)
+
+    def rename(self) -> None:
+        name = "count" if self.now.name == "counted" else "counted"
+        Checkpoint(self.site.folder).rename({self.now.name: name})
+        self.now = replace(self.now, name=name)
+
+    def migrate(self, to: str) -> None:
+        keeper = self.site.keeper(self.site.folder)
+        if to != keeper:
+            for name in range(len(self.saved)):
+                Checkpoint(self.site.folder).deleteSavepoint(f"s{name}")
+            self.saved.clear()
+            options = self.site.options
+            Checkpoint(self.site.folder, {"topology.state.provider.config": options[keeper]}).migrate(
+                REFERENCES[to], options[to]
+            )
+
+    def savepoint(self) -> None:
+        if self.site.keeper(self.site.folder) == "redis":
+            with pytest.raises(ConfigError, match="has its newest version alone"):
+                Checkpoint(self.site.folder).savepoint("none")
+        else:
+            Checkpoint(self.site.folder).savepoint(f"s{len(self.saved)}")
+            self.saved.append(self.now)
+
+    def restore(self, chosen: int) -> None:
+        if self.saved:
+            Checkpoint(self.site.folder).restore(f"s{chosen % len(self.saved)}")
+            self.now = self.saved[chosen % len(self.saved)]
+
+    def export(self, chosen: int) -> None:
+        """Go on with a copy, of a savepoint or of what there is."""
+        copy, at = Path(mkdtemp(dir=self.site.place)) / "copy", chosen % (len(self.saved) + 1)
+        if self.site.keeper(self.site.folder) == "redis":
+            with pytest.raises(ConfigError, match="has its newest version alone"):
+                Checkpoint(self.site.folder).restore(to=copy)
+            return
+        Checkpoint(self.site.folder).restore(f"s{at}" if at < len(self.saved) else None, to=copy)
+        self.now, self.site.folder = [*self.saved, self.now][at], copy
+        self.saved.clear()
+
+
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(calls=st.lists(CALLS, min_size=3, max_size=8))
-def test_rewrites_in_any_order_keep_what_each_of_them_keeps(place: Path, calls: Any) -> None:
-    site = Site(Path(mkdtemp(dir=place)), "memory", None)
-    folder, tasks, bolt = site.folder, 2, One()
-    site.run(folder, FIRST, topology(tasks, bolt))
-    own, counts = dict(FIRST), dict(FIRST)
-    for number, (call, more) in enumerate(calls):
+@pytest.mark.server
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(provider=st.sampled_from(["memory", "rocksdb", "redis"]), calls=st.lists(CALLS, min_size=4, max_size=10))
+def test_rewrites_in_any_order_keep_what_each_of_them_keeps(
+    place: Path, server: RedisServer, provider: str, calls: Any
+) -> None:
+    """Also those of savepoints, which have the tasks, the version and the name of their time."""
+    site = Site(Path(mkdtemp(dir=place)), provider, server)
+    life = Life(site)
+    for call, *arguments in calls:
+        if call in ("send", "merge", "overwrite"):
+            life.now = life.now.send(site, *arguments) if call == "send" else life.now.write(site, call, *arguments)
+        else:
+            getattr(life, call)(*arguments)
+        site.name = life.now.name
+        assert site.entries() == expected(life.now.counts, life.now.own), call
+        assert Checkpoint(site.folder, site.config()).verify().ok
         if call == "send":
-            site.run(folder, more, topology(tasks, bolt))
-            own, counts = added(own, more), added(counts, more)
-        elif call in ("merge", "overwrite"):
-            texts = {
-                "key": [json.dumps(bolt.key(word)) for word in more],
-                "value": [json.dumps(bolt.form(times)) for times in more.values()],
-            }
-            table = pa.table({name: pa.array(column, pa.string()) for name, column in texts.items()})
-            Checkpoint(folder).write("count", table, mode=call, groupingKey=key_of(bolt))
-            own = {**(own if call == "merge" else {}), **more}
-        elif call == "rescale":
-            Checkpoint(folder).rescale({"count": more}, groupingKey={"count": key_of(bolt)})
-            tasks = more
-        elif call == "version" and more == 2 and type(bolt) is One:
-            bolt = Two()
-            site.run(folder, {}, topology(tasks, bolt))
-        elif call == "version" and more == 1 and type(bolt) is Two:
-            Checkpoint(folder).downgrade("count", bolt, 1, groupingKey=word_of)
-            bolt = One()
-        elif call == "migrate":
-            now = read_state(FolderStorage(folder)).topology.stateful["count"].provider
-            Checkpoint(folder).migrate(REFERENCES["rocksdb" if now == REFERENCES["memory"] else "memory"])
-        elif call == "export":
-            Checkpoint(folder).restore(to=site.place / f"copy-{number}")
-            folder = site.place / f"copy-{number}"
-        assert site.entries(folder) == expected(counts, own), call
-        assert Checkpoint(folder).verify().ok
-    site.run(folder, FIRST, topology(tasks, bolt))
-    assert site.entries(folder) == expected(added(counts, FIRST), added(own, FIRST)), "each is in its task"
+            site.check_server(server)
+    now = life.now.send(site, FIRST)
+    assert site.entries() == expected(now.counts, now.own), "each is in its task"
 
 
 def test_a_new_bolt_may_have_a_groupingkey_in_a_rescaling_start(place: Path) -> None:

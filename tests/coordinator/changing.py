@@ -2,6 +2,9 @@
 
 import shutil
 from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
+
+import redis
 
 from statefx import Checkpoint
 from statefx.log.log import read_state
@@ -35,6 +38,14 @@ def held(driver, tasks, bolt="count"):
 
 def log_of(driver):
     return read_state(FolderStorage(driver.folder))
+
+
+def names_on(server, driver):
+    """Return the names under which the server keeps something of bolts that are called ``count`` or the like."""
+    head = f"{{{log_of(driver).lineage}:"
+    with redis.Redis.from_url(server.url) as client:
+        found = {key.decode().partition(head)[2].partition(":")[0] for key in client.scan_iter()}
+    return {unquote(name) for name in found if name.startswith("count")}
 
 
 def rescaled_here(driver, now, place):

@@ -143,10 +143,8 @@ def fired(driver, tasks):
     ("bolt", "was", "now", "provider"),
     [
         (Second, 2, 2, "rocksdb"),
-        (Sized, 2, 3, "rocksdb"),
-        (Second, 2, 3, "memory"),
+        (Sized, 2, 3, "memory"),
         (Sized, 1, 1, "memory"),
-        (Second, 3, 1, "memory"),
     ],
 )
 @pytest.mark.slow
@@ -165,16 +163,14 @@ def test_it_is_as_if_the_bolt_had_had_these_keys_from_the_beginning(place, provi
         assert fired(driver, now) == fired(same, now) > 3, "timers of before have fired under their new keys"
 
 
-@pytest.mark.parametrize(("provider", "rename"), [("memory", {"count": "tally"}), ("rocksdb", None)])
 @pytest.mark.slow
-def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, rename, stride):
-    name = "tally" if rename else "count"
-    second = topology(3, Second(for_task=False), name=name)
-    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, stride):
+    second = topology(3, Second(for_task=False), name="tally")
+    with Driver(place) as driver, Driver(place, name="same") as same:
         send(driver, range(5), topology(2, First(for_task=False)))
         send(same, range(6), second)
         shutil.copytree(driver.folder, place / "before")
-        changes = {"rescale": True, "rename": rename, "now": START + timedelta(seconds=35)}
+        changes = {"rescale": True, "rename": {"count": "tally"}, "now": START + timedelta(seconds=35)}
         seen = []
         for at in every_crash(stride):
             shutil.rmtree(driver.folder)
@@ -183,35 +179,15 @@ def test_a_start_that_was_killed_has_migrated_all_keys_or_none(place, provider, 
                 driver.start(second, crash_at=at, **changes)
             except Crash:
                 known = log_of(driver).topology.stateful
-                found = known.get(name) or known["count"]
+                found = known.get("tally") or known["count"]
                 seen.append((found.state_version, found.parallelism))
                 with driver.start(second, **changes) as tester:
                     tester.send(WORK[5])
-                assert held(driver, 3, name) == held(same, 3, name)
+                assert held(driver, 3, "tally") == held(same, 3, "tally")
                 continue
             break
         assert set(seen) == {(1, 2), (2, 3)}
         assert seen == sorted(seen)
-
-
-@pytest.mark.slow
-def test_savepoints_of_before_keep_their_keys_and_their_version(place, provider):
-    with Driver(place, provider) as driver:
-        send(driver, range(6), topology(2, First()), limits=SMALL)
-        before = held(driver, 2)
-        Checkpoint(driver.folder).savepoint("one")
-        send(driver, [6], topology(2, Second()), limits=SMALL)
-        after = held(driver, 2)
-        Checkpoint(driver.folder).savepoint("two")
-        Checkpoint(driver.folder).restore("one")
-        assert held(driver, 2) == before
-        assert log_of(driver).topology.stateful["count"].state_version == 1
-        send(driver, [6], topology(2, Second()), limits=SMALL)  # gives them another form again
-        assert [own[None] for own in held(driver, 2)] == [own[None] for own in after]
-        Checkpoint(driver.folder).restore("one")
-        send(driver, [6], topology(2, First()), limits=SMALL)  # or goes on as it was
-        Checkpoint(driver.folder).restore("two")
-        assert held(driver, 2) == after
 
 
 class Third(Second):
@@ -251,10 +227,10 @@ class Third(Second):
 
 
 @pytest.mark.slow
-def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(place, provider):
+def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(place):
     shown = []
     for name, versions in (("skipped", [First]), ("both", [First, Second])):
-        with Driver(place, provider, name) as driver:
+        with Driver(place, name=name) as driver:
             for number, version in enumerate(versions):
                 send(driver, range(3 * number, 3 * number + 3), topology(2, version()), limits=SMALL)
             send(driver, range(3 * len(versions), 9), topology(2, Third()), limits=SMALL)
@@ -268,9 +244,9 @@ def test_versions_may_be_skipped_and_values_are_migrated_under_their_new_keys(pl
 
 
 @pytest.mark.slow
-def test_where_no_key_belongs_to_a_task_all_stay_where_they_are(place, provider):
+def test_where_no_key_belongs_to_a_task_all_stay_where_they_are(place):
     for number, grouping in enumerate(["globalGrouping", "allGrouping", "shuffleGrouping"]):
-        with Driver(place, provider, f"driver{number}") as driver, Driver(place, provider, f"same{number}") as same:
+        with Driver(place, "rocksdb", f"driver{number}") as driver, Driver(place, "rocksdb", f"same{number}") as same:
             send(driver, range(6), topology(2, First(), grouping=grouping), limits=SMALL)
             send(same, range(6), topology(2, Second(), grouping=grouping), limits=SMALL)
             with driver.start(topology(2, Second(), grouping=grouping), now=START + timedelta(seconds=36)):
@@ -344,7 +320,7 @@ class RuledCapitals(Ruled):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("now", [2, 3])
+@pytest.mark.parametrize(("now", "provider"), [(2, "memory"), (3, "rocksdb")])
 def test_what_is_broadcast_has_other_keys_in_all_tasks(place, provider, now):
     def ruled(parallelism, bolt):
         builder = TopologyBuilder("ruled")
@@ -391,9 +367,9 @@ class Backwards(Codec):
 
 
 @pytest.mark.slow
-def test_keys_of_a_codec_of_the_users_own(place, provider):
+def test_keys_of_a_codec_of_the_users_own(place):
     config = {"topology.state.provider.config": {"components": {"count": {"codec": f"{__name__}:Backwards"}}}}
-    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+    with Driver(place) as driver, Driver(place, name="same") as same:
         send(driver, range(6), topology(2, Timed()), config=config)
         send(same, range(6), topology(2, TimedCapitals()), config=config)
         send(driver, range(6, 9), topology(2, TimedCapitals()), config=config)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,8 @@ def moved(mover: Mover, source: str, target: str) -> Migration:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-@pytest.mark.parametrize("limits", [None, SMALL], ids=["plain", "with snapshots and sweeps"])
-def test_a_run_that_was_moved_ends_as_one_that_was_not(place, server, source, target, limits):
+def test_a_run_that_was_moved_ends_as_one_that_was_not(place, server, source, target):
+    limits = SMALL if PAIRS.index((source, target)) % 2 else None
     with Mover(place, server) as mover:
         mover.begin(source, limits=limits)
         done = moved(mover, source, target)
@@ -88,40 +88,12 @@ def test_a_run_that_was_moved_ends_as_one_that_was_not(place, server, source, ta
         mover.finish(target, limits=limits)
 
 
-def test_state_is_moved_from_one_to_the_next_and_back_again(place, server):
-    way = ["redis", "memory", "redis", "rocksdb", "memory", "rocksdb", "redis"]
-    with Mover(place, server) as mover:
-        mover.begin(way[0])
-        expected = words(TRANSACTIONS[:BEFORE])
-        for source, target in pairwise(way):
-            moved(mover, source, target)
-            tester = mover.on(target, limits=SMALL)
-            assert tester.state("count") == expected
-            tester.send(TRANSACTIONS[0])
-            expected = {
-                word: expected.get(word, 0) + words(TRANSACTIONS[:1]).get(word, 0)
-                for word in {*expected, *words(TRANSACTIONS[:1])}
-            }
-            assert tester.state("count") == expected
-            tester.close()
-
-
 def test_a_checkpoint_without_a_transaction_is_moved_too(place, server):
     with Mover(place, server) as mover:
         mover.on("memory").close()
         done = moved(mover, "memory", "redis")
         assert (done.txid, done.components, done.tasks, done.keys, done.bytes) == (0, 2, 0, 0, 0)
         mover.finish("redis")
-
-
-def test_openstate_reads_what_was_moved(place, server):
-    with Mover(place, server) as mover:
-        mover.begin("memory")
-        moved(mover, "memory", "redis")
-        with Checkpoint(mover.folder, {"topology.state.provider.config": mover.options["redis"]}).state(
-            "count"
-        ) as view:
-            assert (view.txid, dict(view.items())) == (BEFORE, words(TRANSACTIONS[:BEFORE]))
 
 
 @pytest.mark.slow
@@ -608,31 +580,6 @@ def test_a_process_that_is_killed_and_run_again(place):
 
 
 # ---- others on the checkpoint
-
-
-@pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("redis", "memory"), ("memory", "redis")])
-def test_a_driver_that_runs_is_fenced(place, server, source, target):
-    with Mover(place, server) as mover:
-        mover.begin(source)
-        running = mover.on(source)
-        moved(mover, source, target)
-        with pytest.raises(FencedError):
-            running.send(TRANSACTIONS[BEFORE])
-        mover.finish(target)
-
-
-@pytest.mark.parametrize("moment", ["after GENERATION(2)", "after prepare count/1 for 2", "before MIGRATED"])
-@pytest.mark.parametrize("target", ["rocksdb", "redis"])
-def test_of_two_migrations_at_once_the_later_one_counts(place, server, moment, target):
-    with Mover(place, server) as mover:
-        mover.begin("memory")
-        steps = DurableSteps()
-        steps.when(moment, lambda: moved(mover, "memory", "redis" if target == "rocksdb" else "rocksdb"))
-        with pytest.raises(FencedError):
-            mover.move("memory", target, steps)
-        other = "redis" if target == "rocksdb" else "rocksdb"
-        assert mover.kept() == REFERENCES[other]
-        mover.finish(other)
 
 
 def test_a_zombie_of_the_source_changes_nothing(place, server):

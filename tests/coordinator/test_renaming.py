@@ -70,8 +70,8 @@ def test_all_that_a_bolt_has_goes_with_it(place, provider):
 
 
 @pytest.mark.slow
-def test_a_name_that_is_free_again_begins_with_nothing(place, provider):
-    with Driver(place, provider) as driver:
+def test_a_name_that_is_free_again_begins_with_nothing(place):
+    with Driver(place, "rocksdb") as driver:
         send(driver, WORK[:4], counted("count"), limits=SMALL)
         send(driver, WORK[4:6], counted("tally", "count"), rename={"count": "tally"}, limits=SMALL)
         send(driver, WORK[6:8], counted("tally", "count"), limits=SMALL)
@@ -84,8 +84,8 @@ def test_a_name_that_is_free_again_begins_with_nothing(place, provider):
 
 
 @pytest.mark.slow
-def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place, provider):
-    with Driver(place, provider) as driver:
+def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place):
+    with Driver(place) as driver:
         send(driver, WORK[:4], counted("count", "gone"), limits=SMALL)
         send(driver, WORK[4:6], counted("count"), drop=["gone"], limits=SMALL)
         assert not [path for path in Path(driver.folder, "state", "gone").rglob("*") if path.is_file()]
@@ -94,8 +94,8 @@ def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place, provider)
 
 
 @pytest.mark.slow
-def test_savepoints_know_the_names_of_their_time(place, provider):
-    with Driver(place, provider) as driver:
+def test_savepoints_know_the_names_of_their_time(place):
+    with Driver(place) as driver:
         send(driver, WORK[:3], counted("count", "gone"), limits=SMALL)
         Checkpoint(driver.folder).savepoint("old")
         send(driver, WORK[3:8], counted("tally", "count"), rename={"count": "tally"}, drop=["gone"], limits=SMALL)
@@ -110,7 +110,7 @@ def test_savepoints_know_the_names_of_their_time(place, provider):
         assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK[:8]), words(WORK[3:8]))
         send(driver, WORK[8:], counted("tally", "count"), limits=SMALL)
         assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK), words(WORK[3:]))
-        with Driver(place, provider, "alone") as alone:
+        with Driver(place, name="alone") as alone:
             send(alone, WORK[3:], counted("count", "gone"))
             assert committed(alone, "gone") == words(WORK)
 
@@ -223,16 +223,16 @@ def test_a_name_that_is_both_old_and_new_is_refused(place):
 
 
 @pytest.mark.slow
-def test_names_that_were_given_before_are_not_given_again_in_a_copy(place, provider):
+def test_names_that_were_given_before_are_not_given_again_in_a_copy(place):
     """A copy begins with generation 1 again, and brings the names under which state is kept."""
-    with Driver(place, provider) as driver:
+    with Driver(place) as driver:
         with driver.start(counted("a")), driver.start(counted("a")):
             pass
         send(driver, WORK[:2], counted("a"))
         send(driver, WORK[2:3], counted("b", "a"), rename={"a": "b"})
         taken = read_state(FolderStorage(driver.folder)).kept_as["a"]
         Checkpoint(driver.folder).restore(to=place / "copy")
-    with Driver(place, provider, "copy") as copy:
+    with Driver(place, name="copy") as copy:
         while f"a~{read_state(FolderStorage(copy.folder)).generation + 1}" != taken:
             with copy.start(counted("b", "a")):
                 pass

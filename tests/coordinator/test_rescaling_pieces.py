@@ -42,7 +42,9 @@ def test_what_belongs_to_a_task_is_read_for_all_of_the_new_ones():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("was", "now"), [(2, 4), (6, 4), (2, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("was", "now", "provider"), [(2, 4, "memory"), (6, 4, "rocksdb"), (2, 3, "rocksdb"), (3, 1, "memory")]
+)
 def test_pieces_are_together_what_one_would_have_done(place, provider, was, now):
     with Driver(place, provider) as driver:
         send(driver, range(6), topology(was), limits=SMALL)

@@ -50,8 +50,8 @@ def artefacts(driver):
 
 
 @pytest.mark.slow
-def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place, provider):
-    with Driver(place, provider) as driver:
+def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
+    with Driver(place) as driver:
         taken = begin(driver)
         assert (taken.name, taken.txid, Checkpoint(driver.folder).savepoints()) == ("five", 5, (taken,))
         done = Checkpoint(driver.folder).restore("five")
@@ -78,8 +78,8 @@ def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
 
 
 @pytest.mark.slow
-def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
-    with Driver(place, provider) as driver:
+def test_what_was_given_up_is_swept_once_nothing_keeps_it(place):
+    with Driver(place, "rocksdb") as driver:
         send(driver, WORK[:5])
         Checkpoint(driver.folder).savepoint("five")
         before = artefacts(driver)
@@ -94,34 +94,6 @@ def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
             assert not artefacts(driver) & given_up
         Checkpoint(driver.folder).deleteSavepoint("five")
         assert Checkpoint(driver.folder).savepoints() == ()
-        assert committed(driver) == words(WORK)
-
-
-@pytest.mark.slow
-def test_one_can_go_forward_again(place, provider):
-    with Driver(place, provider) as driver:
-        begin(driver)
-        Checkpoint(driver.folder).savepoint("all")
-        Checkpoint(driver.folder).restore("five")
-        send(driver, WORK[5:8], limits=SMALL)
-        Checkpoint(driver.folder).savepoint("other")
-        assert Checkpoint(driver.folder).restore("all").txid == 17
-        assert committed(driver) == words(WORK[:5] + GIVEN_UP)
-        Checkpoint(driver.folder).restore("other")
-        assert committed(driver) == words(WORK[:8])
-        send(driver, WORK[8:], limits=SMALL)
-        assert committed(driver) == words(WORK)
-
-
-@pytest.mark.slow
-def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider):
-    with Driver(place, provider) as driver:
-        send(driver, WORK[:9])
-        for txid in (7, 3, 9):  # also forward again
-            assert Checkpoint(driver.folder).restore(txid=txid).txid == txid
-            assert committed(driver) == words(WORK[:txid])
-        Checkpoint(driver.folder).restore(txid=4)
-        send(driver, WORK[4:])
         assert committed(driver) == words(WORK)
 
 
@@ -261,8 +233,8 @@ def test_what_is_not_there_is_told_with_what_is(place):
 
 
 @pytest.mark.slow
-def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place, provider):
-    with Driver(place, provider) as driver:
+def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place):
+    with Driver(place) as driver:
         send(driver, WORK[:2])
         Checkpoint(driver.folder).savepoint("two")
         before = sorted(Path(driver.folder, "state", "count", "0").glob("*.changelog"))

@@ -156,3 +156,21 @@ class RedisServer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class Content(dict[str, Any]):
+    """What a server keeps, for `crashes`: it is looked at, emptied, and put back."""
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__()
+        self._client = server.client()
+
+    def __deepcopy__(self, memo: Any) -> dict[bytes, bytes]:
+        return {key: self._client.dump(key) for key in sorted(self._client.scan_iter())}
+
+    def clear(self) -> None:
+        self._client.flushall()
+
+    def update(self, content: Any) -> None:
+        for key, data in content.items():
+            self._client.restore(key, 0, data)

@@ -86,7 +86,7 @@ def two(place, fast):
         yield two
 
 
-def begin(two, before=5, after=12):
+def begin(two, before=5, after=3):
     two.send(WORK[:before])
     Checkpoint(two.driver.folder).savepoint("then")
     two.send(GIVEN_UP[:after])
@@ -147,7 +147,7 @@ def test_one_that_was_not_begun_is_given_up_by_the_next_restore(two):
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     assert Checkpoint(two.driver.folder).restore("all").taken_back == {}
     two.send(WORK[5:6])
-    two.check(WORK[:5] + GIVEN_UP + WORK[5:6])
+    two.check(WORK[:5] + GIVEN_UP[:3] + WORK[5:6])
 
 
 @pytest.mark.slow
@@ -157,15 +157,15 @@ def test_what_was_taken_back_can_not_be_gone_forward_to(two):
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     two.send([])
     for sinks in (None, "rewind"):
-        with pytest.raises(CheckpointError, match="transaction 17 was given up once, and rows of transactions 6 to 17"):
+        with pytest.raises(CheckpointError, match="transaction 8 was given up once, and rows of transactions 6 to 8"):
             Checkpoint(two.driver.folder).restore("all", sinks=sinks)
     two.send(WORK[5:8])
     with pytest.raises(CheckpointError, match="were taken back"):
         Checkpoint(two.driver.folder).restore("all", sinks="rewind")
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
-    two.send(WORK[5:])
-    two.check(WORK)
-    assert Checkpoint(two.driver.folder).restore("all", sinks="append").txid == 17, (
+    two.send(WORK[5:8])
+    two.check(WORK[:8])
+    assert Checkpoint(two.driver.folder).restore("all", sinks="append").txid == 8, (
         "who says so takes targets as they are"
     )
 
@@ -179,8 +179,8 @@ def test_twice_further_back_and_once_more_as_it_is(two):
     )
     two.send([])
     assert Checkpoint(two.driver.folder).restore(txid=2, sinks="rewind").taken_back.keys() == {"files", "table"}
-    two.send(WORK[2:])
-    two.check(WORK)
+    two.send(WORK[2:5])
+    two.check(WORK[:5])
 
 
 @pytest.mark.slow
@@ -189,8 +189,8 @@ def test_rows_that_were_left_once_can_be_taken_back_later(two):
     Checkpoint(two.driver.folder).restore("then", sinks="append")
     two.send(WORK[5:7])
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
-    two.send(WORK[5:])
-    two.check(WORK)
+    two.send(WORK[5:8])
+    two.check(WORK[:8])
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_append_after_it_leaves_the_rows(two):
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     Checkpoint(two.driver.folder).restore("then", sinks="append")
     two.send(WORK[5:6])
-    assert two.files() == two.table() == words(WORK[:6] + GIVEN_UP)
+    assert two.files() == two.table() == words(WORK[:6] + GIVEN_UP[:3])
 
 
 @pytest.mark.slow
@@ -207,8 +207,8 @@ def test_other_tools_leave_it_to_be_done(two):
     begin(two)
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     Checkpoint(two.driver.folder).deleteSavepoint("then")
-    two.send(WORK[5:])
-    two.check(WORK)
+    two.send(WORK[5:8])
+    two.check(WORK[:8])
 
 
 @pytest.mark.slow
@@ -216,8 +216,8 @@ def test_a_fold_of_the_log_keeps_it(two):
     begin(two)
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")
     TransactionLog(FolderStorage(two.driver.folder)).fold()
-    two.send(WORK[5:])
-    two.check(WORK)
+    two.send(WORK[5:8])
+    two.check(WORK[:8])
 
 
 @pytest.mark.slow
@@ -279,11 +279,11 @@ def test_a_start_that_can_not_take_back_is_refused_before_it_changes_anything(tw
     table = {"elsewhere": SqlSink(url, "others", txid="txid"), "can't": SqlSink(url, "words")}
     given = {"files": files} if other == "lacks" else {"files": files, "table": table[other]}
     before = read_state(FolderStorage(two.driver.folder))
-    with pytest.raises(CheckpointMismatchError, match=r"6 to 17 .* are to be taken back from .* by sink 'table'"):
+    with pytest.raises(CheckpointMismatchError, match=r"6 to 8 .* are to be taken back from .* by sink 'table'"):
         two.driver.start(topology(**given))
     assert read_state(FolderStorage(two.driver.folder)) == before
-    two.send(WORK[5:])
-    two.check(WORK)
+    two.send(WORK[5:8])
+    two.check(WORK[:8])
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_rows_of_who_had_the_target_before_stay(place):
         two.send(WORK[2:8])
         Checkpoint(driver.folder).restore(txid=3, sinks="rewind")
         two.send([])
-        first = Counter(words(WORK[:5] + GIVEN_UP))
+        first = Counter(words(WORK[:5] + GIVEN_UP[:3]))
         assert two.files() == two.table() == first + Counter(words(WORK[:3]))
         two.send(WORK[3:5])
         assert two.files() == two.table() == first + Counter(words(WORK[:5]))
@@ -360,8 +360,8 @@ def test_a_copy_takes_nothing_back_and_has_targets_of_its_own(two, place):
         assert written(place / "own") == words(WORK[5:6])
         with Checkpoint(copy.folder).state("count") as state:
             assert dict(state.items()) == words(WORK[:6])
-    two.send(WORK[5:])
-    two.check(WORK)
+    two.send(WORK[5:8])
+    two.check(WORK[:8])
 
 
 @pytest.mark.slow

@@ -71,12 +71,12 @@ def check_replays(kind, spout):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(kind, place, stride):
-    config, rows = {"topology.max.spout.pending": 4}, 6 * TAKEN
+    config, rows = {"topology.max.spout.pending": 4}, 4 * TAKEN
     with TopologyTester(topology(kind(place, rows)), place / "rehearsal", config) as tester:
         started = len(tester.steps)
         tester.drain()
         moments = tester.steps[started + KINDS.index(kind) : -1 : stride]
-    assert len(moments) > 6
+    assert len(moments) > 4
     for number, moment in enumerate(moments):
         first = TopologyTester(topology(kind(place, rows)), place / str(number), config)
         second = []
