@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from statefx import FileSink, submit
 from statefx.errors import StatefxError
-from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+from statefx.spark.session import LOADED_WORKERS, PIPELINED_PYTHON, RECOMMENDED
 from tests.bolts import WithState
 from tests.spark.bolts import word_count
 from tests.spark.running import lines_of
@@ -59,6 +59,7 @@ def session(master, **settings):
     builder = SparkSession.builder.master(master)
     given = {
         **RECOMMENDED,
+        **(LOADED_WORKERS if master.startswith("local[") else {}),  # as `statefx.session` does
         PIPELINED_PYTHON: "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
