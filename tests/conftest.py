@@ -349,11 +349,12 @@ def spark() -> Iterator["object"]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+    from statefx.spark.session import LOADED_WORKERS, PIPELINED_PYTHON, RECOMMENDED
 
     builder = SparkSession.builder.master("local[32]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
+        **LOADED_WORKERS,
         PIPELINED_PYTHON: "true",
         "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
         "spark.ui.port": "0",  # any that is free: what it shows is tested

@@ -307,12 +307,14 @@ class RunEngine(ABC):
     def close(self) -> None:
         """End the run."""
         with self._lock:
-            run, self._run, self._ready = self._run, None, False
-        if run is not None:
+            run, ready, self._run, self._ready = self._run, self._ready, None, False
+        if run is None:
+            return
+        if ready:  # of a run that begins, chains that are not there yet hear nothing, and would be waited for in vain
             for chain in self.chains:
                 run.send(chain, FrameKind.END)
             run.wait()
-            run.end()
+        run.end()
 
     # ---- what becomes of runs
 

@@ -28,7 +28,7 @@ from statefx.plan.levels import Plan
 from statefx.spark import internals
 from statefx.spark.failures import last_line, not_importable
 from statefx.spark.job import held_slots
-from statefx.spark.session import PIPELINED_PYTHON, SLOTS, is_local
+from statefx.spark.session import DAEMON, LOADED_WORKERS, PIPELINED_PYTHON, SLOTS, is_local
 from statefx.spark.worker import modules_of
 from statefx.storage import is_remote
 from statefx.storage.contract import PROBE
@@ -286,6 +286,12 @@ def _first_job_failure(text: str) -> str:
             f"Spark's workers run another Python than the driver's {platform.python_version()}: before the session is "
             "built, set PYSPARK_PYTHON to one of the same minor version, which is there on every executor "
             f"({last_line(text)})"
+        )
+    if LOADED_WORKERS[DAEMON] in text:  # it ended before it could fork a worker, which would tell more
+        return (
+            f"Spark's workers can't be started: the Python that they run can't load statefx. It is of another version "
+            f"than the driver's {platform.python_version()}, or lacks statefx or its extras: before the session is "
+            f"built, set PYSPARK_PYTHON to one that has them, or leave it unset ({last_line(text)})"
         )
     return (
         f"a first job on the executors failed: {last_line(text)}. They run PYSPARK_PYTHON, or else python3 (in "

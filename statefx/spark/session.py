@@ -27,7 +27,9 @@ RECOMMENDED = {
 PIPELINED_PYTHON = "spark.python.udf.pipelined.enabled"
 """Has Python workers take and give rows at the same time, which a topology needs from three levels on."""
 
-LOADED_WORKERS = {"spark.python.daemon.module": "statefx.spark.daemon"}
+DAEMON = "spark.python.daemon.module"
+
+LOADED_WORKERS = {DAEMON: "statefx.spark.daemon"}
 """Has Python workers forked from a program that has loaded what they need. For sessions whose workers find statefx
 before they run anything: not those that get it as ``--py-files``."""
 

@@ -12,6 +12,8 @@ from tests.spark.running import wait_for
 
 pytestmark = pytest.mark.slow
 
+BOUND_SECS = 30
+
 WORK = [{"rows": [("a",)]}, {"rows": [("b",)]}, {"rows": [("c",), ("d",)]}, {"rows": [("e",)]}]
 
 
@@ -41,6 +43,7 @@ def test_a_copy_that_comes_in_the_next_transaction_changes_nothing(broker, tmp_p
     tester.send(WORK[0])
     broker.keep(kept)
     tester.send(WORK[1])
+    assert settled(broker, topic, BOUND_SECS)  # else its late marker is taken for an open transaction
 
     def deliver():
         wait_for(lambda: not settled(broker, topic, 0), "rows of the next transaction at the broker")

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from statefx import submit
 from statefx.connectors.files import FileSink
 from statefx.errors import StatefxError
-from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+from statefx.spark.session import LOADED_WORKERS, PIPELINED_PYTHON, RECOMMENDED
 from tests.bolts import WithState
 from tests.spark.bolts import word_count
 from tests.spark.running import lines_of
@@ -60,6 +60,7 @@ def session(master, **settings):
     builder = SparkSession.builder.master(master)
     given = {
         **RECOMMENDED,
+        **(LOADED_WORKERS if master.startswith("local[") else {}),  # as `statefx.session` does
         PIPELINED_PYTHON: "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

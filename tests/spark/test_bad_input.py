@@ -11,6 +11,7 @@ import pytest
 import statefx
 from statefx import Checkpoint, TopologyBuilder, submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, InputError, TopologyError
+from statefx.spark.session import DAEMON, LOADED_WORKERS
 from tests.bolts import Split
 from tests.spark.bolts import word_count
 from tests.spark.running import feed, lines_of, listing, run, state
@@ -192,9 +193,16 @@ def other_python(folder):
 def test_workers_of_another_python_are_found_before_anything_is_begun(spark, batch, place, monkeypatch):
     """Also in local mode: nothing but PYSPARK_PYTHON makes the workers run what the driver does."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other_python(place)))
-    says = r"run another Python than the driver's.*set PYSPARK_PYTHON to one of the same minor.*PYTHON_VERSION_MISMATCH"
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=r"can't load statefx.*another version than the driver's.*set PYSPARK_PYTHON"):
         submit(word_count(batch), spark, place / "ck")
+    says = r"run another Python than the driver's.*set PYSPARK_PYTHON to one of the same minor.*PYTHON_VERSION_MISMATCH"
+    conf = spark.sparkContext._jsc.sc().conf()
+    conf.set(DAEMON, "pyspark.daemon")  # a session that the user has built
+    try:
+        with pytest.raises(ConfigError, match=says):
+            submit(word_count(batch), spark, place / "ck")
+    finally:
+        conf.set(DAEMON, LOADED_WORKERS[DAEMON])
     assert not (place / "ck" / "transactions").exists()
     with monkeypatch.context() as unset:
         unset.delenv("PYSPARK_PYTHON")  # the workers run what the driver does, whatever python3 is on the path

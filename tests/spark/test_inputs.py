@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +15,7 @@ from pyspark.sql.functions import rand
 
 from statefx import Checkpoint, StatefulBolt, TopologyBuilder, isTick, submit
 from statefx.errors import BoltError, ConfigError, FailedException, InputError, StatefxError
+from statefx.spark import job
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.internals import keeps_shuffles
 from statefx.spark.staging import unite
@@ -231,14 +233,18 @@ def spark_s(location):
     return local_folders(location) if (location / "transactions").exists() else []
 
 
-def test_stopped_at_once_again_and_again(spark, place):
+def test_stopped_at_once_again_and_again(spark, place, monkeypatch):
+    """Tasks that are not there yet can't be told to end, and are not waited for."""
+    monkeypatch.setattr(job, "END_SECS", BOUND_SECS)
     feed(place / "in", a=["x", "y"], b=["x"])
     topology = word_count(lines_of(spark, place / "in"))
     for n in range(4):
         query = submit(topology, spark, place / "ck")
         if n % 2:
             wait_for(lambda: list(local_folders(place / "ck")[-1].glob("content/offsets")), "Spark to begin")
+        began = time.monotonic()
         query.stop(timeout=0)
+        assert time.monotonic() - began < BOUND_SECS
         assert query.exception() is None
     run(topology, spark, place / "ck", trigger=NOW)
     assert state(place / "ck", "count") == {"x": 2, "y": 1}

@@ -32,7 +32,7 @@ def programs(spark):
     for children in Path(f"/proc/{jvm}/task").glob("*/children"):
         for process in children.read_text().split():
             try:
-                if b"pyspark.daemon" in Path(f"/proc/{process}/cmdline").read_bytes():
+                if b"statefx.spark.daemon" in Path(f"/proc/{process}/cmdline").read_bytes():
                     found.add(int(process))
             except OSError:
                 continue

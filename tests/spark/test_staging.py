@@ -64,7 +64,7 @@ def test_restarts_beside_ticks_are_bounded(spark, place):
     """Ticks are committed in between, but the batch gets no further."""
     feed(place / "in", a=["good"], b=["bad"])
     config = {"topology.transaction.attempts.max": 2, "topology.transaction.retry.delay.ms": 200}
-    topology = counting(never_staged(spark, place), ticks_secs=0.05)
+    topology = counting(never_staged(spark, place), ticks_secs=0.2)
     with pytest.raises(AttemptsExhaustedError, match=r"Spark's query had to be started again 3 times"):
         run(topology, spark, place / "ck", config, {"processingTime": "10 milliseconds"})
     assert state(place / "ck", "count") == {"good": 1}
