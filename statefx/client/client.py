@@ -27,9 +27,7 @@ from statefx.topology.graph import RowStream, Topology
 class _Kept(StatefulBolt):
     """A component of a client: its state is changed from outside."""
 
-    def initState(self, state: KeyValueState[Any, Any]) -> None:
-        """Do nothing."""
-
+    def initState(self, state: KeyValueState[Any, Any]) -> None: ...
     def execute(self, tup: Any, collector: Any) -> None:
         """Never called: nothing is sent to it."""
 
@@ -262,7 +260,6 @@ def _with_letters(letters: Any, queues: Mapping[str, Any], sinks: Any, schemas: 
 
 
 def _topology(id: Any, sinks: Any, schemas: Any, state: Any, acks: Mapping[str, Sink]) -> Topology:
-    """Return the topology that a client is: every sink and every component of state for itself."""
     _check_names(sinks, schemas, state, acks)
     builder = TopologyBuilder(id)
     sinks, schemas = {**sinks, **acks}, {**schemas, **dict.fromkeys(acks, TAKEN_ROWS)}

@@ -50,7 +50,7 @@ SLOTS_AGAIN_SECS = 1.0
 
 
 def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
-    """Return an order as far as it concerns some tasks."""
+    """Return the part of an instruction that concerns some tasks."""
     if isinstance(order, ResolutionOrder):
         runs = runs_of([plan.stateful_number[task] for task in tasks])
         head = Head(order.attempt, order.generation, order.resolution, runs, order.clock_ms)
@@ -87,35 +87,26 @@ way too."""
 
 
 class PipelinedRun(Protocol):
-    """All chains of a topology, alive at once."""
+    """All chains of a topology, resident at once."""
 
     id: str
     """It tells this run from all others."""
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a chain a frame, in order; returns at once. To a chain that is gone nothing is sent."""
+        """Queue a frame in order, without blocking; drop it if the chain is disconnected."""
 
     def wait(self) -> None:
-        """Wait until the chains have ended that were told to, for a while."""
+        """Wait, with a limit, until the chains that got END have ended."""
 
     def end(self) -> None:
-        """End the run: its chains end, now or as soon as they notice. Again is a no-op."""
+        """End the run: its chains end, now or as soon as they notice. Calling it again is a no-op."""
 
 
 class RunEngine(ABC):
-    """Runs one deployment of tasks that live (see `statefx.coordinator.attempt.Engine`).
+    """Runs one deployment of resident tasks (see `statefx.coordinator.attempt.Engine`).
 
-    A subclass starts runs, and calls `on_ready`, `on_frame` and `on_ended` for them, from any thread.
-
-    Parameters
-    ----------
-    plan : Plan
-    name : str
-        Of the topology.
-    timeout_secs : float
-        Of one attempt, from when its orders were sent and no earlier transaction was before it in the chains.
-    clock : callable
-        Seconds.
+    A subclass starts runs, and calls `on_ready`, `on_frame` and `on_ended` for them, from any thread. `timeout_secs` is
+    for one attempt, from when its instructions were sent and no earlier transaction was before it in the chains.
     """
 
     def __init__(
@@ -184,17 +175,15 @@ class RunEngine(ABC):
     # ---- what the coordinator asks (see `Engine`)
 
     def open(self) -> None:
-        """Begin a run, if there is none, for what will be started; that begins another one if this one fails."""
+        """Begin a run, if there is none, so that it is ready early; if it fails, what is started begins another."""
         with self._lock:
             if not self._stopping:
                 self._begin()
 
     def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
-        """Begin a segment."""
         self._carry_out(attempt, segment, order, self._segments[segment].tasks)
 
     def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
-        """Begin to tell tasks of a commit or a rollback."""
         self._carry_out(attempt, name, order, order.tasks)
 
     def _carry_out(
@@ -226,8 +215,6 @@ class RunEngine(ABC):
                 self._begin()
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
-        """Begin to call something on the driver, in a thread of its own."""
-
         def called() -> None:
             answer = answer_of(attempt, part, call)
             if answer.failure is not None and self._stopping:  # it would fail for ever
@@ -237,7 +224,6 @@ class RunEngine(ABC):
         self.call_aside(f"{part}-{attempt.name.txid}", called)
 
     def next(self, timeout_secs: float | None) -> Answer | None:
-        """Wait until something has ended; None after `timeout_secs`, or when it was interrupted."""
         ends = None if timeout_secs is None else self._clock() + timeout_secs
         while True:
             now = self._clock()
@@ -256,7 +242,6 @@ class RunEngine(ABC):
                     self._abandon(attempt, self._timeout_secs)
 
     def interrupt(self) -> None:
-        """Let `next` and `rest` return."""
         self._answers.put(None)
         self._resting.set()
 
@@ -267,7 +252,6 @@ class RunEngine(ABC):
         return not self._stopping
 
     def status(self) -> dict[str, Any]:
-        """Return which run there is since when, and how many there were."""
         with self._lock:
             found: dict[str, Any] = {"run": None, "since": None, "runs": self._runs}
             if self._run is not None and self._ready and self._since is not None:
@@ -291,9 +275,9 @@ class RunEngine(ABC):
         self.interrupt()
 
     def send_outcomes(self, txid: int, report: TreeReport) -> None:
-        """Tell the spouts that live in their tasks that a transaction is committed, and what became of trees.
+        """Report a commit to the resident spouts, with the outcomes of trees.
 
-        Those of a run that was lost meanwhile are gone, and their sources deliver again what they were not told of.
+        Those of a lost run are gone, and their sources redeliver what was not reported.
         """
         with self._lock:
             if self._run is not None and self._ready:
@@ -305,7 +289,6 @@ class RunEngine(ABC):
                     restored.difference_update(told.acked, *told.failed.values())
 
     def close(self) -> None:
-        """End the run."""
         with self._lock:
             run, self._run, self._ready = self._run, None, False
         if run is not None:
@@ -317,7 +300,6 @@ class RunEngine(ABC):
     # ---- what becomes of runs
 
     def on_ready(self, run: PipelinedRun) -> None:
-        """All chains of a run are there."""
         with self._lock:
             if run is not self._run:
                 return
@@ -330,7 +312,7 @@ class RunEngine(ABC):
         self.interrupt()  # `next` waits since before the time of these began
 
     def on_ended(self, run: PipelinedRun, failure: StatefxError) -> None:
-        """A run is over: a chain was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
+        """Fail everything in flight: a chain was lost, or the run's job has ended (rule 13.6)."""
         with self._lock:
             if run is not self._run:
                 return
@@ -359,9 +341,10 @@ class RunEngine(ABC):
         self.interrupt()
 
     def _pop_failing_jobs(self, failure: Exception) -> list[Attempt]:
-        """Take the attempts that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
+        """Remove and return the jobs that fail with the run, lowest transaction first.
 
-        While there are no slots for a run, none fails: the loss of an executor alone ends no query (rule 6.8).
+        Only that one counts towards attempts.max (rule 6.2). While there are no slots for a run, none fails: the loss
+        of an executor alone ends no query (rule 6.8).
         """
         if isinstance(failure, NotBegunError):
             now = self._clock()
@@ -381,7 +364,6 @@ class RunEngine(ABC):
         return failed
 
     def on_frame(self, run: PipelinedRun, chain: ChainId, kind: FrameKind, body: bytes) -> None:
-        """A chain has said something."""
         with self._lock:
             if run is not self._run:
                 return
@@ -405,7 +387,7 @@ class RunEngine(ABC):
     # ---- orders
 
     def _begin(self) -> None:
-        """Begin a run, if there is none, and none that still ends or waits for slots."""
+        """Begin a run, unless there is one, or one is still ending or waits for slots."""
         if self._run is not None or self._ending or self._again is not None:
             return
         self._runs += 1
@@ -425,7 +407,7 @@ class RunEngine(ABC):
             self._run.send(chain, FrameKind.RUN if isinstance(order, Order) else FrameKind.RESOLVE, body)
 
     def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[ChainId, bytes]:
-        """Return what each chain is told: the order, as far as it concerns its own tasks."""
+        """Return each chain's part of an instruction."""
         own: dict[ChainId, list[TaskId]] = {}
         for task in tasks:
             own.setdefault(self._chain_of[task], []).append(task)
@@ -509,7 +491,7 @@ class RunEngine(ABC):
 
     @property
     def _late(self) -> float:
-        """When a run that is not ready counts as lost."""
+        """Return when a run that is not ready counts as lost."""
         return math.inf if self._run is None or self._ready else self._begun + READY_SECS
 
     def _deadlines(self) -> Iterable[tuple[Attempt, float]]:
@@ -532,7 +514,7 @@ class RunEngine(ABC):
         """Return the tasks that restore state now, or "".
 
         A transaction's timeout does not count that time (rule 6.9). If it did, a restore that takes longer than the
-        limit would be begun again by every attempt, until none is left: a topology with much state could not come back
+        limit would be restarted by every attempt, until none is left: a topology with much state could not come back
         after a lost executor.
         """
         oldest = self._clock() - RESTORES_FRESH_SECS
@@ -540,7 +522,7 @@ class RunEngine(ABC):
         return ", ".join(sorted(tasks))
 
     def _extend_or_abandon(self, attempt: Attempt) -> None:
-        """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
+        """Restart an attempt's time limit while state is being restored; otherwise abandon the attempt."""
         tasks = self._tasks_restoring()
         if tasks and attempt.extended_secs < EXTENSION_SECS_MAX:
             attempt.extended_secs += self._timeout_secs

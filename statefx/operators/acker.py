@@ -120,17 +120,9 @@ def began_ms_of(value: Value) -> int:
 class Blocks:
     """Some blocks, as tables with a row for each.
 
-    Attributes
-    ----------
-    keys : sequence of int
-    began_ms : numpy.ndarray
-        When the transaction was that has emitted the trees.
-    bits : numpy.ndarray
-        By row and place: the XOR of the numbers of tuples that are held; 0: there is no such tree.
-    anew_ms : numpy.ndarray
-        By row and place: when the time of the tree began anew; 0: never.
-    ids : dict
-        By row: the task of the spout, and by place the id of the message, as bytes.
+    `began_ms` is when the transaction was that emitted the trees. By row and place, `bits` is the XOR of the numbers of
+    held tuples (0: there is no such tree), and `anew_ms` when the time of the tree was restarted (0: never). `ids` is
+    by row: the task of the spout, and by place the id of the message, as bytes.
     """
 
     keys: Sequence[int]

@@ -41,16 +41,10 @@ _WHY_MAX = 300
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """The letters of a key that wait.
+    """The waiting letters of a key.
 
-    Attributes
-    ----------
-    first, next : int
-        The number of the first one, and of the next row of the key that comes.
-    txid : int
-        The transaction in which a row of the key has raised an error.
-    why : str
-        That error, in one line.
+    `first` is the number of the first one, `next` that of the key's next row. `txid` is the transaction in which a row
+    of the key raised an error, `why` that error in one line.
     """
 
     first: int
@@ -109,10 +103,7 @@ def held(value: bytes) -> Held:
 class Quarantine:
     """The keys of one task that are in quarantine, in one attempt.
 
-    Attributes
-    ----------
-    empty : bool
-        Whether no key was there when the attempt began, and none was put there since: no row has to be looked up.
+    `empty`: no key was there when the attempt began, and none was put there since, so that no row has to be looked up.
     """
 
     def __init__(self, state: TaskState) -> None:

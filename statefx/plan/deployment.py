@@ -47,19 +47,16 @@ class Deployment:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def build_provider(self) -> StateProvider:
-        """Build the state provider."""
         return load_provider(self.provider, self.options)
 
     def codec(self, component: str) -> Codec:
-        """Make what encodes the keys and values of a component."""
         return self.encodings.get(component, _STANDARD).build()
 
     def namespace(self, component: str, task: int) -> Namespace:
-        """Name the state of a task."""
         return Namespace(self.lineage, self.kept_as.get(component, component), task)
 
     def state_context(self, order: TaskOrder, task: TaskId, version: Version | None = None) -> StateContext:
-        """Say where the state of a task opens: at `version`, or at the one that `order` names."""
+        """Return where the state of a task opens: at `version`, or at the one that `order` names."""
         state = order.state(task)
         return StateContext(
             generation=order.generation,

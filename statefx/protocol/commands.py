@@ -9,9 +9,9 @@ from statefx.protocol.identity import TransactionAttempt
 
 
 class Segment(StrEnum):
-    """What one job runs of a topology.
+    """A part of a topology that runs as one.
 
-    `PROCESSING` is what no committer stands before; `ORDERED` the committers and all that is downstream of one.
+    `PROCESSING` has no committer before it; `ORDERED` is the committers and all that is downstream of one.
     """
 
     WHOLE = "whole"
@@ -20,7 +20,7 @@ class Segment(StrEnum):
 
 
 class Resolution(StrEnum):
-    """How an attempt ends in its tasks: hooks and stores are told."""
+    """How an attempt ends in its tasks."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -49,14 +49,14 @@ class StartSegment:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel what runs of an attempt; nobody waits for its end."""
+    """Cancel an attempt's segment, without waiting for its end."""
 
     attempt: TransactionAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Tell every task that has something to do; once all have done it, `Resolved`."""
+    """Commit or roll back in every participant with something to do; `Resolved` follows when all are done."""
 
     resolution: Resolution
     attempt: TransactionAttempt
@@ -64,9 +64,9 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The transaction is committed for everybody, and COMMITTED is durable: tell who waits for that.
+    """The commit is complete and in the log: report it to waiting callers.
 
-    It comes again after a restart, if the former driver may not have come to it (rule 11.3).
+    It is repeated after a restart, if the former driver may not have reported it (rule 11.3).
     """
 
     txid: int
@@ -80,7 +80,7 @@ Command = Append | StartSegment | Cancel | Resolve | Deliver
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The input of the next transaction is there. Passed over unless the pipeline `admits` one."""
+    """The input of the next transaction is there. Ignored unless the pipeline `admits` one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """All tasks have done what they were told to."""
+    """Every participant finished this commit or rollback."""
 
     resolution: Resolution
     attempt: TransactionAttempt
@@ -116,7 +116,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Some task has not: it is told again."""
+    """At least one participant failed; only the failed ones are retried."""
 
     resolution: Resolution
     attempt: TransactionAttempt
@@ -124,7 +124,7 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """No input is in sight: what would ride with the next record is written by itself."""
+    """No input is in sight: write by itself what would ride with the next record."""
 
 
 @dataclass(frozen=True, slots=True)

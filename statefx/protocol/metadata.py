@@ -33,7 +33,7 @@ BySpout = Mapping[str, Metadata]
 
 
 def read_now(before: Iterable[str], now: Mapping[str, Json]) -> Metadata:
-    """Return what a transaction writes that reads the partitions of `now`, where those of `before` have been read.
+    """Return the metadata of a transaction that reads the partitions of `now`, after those of `before`.
 
     >>> read_now(["a", "b"], {"b": 5}).whole, read_now(["a", "b"], {"a": 2, "b": 5}).whole
     (False, True)

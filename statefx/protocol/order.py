@@ -27,7 +27,7 @@ from statefx.protocol.watermark import TimeOrder
 
 @dataclass(frozen=True, slots=True)
 class StateOrder:
-    """What one stateful task is told of its state."""
+    """State version and snapshot that the driver assigns to one stateful task."""
 
     version: Version = EMPTY  # the committed version that it opens; in a commit, the prepared one
     snapshot: SnapshotRef | None = None  # the newest snapshot at or before that version, where there is one
@@ -36,7 +36,7 @@ class StateOrder:
 
 
 class Emission(StrEnum):
-    """What a task of a spout does with the metadata that it is told (rule 9.4)."""
+    """How a task of a spout uses its metadata (rule 9.4)."""
 
     AGAIN = "again"  # it is that of the batch, which the task emits
     NEW = "new"  # it is that of the batch before; what the task says that it emitted is durable before a committer runs
@@ -45,7 +45,7 @@ class Emission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmissionOrder:
-    """What one task of a spout or a DataFrame is told of the batch that it emits."""
+    """The batch that one task of a spout or a DataFrame emits."""
 
     emission: Emission
     # Partition -> metadata, of the partitions that are this task's; the empty name stands for all of a spout that has
@@ -55,44 +55,33 @@ class EmissionOrder:
 
 
 class TaskOrder(Protocol):
-    """An order as a task sees it; the task may read from it what it is told itself, and nothing of other tasks."""
+    """A task's view of an instruction; a task reads only its own entries."""
 
     @property
-    def attempt(self) -> TransactionAttempt:
-        """What is run, committed or rolled back."""
-
+    def attempt(self) -> TransactionAttempt: ...
     @property
-    def generation(self) -> int:
-        """The generation of the driver that asks."""
-
+    def generation(self) -> int: ...
     @property
     def clock_ms(self) -> int:
-        """When the attempt began, or its resolution, in milliseconds since the epoch, by the driver's clock."""
+        """When the attempt or its resolution began, in milliseconds since the epoch, by the driver's clock."""
 
-    def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
+    def state(self, task: TaskId) -> StateOrder: ...
 
 
 class RunOrder(TaskOrder, Protocol):
     """The order of an attempt, as a task sees it."""
 
     @property
-    def ticks(self) -> tuple[str, ...]:
-        """The bolts whose tasks get a tick."""
-
-    def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch."""
-
-    def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it."""
+    def ticks(self) -> tuple[str, ...]: ...
+    def emission(self, task: TaskId) -> EmissionOrder: ...
+    def time(self, task: TaskId) -> TimeOrder: ...
 
 
 class TaskResolution(TaskOrder, Protocol):
     """The order of a commit or a rollback, as a task sees it."""
 
     @property
-    def resolution(self) -> Resolution:
-        """Which of the two."""
+    def resolution(self) -> Resolution: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +102,13 @@ class Order:
     ticks: tuple[str, ...] = ()  # the bolts whose tasks get a tick
 
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
         name = str(task)
         return StateOrder(self.versions.get(name, EMPTY), self.snapshots.get(name), name in self.snapshot_due)
 
     def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch."""
         return self.emissions[task]
 
     def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it."""
         return self.times[task]
 
 
@@ -139,12 +125,10 @@ class ResolutionOrder:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """What is committed or rolled back."""
         return self.order.attempt
 
     @property
     def generation(self) -> int:
-        """The generation of the driver that asks."""
         return self.order.generation
 
     @property
@@ -153,7 +137,6 @@ class ResolutionOrder:
         return self.order.clock_ms
 
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
         name, order = str(task), self.order
         return StateOrder(
             order.versions.get(name, EMPTY), order.snapshots.get(name), previous=self.previous.get(name, EMPTY)
@@ -170,7 +153,7 @@ _MARKS: Mapping[type, str] = {StateOrder: "", EmissionOrder: "", TimeOrder: "@"}
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What every task of an order reads."""
+    """The part of an instruction that every task reads."""
 
     attempt: TransactionAttempt
     generation: int

@@ -74,29 +74,16 @@ Outcome = tuple["Pipeline", tuple[Command, ...]]
 class Pipeline:
     """All transactions in flight, and what was decided about them.
 
-    Attributes
-    ----------
-    shape : Shape
-    committed : int
-        The last transaction that is committed for everybody.
-    entries : tuple of TransactionState
-        In flight, from ``committed + 1`` on.
-    attempts, tries : mapping as tuple of (txid, int)
-        The next attempt; how often it has failed here.
-    appending : Append or None
-        Sent and not durable yet.
-    unwritten : bool
-        COMMITTED of `committed` is not in the log yet.
-    stopping, ended : bool
-        Nothing more is admitted; nothing more is left to do.
+    `committed` is the last transaction that every participant committed; `entries` are those in flight, from
+    ``committed + 1`` on. `attempts` has the next attempt of each transaction, `tries` how often it has failed here, as
+    tuples of (txid, int). `appending` was sent and is not durable yet; `unwritten`: COMMITTED of `committed` is not in
+    the log yet. `stopping`: nothing more is admitted; `ended`: nothing is left to do.
 
-    Contract
-    --------
     * Transactions in flight are a contiguous range; at most one of them is COMMITTING.
     * O(t) runs only when COMMITTING(t-1) is durable; COMMITTING(t) is appended only when t-1 is committed.
     * Once the append of COMMITTING(t) has begun, t is never rolled back.
-    * ROLLED_BACK is appended from the newest down; what is below a transaction that failed is not touched.
-    * Only the transaction that failed uses up a try.
+    * ROLLED_BACK is appended from the newest down; transactions before a failed one are not touched.
+    * Only the transaction that failed uses up an attempt.
     * An event of an attempt that is not in flight changes nothing.
     """
 
@@ -135,7 +122,7 @@ class Pipeline:
 
     @property
     def admits(self) -> bool:
-        """Whether the next transaction may begin: there is room, nothing is rolled back, nobody stops."""
+        """Whether the next transaction may begin: there is room, nothing is rolling back, and it was not stopped."""
         room = len(self.entries) < self.shape.pending
         if (
             self.stopping
@@ -149,7 +136,6 @@ class Pipeline:
 
     @property
     def next(self) -> TransactionAttempt:
-        """The attempt that would be admitted next."""
         txid = self.entries[-1].txid + 1 if self.entries else self.committed + 1
         return TransactionAttempt(txid, dict(self.attempts).get(txid, 0))
 
@@ -159,13 +145,12 @@ class Pipeline:
         return self.stopping and not self.entries and self.appending is None and not self.unwritten
 
     def failures(self, txid: int) -> int:
-        """Return how often a transaction has failed here."""
         return dict(self.tries).get(txid, 0)
 
     # ---- events
 
     def on(self, event: Happening) -> Outcome:
-        """Return the pipeline after `event`, and what is to be done now, in this order."""
+        """Return the pipeline after `event`, and the commands that follow, in order."""
         match event:
             case Offered():
                 return self._admit() if self.admits else (self, ())
@@ -222,7 +207,7 @@ class Pipeline:
         return moved, (Deliver(ended), *commands)
 
     def _noted(self, append: Append) -> Pipeline:
-        """Return the pipeline in which the record stands, and nothing has followed from it."""
+        """Return the pipeline with the record written, before anything follows from it."""
         entry = self._entry(append.attempt)
         if entry is None:
             return self
@@ -311,8 +296,8 @@ class Pipeline:
     def _commit(self, entry: TransactionState) -> Outcome | None:
         """Carry the decision out.
 
-        Whether anybody has to be told was decided with it. One that was found in the log may be of a topology that had
-        more to do at a commit than this one has: it names who is told, and COMMITTED has to follow it.
+        The decision fixed whether participants have work. One of a former driver may be of a topology that had more to
+        do at a commit than this one has: it names the tasks, and COMMITTED has to follow it.
         """
         if entry.stage is Stage.UNRESOLVED:
             return self._tell(entry)
@@ -334,7 +319,6 @@ class Pipeline:
         return self._with(replace(entry, stage=Stage.RESOLVING)), (resolve,)
 
     def _step_undecided(self) -> Outcome | None:
-        """Take the next step of a transaction that is not decided."""
         newest = self.entries[-1] if self.entries else None
         if newest is not None and newest.is_rolling_back:
             step = self._roll_back(newest)

@@ -10,7 +10,7 @@ from statefx.protocol.jsonform import Json
 
 @dataclass(frozen=True, slots=True)
 class KeyFields:
-    """By which fields rows come to a bolt from one of its inputs."""
+    """The fields by which rows of one input come to a bolt."""
 
     # source, stream: Where they come from.
     source: str

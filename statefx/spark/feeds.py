@@ -233,14 +233,12 @@ class StreamFeed:
         )
 
     def drain(self) -> None:
-        """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""
         self._draining = True
         self._end_input()
         self._coordinator.stop()
         self._ended.wait()
 
     def cancel(self) -> None:
-        """Cancel what runs (see `Feed.cancel`)."""
         self._draining = True
         if not self._ended.is_set():
             self._end_input()
@@ -373,7 +371,6 @@ class BatchFeed:
         self._cancelled = False
 
     def run(self, started: Callable[[], None]) -> None:
-        """Run the one transaction (see `Feed.run`)."""
         started()
         try:
             self._stager.sweep()
@@ -401,11 +398,9 @@ class BatchFeed:
             self._done.set()
 
     def drain(self) -> None:
-        """Wait for the transaction (see `Feed.drain`)."""
         self._done.wait()
 
     def cancel(self) -> None:
-        """Cancel it (see `Feed.cancel`)."""
         self._cancelled = True
         if not self._done.is_set():
             self._coordinator.stop(now=True)
@@ -413,7 +408,6 @@ class BatchFeed:
             self._stager.cancel()
 
     def process_all_available(self, ended: threading.Event) -> None:
-        """Wait for the transaction (see `Feed.process_all_available`)."""
         while not ended.wait(_POLL_SECS):  # in pieces: see `Query._wait`
             pass
 
@@ -452,12 +446,11 @@ class SpoutFeed:
                 told = asked
 
     def drain(self) -> None:
-        """Begin no further transaction, and wait for the lowest one under way (see `Feed.drain`)."""
+        """Begin no further transaction, and wait for the lowest one in flight (see `Feed.drain`)."""
         self._coordinator.stop()
         self._ended.wait()
 
     def cancel(self) -> None:
-        """Cancel what runs (see `Feed.cancel`)."""
         if not self._ended.is_set():
             self._coordinator.stop(now=True)
             self._engine.stop()

@@ -56,12 +56,10 @@ def with_acknowledging(topology: Topology) -> Topology:
 
 
 def with_dedup(topology: Topology) -> Topology:
-    """Return the topology with a bolt behind each spout of which it is asked, that drops what comes again.
+    """Return the topology with a bolt after each spout with `dedup`, which drops redelivered messages.
 
-    Raises
-    ------
-    TopologyError
-        A consumer reads the spout by directGrouping: who gets a row is decided before it is known to be new.
+    TopologyError: a consumer reads the spout by directGrouping, so its task is chosen before the row is known to be
+    new.
     """
     components, edges, more = [], list(topology.edges), []
     for component in topology.components:

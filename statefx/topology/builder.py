@@ -85,10 +85,7 @@ def check_not_mixed(components: Sequence[Component]) -> None:
 def topological(declared: Sequence[str], sources: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the ids so that each comes after its sources; ties in order of declaration. `sources` has what each reads.
 
-    Raises
-    ------
-    TopologyError
-        There is a cycle; the message has its path, and ``path`` too.
+    TopologyError, with the path in the message and in ``path``, if there is a cycle.
     """
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for id in declared:

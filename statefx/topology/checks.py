@@ -398,10 +398,7 @@ def _check_fields(reader: str, id: str, given: DeclaredInput, schema: pa.Schema)
 def encodings_of(topology: Topology, config: Config) -> dict[str, Encoding]:
     """Return how the keys and values of each stateful bolt become bytes; called on the driver.
 
-    Raises
-    ------
-    ConfigError
-        An option or bolt is unknown, options exclude each other, or a class won't do.
+    ConfigError: an option or bolt is unknown, options exclude each other, or a class won't do.
     """
     found = encodings.parse(config.state_encoding, {one.id: one.stateful for one in topology.components})
     for component in topology.components:

@@ -303,19 +303,10 @@ Kept = tuple[Version, SnapshotRef | None]
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What is wrong with a file, or with a part of it.
+    """Damage of a file, or of a part of it.
 
-    Attributes
-    ----------
-    name : str
-        Of the file.
-    problem : str
-    missing : bool
-        There is no such file.
-    first, last : int
-        The transactions whose changes it has; `first` is 0 where nobody knows.
-    after, before : bytes or None
-        The keys between which the damage is, as far as neighbouring blocks tell.
+    `missing`: there is no such file. `first` and `last` are the transactions whose changes it has; `first` is 0 if
+    unknown. `after` and `before` are the keys between which the damage is, as far as neighbouring blocks tell.
     """
 
     name: str

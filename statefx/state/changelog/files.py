@@ -48,22 +48,14 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a file says it is, before any of its entries.
+    """The head of a file, before any of its entries.
 
-    Attributes
-    ----------
-    kind : str
-        ``changelog`` (what one transaction changed) or ``snapshot`` (a full image).
-    predecessor : Version
-        The version that a changelog's entries are applied to; a snapshot's own version.
-    covers : bytes
-        The versions between, to which a changelog can be applied as well (`statefx.state.changelog.merging`).
-    beneath : str
-        The changelogs before it, newest first, a line for each (`line_of`), as far as they are known: who has read this
-        file can read those all at once. One text, for most who read it need no line of it, and taking 60 apart costs
-        as much as reading the file. What counts is each file's own `predecessor`.
-    sizes : tuple of int
-        Bytes of their entries.
+    `kind` is ``changelog`` (what one transaction changed) or ``snapshot`` (a full image). `predecessor` is the version
+    that a changelog's entries are applied to, or a snapshot's own. `covers` are the versions between, to which a
+    changelog can be applied as well (`statefx.state.changelog.merging`). `beneath` are the changelogs before it, newest
+    first, a line for each (`line_of`), as far as they are known: a reader of this file can read those all at once. It
+    is one text, since most readers need no line of it, and taking 60 apart costs as much as reading the file. What
+    counts is each file's own `predecessor`. `sizes` are the bytes of their entries.
     """
 
     kind: str

@@ -253,15 +253,10 @@ def take_back(journal: Journal) -> None:
 
 
 class StoreReads:
-    """The reads of one store, and whether one has failed.
+    """The reads of one store; `failure` is what the first failed one raised, or None.
 
     A bolt may take an error of `get` for a key that is not there (``except Exception: count = 0``), and what it puts
     then would be committed in place of what was. So nothing is prepared of a transaction in which a read has failed.
-
-    Attributes
-    ----------
-    failure : Exception or None
-        What the first read that failed has raised.
     """
 
     __slots__ = ("_store", "failure")

@@ -608,12 +608,9 @@ def keep_journal(state: TaskState, journal: Journal | None) -> None:
 
 
 def undo(state: TaskState, journal: Journal) -> None:
-    """Take back what a journal has.
+    """Take back a journal's changes; raises what a read has raised since the state was opened.
 
-    Raises
-    ------
-    Exception
-        What a read has raised since the state was opened: nothing that was computed from it can be kept.
+    Nothing that was computed from it can be kept.
     """
     if state._reads.failure is not None:
         raise state._reads.failure
