@@ -28,7 +28,7 @@ from statefx.protocol import messages
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of, runs_of
+from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of
 from statefx.protocol.reports import Ack, Report, TreeReport
 
 logger = logging.getLogger("statefx")
@@ -52,8 +52,7 @@ SLOTS_AGAIN_SECS = 1.0
 def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
     """Return the part of an instruction that concerns some tasks."""
     if isinstance(order, ResolutionOrder):
-        runs = runs_of([plan.stateful_number[task] for task in tasks])
-        head = Head(order.attempt, order.generation, order.resolution, runs, order.clock_ms)
+        head = Head(order.attempt, order.generation, order.resolution, order.clock_ms)
         return msgspec.json.encode(head).decode() + lines_of(order, tasks)
     own = replace(
         order,
@@ -61,7 +60,7 @@ def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]
         times={task: order.times[task] for task in tasks if task in order.times},
     )
     head = Head(order.attempt, order.generation, clock_ms=order.clock_ms, ticks=order.ticks)
-    stateful = [task for task in tasks if task in plan.stateful_number]
+    stateful = [task for task in tasks if plan.components[task.component].stateful]
     return msgspec.json.encode(head).decode() + lines_of(own, stateful)
 
 

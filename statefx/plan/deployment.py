@@ -11,7 +11,7 @@ from typing import Any
 
 from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import TaskOrder
+from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.state.contract.store import FILES_MAX, Namespace, StateContext, StateProvider, Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
@@ -55,7 +55,9 @@ class Deployment:
     def namespace(self, component: str, task: int) -> Namespace:
         return Namespace(self.lineage, self.kept_as.get(component, component), task)
 
-    def state_context(self, order: TaskOrder, task: TaskId, version: Version | None = None) -> StateContext:
+    def state_context(
+        self, order: RunOrder | TaskResolution, task: TaskId, version: Version | None = None
+    ) -> StateContext:
         """Return where the state of a task opens: at `version`, or at the one that `order` names."""
         state = order.state(task)
         return StateContext(

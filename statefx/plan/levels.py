@@ -77,10 +77,6 @@ class Plan:
         return tuple(sorted(task for task in self.tasks if self.components[task.component].stateful))
 
     @cached_property
-    def stateful_number(self) -> Mapping[TaskId, int]:
-        return {task: number for number, task in enumerate(self.stateful)}
-
-    @cached_property
     def spouts(self) -> tuple[TaskId, ...]:
         """Tasks of spouts, in order."""
         return tuple(sorted(task for task in self.tasks if self.components[task.component].kind is ComponentKind.SPOUT))

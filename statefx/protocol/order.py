@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -52,36 +52,6 @@ class EmissionOrder:
     # none. Null where there was no batch before. Of a DataFrame, its parts by their numbers (`StagedPart.told`).
     partitions: Mapping[str, Json]
     cleanup_before: int = 0  # transactions before this one are committed
-
-
-class TaskOrder(Protocol):
-    """A task's view of an instruction; a task reads only its own entries."""
-
-    @property
-    def attempt(self) -> TransactionAttempt: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def clock_ms(self) -> int:
-        """When the attempt or its resolution began, in milliseconds since the epoch, by the driver's clock."""
-
-    def state(self, task: TaskId) -> StateOrder: ...
-
-
-class RunOrder(TaskOrder, Protocol):
-    """The order of an attempt, as a task sees it."""
-
-    @property
-    def ticks(self) -> tuple[str, ...]: ...
-    def emission(self, task: TaskId) -> EmissionOrder: ...
-    def time(self, task: TaskId) -> TimeOrder: ...
-
-
-class TaskResolution(TaskOrder, Protocol):
-    """The order of a commit or a rollback, as a task sees it."""
-
-    @property
-    def resolution(self) -> Resolution: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +113,6 @@ class ResolutionOrder:
         )
 
 
-Runs = tuple[tuple[int, int], ...]
-"""Numbers in order, as (first, how many in a row)."""
-
 _Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
 
 _MARKS: Mapping[type, str] = {StateOrder: "", EmissionOrder: "", TimeOrder: "@"}
@@ -158,24 +125,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: TransactionAttempt
     generation: int
     resolution: Resolution | None = None  # of a ResolutionOrder
-    tasks: Runs = ()  # of a ResolutionOrder, who takes part: runs of numbers of stateful tasks
     clock_ms: int = 0
     ticks: tuple[str, ...] = ()  # of an Order
-
-
-def runs_of(numbers: Sequence[int]) -> Runs:
-    """Return numbers, in their order, as runs.
-
-    >>> runs_of([0, 1, 2, 7, 3])
-    ((0, 3), (7, 1), (3, 1))
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1][1] += 1
-        else:
-            runs.append([number, 1])
-    return tuple((first, count) for first, count in runs)
 
 
 def lines_of(order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
@@ -190,19 +141,56 @@ def lines_of(order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
     return "".join(f"\n{line}" for line in lines)
 
 
-def read_line(lines: str, task: TaskId, shape: type[_Told]) -> _Told:
-    """Find and read what `lines_of` wrote for `task`.
+class SentOrder:
+    """An instruction as text: a task's own line is parsed when the task asks for it."""
 
-    Raises
-    ------
-    ValueError
-        There is no line for it, or it is damaged.
-    """
-    start = lines.find(f"\n[{msgspec.json.encode(_named(task, shape)).decode()},")
-    if start < 0:
-        raise ValueError(f"the order says nothing of {task}")
-    told: list[Any] = json.loads(lines[start + 1 :].partition("\n")[0])
-    return msgspec.convert(told[1], shape)
+    def __init__(self, text: str) -> None:
+        first, newline, lines = text.partition("\n")
+        head = msgspec.json.decode(first, type=Head)
+        self.attempt, self.generation, self.clock_ms, self.ticks = (
+            head.attempt,
+            head.generation,
+            head.clock_ms,
+            head.ticks,
+        )
+        self._resolution = head.resolution
+        self._lines = newline + lines
+        self._known: dict[TaskId, StateOrder] = {}
+
+    @property
+    def resolution(self) -> Resolution:
+        assert self._resolution is not None
+        return self._resolution
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """The participants of a commit or rollback: each has a line."""
+        return [TaskId.parse(json.loads(line)[0]) for line in self._lines.split("\n")[1:]]
+
+    def state(self, task: TaskId) -> StateOrder:
+        if task not in self._known:  # asked for when state is opened, and again when it is prepared
+            self._known[task] = self._read(task, StateOrder)
+        return self._known[task]
+
+    def emission(self, task: TaskId) -> EmissionOrder:
+        return self._read(task, EmissionOrder)
+
+    def time(self, task: TaskId) -> TimeOrder:
+        return self._read(task, TimeOrder)
+
+    def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
+        start = self._lines.find(f"\n[{msgspec.json.encode(_named(task, shape)).decode()},")
+        if start < 0:
+            raise ValueError(f"the instruction has no entry for {task}")
+        told: list[Any] = json.loads(self._lines[start + 1 :].partition("\n")[0])
+        return msgspec.convert(told[1], shape)
+
+
+RunOrder = Order | SentOrder
+"""An attempt's instruction: whole, or as sent to a chain, whose tasks read only their own entries."""
+
+TaskResolution = ResolutionOrder | SentOrder
+"""The same, of a commit or a rollback."""
 
 
 def _named(task: TaskId, shape: type) -> str:

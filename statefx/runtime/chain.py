@@ -22,22 +22,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import msgspec
 import pyarrow as pa
 
 from statefx.operators import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
-from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, Channel
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
+from statefx.protocol.order import RunOrder, SentOrder
 from statefx.protocol.reports import Ack, Barrier
-from statefx.protocol.watermark import TimeOrder
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
 from statefx.runtime.sink_task import SinkTask
@@ -95,50 +92,6 @@ def task_of(worker: Worker, deployment: Deployment, id: TaskId, **options: Any) 
         case _:
             kind = BoltTask
     return kind(worker, deployment, id, **options)
-
-
-_Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
-
-
-class SentOrder:
-    """An instruction as text: a task's own line is parsed when the task asks for it (see `TaskOrder`)."""
-
-    def __init__(self, text: str, deployment: Deployment) -> None:
-        first, newline, lines = text.partition("\n")
-        head = self._head = msgspec.json.decode(first, type=Head)
-        self.attempt, self.generation = head.attempt, head.generation
-        self.clock_ms, self.ticks = head.clock_ms, head.ticks
-        self._lines = newline + lines
-        self._deployment = deployment
-        self._known: dict[TaskId, StateOrder] = {}
-
-    def state(self, task: TaskId) -> StateOrder:
-        if task not in self._known:  # asked for when state is opened, and again when it is prepared
-            self._known[task] = self._read(task, StateOrder)
-        return self._known[task]
-
-    def emission(self, task: TaskId) -> EmissionOrder:
-        return self._read(task, EmissionOrder)
-
-    def time(self, task: TaskId) -> TimeOrder:
-        return self._read(task, TimeOrder)
-
-    def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
-        return read_line(self._lines, task, shape)
-
-
-class SentResolution(SentOrder):
-    """A commit or rollback as text, for the tasks of a chain (see `TaskOrder`)."""
-
-    @property
-    def resolution(self) -> Resolution:
-        assert self._head.resolution is not None
-        return self._head.resolution
-
-    @property
-    def tasks(self) -> Sequence[TaskId]:
-        stateful = self._deployment.plan.stateful
-        return [stateful[first + place] for first, count in self._head.tasks for place in range(count)]
 
 
 class EarlyRows:
@@ -313,7 +266,7 @@ class TaskChain:
             match kind:
                 case FrameKind.RUN:
                     self._has_woken = False  # before the spout is asked: what it emits from here on may be too late
-                    yield from self._attempt(SentOrder(body.decode(), self._deployment), rows)
+                    yield from self._attempt(SentOrder(body.decode()), rows)
                 case FrameKind.OUTCOME:
                     txid, report = messages.unpack_outcome(body)
                     for host in self._hosts:
@@ -453,7 +406,7 @@ class TaskChain:
     # ---- commit and rollback
 
     def _resolve(self, body: bytes) -> None:
-        order = SentResolution(body.decode(), self._deployment)
+        order = SentOrder(body.decode())
         for task in order.tasks:
             self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
             self._control.send(FrameKind.REPORT, self.tasks[task].resolve(order).pack())

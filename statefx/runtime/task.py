@@ -32,7 +32,7 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, AlignmentResult
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
-from statefx.protocol.order import RunOrder, TaskOrder, TaskResolution
+from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
@@ -435,7 +435,7 @@ class Task(ABC):
             self.restores_since = None
             self.attempt.secs["restore"] = time.monotonic() - began
 
-    def _store_of(self, order: TaskOrder, version: Version | None = None) -> StateStore:
+    def _store_of(self, order: RunOrder | TaskResolution, version: Version | None = None) -> StateStore:
         context = self.deployment.state_context(order, self.id, version=version)
         return open_store(self.worker.provider(self.deployment), self.deployment.namespace(*self.id), context)
 

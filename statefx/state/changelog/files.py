@@ -111,14 +111,14 @@ def changelog_name(prefix: str, version: Version) -> str:
 def snapshot_name(prefix: str, version: Version, checksum: str) -> str:
     """Return the name of the image of `version` that has `checksum`.
 
-    Attempts of several generations write images of one version, and the generation is part of what is summed up:
-    named by the version alone, a late one would replace the one that the log names.
+    Attempts of several generations write images of one version, and the generation is part of what is summed up: named
+    by the version alone, a late one would replace the one that the log names.
     """
     return f"{prefix}/{_stem(version)}-{checksum}.{SNAPSHOT}"
 
 
 def names_of(prefix: str, txid: int) -> str:
-    """Return how the names begin of all files that were prepared for a transaction, by whichever attempt."""
+    """Return the prefix of all files that were prepared for a transaction, by whichever attempt."""
     return f"{prefix}/{txid:020d}-"
 
 
@@ -142,7 +142,6 @@ def _stem(version: Version) -> str:
 
 
 def new_token() -> str:
-    """Return a token that nothing else has, nor ever will."""
     return uuid.uuid4().hex
 
 
@@ -158,7 +157,6 @@ def corrupted(path: str, found: str, expected: str, *, missing: bool = False) ->
 
 
 def problem_of(error: Exception) -> str:
-    """Return what is wrong with a file, without its path and the remedy."""
     return str(getattr(error, "problem", error))
 
 
@@ -239,7 +237,7 @@ def _slices(keys: list[bytes], values: list[bytes | None]) -> Iterator[tuple[int
 
 
 def listed(found: Stored) -> Listed | None:
-    """Return what a file's name says; None if it is not an artefact's."""
+    """Return what a file's name says, or None if it is not an artefact's."""
     stem, _, kind = found.name.rpartition("/")[2].partition(".")
     if kind == SNAPSHOT:
         stem, _, checksum = stem.rpartition("-")
@@ -269,7 +267,6 @@ Chunk = tuple[list[bytes], list[bytes | None]]
 
 
 def read_head(storage: Storage, name: str) -> Artefact:
-    """Read and verify everything but the entries."""
     [found] = read_heads(storage, [name])
     if isinstance(found, StateError):
         raise found
@@ -362,7 +359,7 @@ def read_range(storage: Storage, artefact: Artefact, start: bytes | None, stop: 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where a block of entries lies in its file."""
+    """The place of a block of entries in its file."""
 
     at: int
     size_bytes: int

@@ -31,7 +31,7 @@ def wrap(version: int, data: bytes) -> bytes:
 
 
 def envelope(version: int) -> bytes:
-    """Return what stands before the bytes of a value of `version`."""
+    """Return the prefix of the bytes of a value of `version`."""
     head = bytearray(MARK)
     while version > 0x7F:
         head.append(version & 0x7F | 0x80)
@@ -49,7 +49,7 @@ NEVER = 2**63
 
 
 def expiring(expiry_ms: int) -> bytes:
-    """Return what stands before the stored bytes of a value that is over at `expiry_ms`."""
+    """Return the prefix of the stored bytes of a value that is over at `expiry_ms`."""
     return _EXPIRES + expiry_ms.to_bytes(8, "big")
 
 
@@ -65,10 +65,7 @@ def expiry_of(data: bytes) -> int:
 
 
 def unwrap(data: bytes) -> tuple[int, bytes]:
-    """Return version and codec's bytes of what is stored.
-
-    Raises StateCorruptedError: the envelope is damaged.
-    """
+    """Return version and codec's bytes of a stored value; StateCorruptedError if the envelope is damaged."""
     if data[:1] != MARK:
         return 1, data
     version = 0

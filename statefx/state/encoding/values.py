@@ -122,7 +122,7 @@ def make_encoder() -> Callable[[Any], bytes]:
 def decode_value(data: bytes) -> Any:
     """Return the value that was encoded as `data`: equal to it, of the same types, and new at each call.
 
-    Raises StateCorruptedError: the bytes are no value; what holds them is damaged or was written by another codec.
+    StateCorruptedError: the bytes are no value; they are damaged or were written by another codec.
     """
     try:
         if data[0] in _PLAIN_HEADS:
@@ -180,7 +180,6 @@ def zone_in(value: Any) -> datetime | None:
 
 
 def _has_offset(value: datetime) -> bool:
-    """Return whether a datetime has no zone, or an offset without a name."""
     zone = value.tzinfo
     return zone is None or zone is UTC or (type(zone) is timezone and zone.__getinitargs__()[1:] == ())  # type: ignore[attr-defined]
 
