@@ -20,9 +20,8 @@ from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of
 from statefx.state.contract.store import StateStore
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap
 from statefx.state.encoding.keys import encode_key
-from statefx.state.encoding.values import decode_values
+from statefx.state.encoding.values import EXPIRY_BYTES, NEVER, decode_values, expiry_of, unwrap
 from statefx.state.view.changes import codec_for
 
 Entries = Iterator[tuple[list[bytes], list[bytes]]]

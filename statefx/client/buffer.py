@@ -1,4 +1,4 @@
-"""What one open transaction has changed so far, in memory, and state as it was committed when it began."""
+"""An open transaction's changes so far, in memory, and state as it was committed when it began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who makes transactions from plain Python."""
+"""The client, which makes transactions from plain Python."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class TransactionalClient:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is doing; ``stuck`` says since when and why a commit can't be carried out. For any thread."""
+        """Its status; ``stuck`` says since when and why a commit can't be carried out. Any thread may call it."""
         return self._session.coordinator.progress.status()
 
     def close(self) -> None:

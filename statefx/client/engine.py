@@ -15,9 +15,9 @@ from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import Segment
 from statefx.protocol.reports import Ack, Barrier
 from statefx.runtime.outlets import Outbox
 from statefx.runtime.sink_task import SinkTask
@@ -70,10 +70,10 @@ class ClientEngine:
         self.call(attempt, segment, partial(self._prepare_all, attempt, order))
 
     def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
-        def told() -> None:
+        def resolve_all() -> None:
             attempt.reports = [self._tasks[task].resolve(order) for task in order.tasks]
 
-        self.call(attempt, name, told)
+        self.call(attempt, name, resolve_all)
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
         self._left.append((attempt, part, call))

@@ -1,4 +1,4 @@
-"""What a client keeps from one transaction to the next: its generation, its engine, and what is open now."""
+"""A client's session: its generation, its engine, and its open transactions."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Session:
             stuck = self.coordinator.progress.status()["stuck"]
             raise SinkError(
                 f"a former client has left transaction {stuck['txid']}, and its {stuck['phase']} fails: "
-                f"{stuck['reason']}. Mend what fails and make the client again, which goes on with it",
+                f"{stuck['reason']}. Fix the cause and make the client again, which goes on with it",
                 txid=stuck["txid"],
             ) from error
         except BaseException:
@@ -490,10 +490,10 @@ def _rolled_back(txid: int, failure: Exception) -> TransactionError:
         return failure
     if isinstance(failure.__cause__, TransactionConflictError):  # of a queue
         return failure.__cause__
-    again = "Mend that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
-    told = TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
-    told.__cause__ = failure
-    return told
+    again = "Fix that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
+    error = TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
+    error.__cause__ = failure
+    return error
 
 
 def _check_message(message: object) -> None:

@@ -8,24 +8,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from statefx.errors import StatefxError
-from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.completeness import Complete
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
+from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.records import Input
 from statefx.protocol.reports import Ack, Report
 from statefx.protocol.watermark import UnitTime
 
 Work = ResolutionOrder | Callable[[], object]
-"""What one that takes part has to do at a commit or a rollback: tasks are told, or something is called on the driver.
+"""A participant's work at a commit or a rollback: an instruction to tasks, or a call on the driver.
 
 A call may take long, such as the commit of a sink: transactions behind it go on meanwhile.
 """
 
 Part = Segment | str
-"""What is carried out of an attempt: a segment, or the commit or rollback of who has this name."""
+"""A part of an attempt: a segment, or the commit or rollback of the participant with this name."""
 
 
 def _never(failure: StatefxError) -> bool:
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     work: Any = None
     """Of a client's transaction, what it changes."""
     planned: BySpout = MappingProxyType({})
-    """What the driver has planned that spouts read, and that is not in the log yet."""
+    """The driver's plan of what spouts read, if it is not in the log yet."""
     emissions: Emissions = Emissions()
     closes: bool = False
     """Whether it reads nothing and closes event time."""
@@ -80,13 +80,13 @@ class Attempt:
 
     name: TransactionAttempt
     batch: Batch | None = None
-    """What it reads; None: a former driver began it, and the log has all that is needed."""
+    """Its input; None: a former driver began it, and the log has all that is needed."""
     orders: Mapping[TaskId, EmissionOrder] | None = None
-    """What the tasks of sources are told; None: that was not asked for yet."""
+    """The emissions of sources' tasks; None: not asked for yet."""
     partitions: Mapping[str, int] = field(default_factory=dict)
     """How many partitions each spout with event time has."""
     said: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
-    """What spouts say beyond what they were told, by spout and partition."""
+    """Metadata of spouts beyond their instructions, by spout and partition."""
     acks: list[Ack] = field(default_factory=list)
     complete: Complete | None = None
     input_rows: int = 0
@@ -96,9 +96,9 @@ class Attempt:
     # ---- what is carried out of it now
 
     running: set[Part] = field(default_factory=set)
-    """What the coordinator waits for."""
+    """The parts that the coordinator waits for."""
     part: Part = ""
-    """What tasks carry out, and by which order; the engine's, as all that follows up to `extended_secs`."""
+    """The part that tasks carry out, and its instruction; the engine's, as all that follows up to `extended_secs`."""
     order: Order | ResolutionOrder | None = None
     waiting: set[TaskId] = field(default_factory=set)
     """Tasks that have not answered."""
@@ -112,7 +112,7 @@ class Attempt:
 
     resolution: Resolution | None = None
     left: dict[str, Work] = field(default_factory=dict)
-    """What those that take part have still to do, by their names."""
+    """The work that participants have left, by their names."""
     reasons: list[str] = field(default_factory=list)
     """Why the last round has left something to do."""
     rounds: int = 0

@@ -40,7 +40,8 @@ from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.log.log import TransactionLog
-from statefx.protocol.commands import (
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.pipeline import (
     Acked,
     Append,
     Appended,
@@ -51,16 +52,16 @@ from statefx.protocol.commands import (
     Happening,
     Idle,
     Offered,
+    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
+    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed
 from statefx.protocol.transaction import Phase
 
@@ -98,11 +99,11 @@ class Coordinator:
     _retry: Attempt | None = field(default=None, init=False)
     """One that was rolled back, and whose transaction is to be tried again."""
     _ending: StatefxError | None = field(default=None, init=False)
-    """What is raised when everything in flight has ended."""
+    """The error to raise when everything in flight has ended."""
     last: TransactionProgress | None = field(default=None, init=False)
-    """What the newest transaction came to that this driver has committed."""
+    """The newest transaction that this driver has committed."""
     _stops: deque[Stop] = field(default_factory=deque, init=False)
-    """What `stop` asked for; filled by other threads."""
+    """Requests of `stop`; filled by other threads."""
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
@@ -128,7 +129,8 @@ class Coordinator:
         for entry in state.in_flight:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
-            self.progress.recovering(way, Attempt(entry.name, failure=FailedException("found under way at start")))
+            left = FailedException("left unfinished by the previous driver")
+            self.progress.recovering(way, Attempt(entry.name, failure=left))
         with self._cancelling():
             self._pipeline, commands = Pipeline.recover(self.shape, state.committed, state.in_flight, state.attempts)
             self._carry_out(commands)
@@ -373,7 +375,7 @@ class Coordinator:
                 self._told_ahead.add(name)
                 logger.warning(
                     "%s: the event times of %d rows of %r in transaction %d are further ahead of this machine's clock "
-                    "than maxAhead, and do not move the watermark. This is told once; lastProgress counts on",
+                    "than maxAhead, and do not move the watermark. Logged once; see lastProgress['rowsAhead']",
                     self.name, rows, name, txid,
                 )  # fmt: skip
         for bolt, aside in self.last.set_aside.items():

@@ -21,7 +21,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission, EmissionOrder
 
 RAISED = (Exception, CancelledError, SystemExit)
-"""What the code of spouts raises: the last two would else end the driver's thread without a word of the spout. Ctrl-C
+"""Errors of spouts' code: the last two would otherwise end the driver's thread without naming the spout. Ctrl-C
 is no error of a spout's."""
 
 WHOLE = ""
@@ -55,7 +55,7 @@ class DriverSpout:
 
     @property
     def emission(self) -> Emission:
-        """What its tasks do in a transaction of which nothing is durable."""
+        """The emission of its tasks in a transaction of which nothing is durable."""
         if plans(self.spout):
             return Emission.AGAIN
         return Emission.OPAQUE if isinstance(self.spout, OpaquePartitionedTransactionalSpout) else Emission.NEW

@@ -83,7 +83,7 @@ class Janitor:
     kept_as: Mapping[str, str] = field(default_factory=dict)
     """As in the log (`LogState`)."""
     others: Sequence[Participant] = ()
-    """Who else takes part in transactions, and leaves things behind."""
+    """Other participants, whose leftovers are swept as well."""
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT

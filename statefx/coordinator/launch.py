@@ -139,7 +139,7 @@ class Launch:
 
     @property
     def references(self) -> list[str]:
-        """What workers load besides statefx, as ``module:Class``."""
+        """References that workers load besides statefx, as ``module:Class``."""
         return [self._provider_reference, *(each for one in self._encodings.values() for each in one.classes.values())]
 
     def start(

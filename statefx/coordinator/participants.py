@@ -1,4 +1,4 @@
-"""What takes part in the decision to commit a transaction: state, sinks, and what else has effects that go with it."""
+"""Participants of the commit decision: state, sinks, and what else has effects that go with it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from statefx.operators import to_ddl
 from statefx.operators.hooks import overrides
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.plan.levels import Plan
-from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import Resolution
 from statefx.protocol.records import Committing
 from statefx.protocol.reports import Ack
 from statefx.state.contract.store import StateLocation, StateProvider
@@ -85,7 +85,7 @@ class SnapshotPolicy:
     """
 
     min_bytes: int = 32 << 20
-    """What the changelogs of a task have to come to, whatever its last snapshot has."""
+    """The least size of a task's changelogs for a snapshot, whatever its last snapshot has."""
     ratio: float = 1.0
     """And what times the size of its last snapshot."""
     share: float = 0.125
@@ -95,8 +95,8 @@ class SnapshotPolicy:
         """Return the tasks that are most overdue; `growth` is the bytes of each changelog since its newest snapshot."""
         overdue = {name: size / self._limit(newest.get(name)) for name, size in growth.items()}
         # By name where they are equally due: which tasks are told does not depend on the order of the log's dicts.
-        told = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
-        return frozenset(told[: max(1, math.ceil(len(growth) * self.share))])
+        late = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
+        return frozenset(late[: max(1, math.ceil(len(growth) * self.share))])
 
     def _limit(self, snapshot: SnapshotRef | None) -> float:
         return max(self.min_bytes, self.ratio * (0 if snapshot is None else snapshot.size_bytes))
@@ -336,8 +336,8 @@ def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) ->
         )
     if takeover:
         raise CheckpointMismatchError(
-            f"{wanted}, which nobody can do who takes targets over: if another one has had them since, these rows "
-            f"count as its own. Start once without adopt='takeover'; {remedy}",
+            f"{wanted}, which adopt='takeover' rules out: these rows would count as another owner's if one wrote "
+            f"there since. Start once without adopt='takeover'; {remedy}",
         )
     for name, target in due.targets.items():
         if target not in sinks or not sinks[target].rewinds:

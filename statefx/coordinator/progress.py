@@ -1,4 +1,4 @@
-"""What is known of the transactions of a driver: for ``status``, ``lastProgress`` and listeners."""
+"""Progress of a driver's transactions: for ``status``, ``lastProgress`` and listeners."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ class Progress:
         """The last attempt that failed of the transaction that is tried again."""
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
-        """What takes part in a commit and is called on the driver now, by name, and since when."""
+        """Participants whose part of a commit runs on the driver now, by name, and since when."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 

@@ -18,8 +18,8 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
-from statefx.protocol.commands import Resolution, Unresolved
 from statefx.protocol.order import ResolutionOrder
+from statefx.protocol.pipeline import Resolution, Unresolved
 from statefx.protocol.reports import FailureKind
 
 logger = logging.getLogger("statefx")
@@ -43,7 +43,7 @@ class StoppedError(TransactionError):
 
 BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0
-"""What fails is a server or a file system that comes back; looking for it six times a minute loads neither."""
+"""A server or a file system that fails comes back; looking for it six times a minute loads neither."""
 
 
 def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: float = BACKOFF_MAX_SECS) -> float:
@@ -62,8 +62,8 @@ def exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
     kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
     error = kind(
         f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: "
-        f"{last.message.rstrip('.')}. It is rolled back. Mend what failed, or raise that setting, and start again: "
-        "it is the first that is tried",
+        f"{last.message.rstrip('.')}. It was rolled back. Fix the cause or raise the setting, then start "
+        "again: the start retries it first",
         **{**last.data, "txid": txid, "attempts": tries},
     )
     error.__cause__ = last
@@ -112,12 +112,12 @@ class Waits:
 _REASONS_SHOWN = 3
 
 _REMEDIES = {
-    Resolution.COMMIT: "It is decided: mend what fails and start again, and it is committed first",
+    Resolution.COMMIT: "It is decided: fix the cause and start again; the start commits it first",
     Resolution.ROLLBACK: "The next start goes on with it",
 }
 _WARNINGS = {
-    Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
-    "fails, or stop and start again with mended code",
+    Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: fix the "
+    "cause, or stop and start again with fixed code",
     Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 

@@ -15,12 +15,12 @@ from statefx.errors import BoltError, FailedException, FencedError, InputError, 
 from statefx.log.log import TransactionLog
 from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan, segments_of
-from statefx.protocol.commands import Append, Segment
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_state import sink_volumes
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, Order
+from statefx.protocol.pipeline import Append, Segment
 from statefx.protocol.records import Preparing, Processed, RolledBack
 from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.topology.graph import ComponentKind
@@ -57,7 +57,7 @@ class AckChecker:
         ledger = AckLedger(attempt, *self._segments[segment])
         for ack in acks:
             if not ledger.add(ack):  # rule 6.4: of a former attempt
-                logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
+                logger.warning("ignored an ack of %s; the current attempt is %s", ack.attempt, attempt)
         verdict = ledger.check()
         return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
 

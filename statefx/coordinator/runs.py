@@ -25,10 +25,10 @@ from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol import messages
-from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of
+from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.reports import Ack, Report, TreeReport
 
 logger = logging.getLogger("statefx")
@@ -202,7 +202,7 @@ class RunEngine(ABC):
                 emitted = self._emitted
                 self._emitted = frozenset(each for each in emitted if each.txid > attempt.name.txid)
                 if attempt.name not in emitted:
-                    lost = JobFailedError("the run is over that has emitted its rows: they are emitted again")
+                    lost = JobFailedError("the run that emitted these rows has ended; the retry re-emits them")
                     self._answers.put(Answer(attempt, part, lost))
                     return
             attempt.part, attempt.order, attempt.waiting = part, order, set(tasks)
@@ -282,10 +282,10 @@ class RunEngine(ABC):
             if self._run is not None and self._ready:
                 for chain, tasks in self._spout_chains.items():
                     restored = self._restored.setdefault(chain, set())
-                    told = report.part_of(tasks, restored)
-                    self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, told))
-                    restored.update(root for trees in told.pending.values() for root, _ in trees)
-                    restored.difference_update(told.acked, *told.failed.values())
+                    outcome = report.part_of(tasks, restored)
+                    self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, outcome))
+                    restored.update(root for trees in outcome.pending.values() for root, _ in trees)
+                    restored.difference_update(outcome.acked, *outcome.failed.values())
 
     def close(self) -> None:
         with self._lock:
@@ -410,7 +410,7 @@ class RunEngine(ABC):
         own: dict[ChainId, list[TaskId]] = {}
         for task in tasks:
             own.setdefault(self._chain_of[task], []).append(task)
-        return {chain: text_for(self._plan, order, sorted(told)).encode() for chain, told in own.items()}
+        return {chain: text_for(self._plan, order, sorted(own_tasks)).encode() for chain, own_tasks in own.items()}
 
     def _abandon(self, attempt: Attempt, patience_secs: float) -> None:
         name, segment = attempt.name, attempt.part

@@ -122,7 +122,7 @@ class SpoutSource(Emissions):
     storage: Storage
     log: TransactionLog
     config: Mapping[str, Any]
-    """What spouts see as ``context.config``."""
+    """The ``context.config`` of spouts."""
     trigger: SpoutTrigger
     pending: int
     """How many transactions may be in flight."""
@@ -143,7 +143,7 @@ class SpoutSource(Emissions):
     """How many looks in a row have found nothing."""
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)
     _planned: tuple[int, dict[str, Metadata]] | None = field(default=None, init=False)
-    """What is planned of the next transaction, and not in the log yet."""
+    """The plan of the next transaction, which is not in the log yet."""
     _kept: tuple[int, dict[str, Metadata]] = field(default=(0, {}), init=False)
     """Batches that were planned of the next transaction when another spout was away: no spout plans one twice."""
     _newest: dict[str, Newest] = field(default_factory=dict, init=False)
@@ -208,7 +208,7 @@ class SpoutSource(Emissions):
                 if reached is not None:
                     self.progress.reached(each.id, check_json(reached))
             except RAISED:
-                logger.exception("committed of spout %s failed; it changes nothing", each.id)
+                logger.exception("spout %s: committed() raised; ignored", each.id)
 
     def close(self) -> None:
         self._tell_committed()
@@ -217,7 +217,7 @@ class SpoutSource(Emissions):
                 with self.progress.asking(each.id, "close", self.log.state.committed):
                     each.spout.close()
             except RAISED:
-                logger.exception("close of spout %s failed; it changes nothing", each.id)
+                logger.exception("spout %s: close() raised; ignored", each.id)
         self._spouts.clear()
 
     # ---- Source
@@ -254,7 +254,7 @@ class SpoutSource(Emissions):
                 wait_secs = backoff_secs(self._refusals, self.config["topology.transaction.retry.delay.ms"] / 1000)
                 self._look_after, self._nothing = self.clock() + wait_secs, False
                 self.progress.away(txid, failure.message)
-                logger.warning("what there is to read is asked again in %g s: %s", wait_secs, failure.message)
+                logger.warning("planning failed, retrying in %g s: %s", wait_secs, failure.message)
                 return False  # and not idle: there may be something to read
             self._refusals = 0
             self.progress.away(txid, "")

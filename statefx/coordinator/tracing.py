@@ -84,12 +84,12 @@ class Traces:
             self._known.pop(root, None)
         return replace(report, failed={reason: tuple(roots) for reason, roots in failed.items()}, steps={})
 
-    def _note(self, txid: int, report: TreeReport, told: set[int]) -> None:
+    def _note(self, txid: int, report: TreeReport, explained: set[int]) -> None:
         """Note what tasks did with messages that go on, or whose traces are logged now."""
         begun = set(islice(report.held, max(KNOWN_MAX - len(self._known), 0)))
         for task, handled in report.steps.items():
             for root, did in handled.items():
-                if root in self._known or root in begun or root in told:
+                if root in self._known or root in begun or root in explained:
                     self._known.setdefault(root, {}).setdefault(task, _Handling()).add(did, txid)
 
     def _trace(self, root: int) -> str:

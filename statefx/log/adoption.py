@@ -20,7 +20,7 @@ logger = logging.getLogger("statefx")
 
 
 Adopt = str | Iterable[str] | None
-"""What callers give: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""
+"""The words of `adopt`: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""
 
 NOTHING_ADOPTED: frozenset[str] = frozenset()
 

@@ -26,7 +26,7 @@ RECORD_BYTES_MAX = 16 << 20
 FOLDER = "transactions/"
 
 FENCING = (Generation, Lineage)
-"""What a driver that takes over appends first. A driver of before meets it at its next append: it is never deleted
+"""The first records of a driver that takes over. An older driver meets it at its next append: it is never deleted
 (rule 3.3)."""
 
 FOLDED = f"{FOLDER}folded"

@@ -31,7 +31,7 @@ class Folders:
 
     location: str
     wrap: Callable[[Storage], Storage] = field(default=lambda storage: storage, compare=False, repr=False)
-    """What stands before the storage; for tests."""
+    """Wraps the storage; for tests."""
 
     @cached_property
     def storage(self) -> Storage:
@@ -86,7 +86,7 @@ FORMAT = 2
 FORMAT_NAME = "format"
 
 PLACE = "a bucket that is there, and credentials in the environment that may list, read, write and delete in it"
-"""What an object store must be for a checkpoint."""
+"""Requirements of an object store for a checkpoint."""
 
 IGNORED_PREFIXES = (FORMAT_NAME, PROBE, "lost+found")
 """How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""

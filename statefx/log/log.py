@@ -209,7 +209,7 @@ class TransactionLog:
     def _unknown(self, entry: Entry, error: OutcomeUnknownError) -> Never:
         self._refusal = LogOutcomeUnknownError(
             f"record {entry.number} ({entry.record.kind}) may or may not have been appended: {error.message}. "
-            "This driver must end; the next start reads what is true.",
+            "This driver stops; the next start reads the real outcome from the log.",
             path=self.where,
             number=entry.number,
         )

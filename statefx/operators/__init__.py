@@ -1,4 +1,4 @@
-"""What users subclass: bolts, spouts and sinks, their hooks, and what they are handed."""
+"""Classes that users derive from: bolts, spouts and sinks, their hooks, contexts and collectors."""
 
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
 from statefx.operators.context import DEFAULT_STREAM, Collector, Context, SpoutCollector

@@ -28,7 +28,7 @@ Fit = Callable[[Any], Any]
 """Returns a value as Arrow takes it without a loss, a copy if it can change; TypeError says what to do instead."""
 
 MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What a value that does not fit raises, here or in Arrow."""
+"""Errors of a value that does not fit, here or in Arrow."""
 
 _NONE = type(None)
 _FLOAT_MAX = 3.4028235677973366e38

@@ -77,7 +77,7 @@ class Sealed(NamedTuple):
 
 
 class OwnerName(NamedTuple):
-    """What the name of an owner says.
+    """The parts of an owner's name.
 
     >>> OwnerName.read("5d1e/jobs/0/2.7.0/a7")
     OwnerName(origin='5d1e', component='jobs', task=0, epoch=Epoch(generation=2, txid=7, attempt=0))

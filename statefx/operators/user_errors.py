@@ -1,4 +1,4 @@
-"""What a bolt's own code raised, as an error that names bolt and hook and shows the user's lines, not ours."""
+"""Errors of a bolt's own code: they name bolt and hook and show the user's lines, not ours."""
 
 from __future__ import annotations
 

@@ -461,7 +461,7 @@ _FORMS = (
     frozenset({"initWindow", "addToWindow", "emitWindow"}),
     frozenset({"executeBatch", "mergeWindows", "emitWindow"}),
 )
-"""What a windowed bolt defines: one of these, and for the second one ``mergeWindows`` where windows share tuples."""
+"""Hooks of a windowed bolt: one of these, and for the second one ``mergeWindows`` where windows share tuples."""
 
 _USELESS = (
     "executeBroadcast", "onTimer", "finishBatch", "combine", "combineBatch", "initCombine", "combinedFields"

@@ -1,4 +1,4 @@
-"""What one run of a topology sends to its tasks, once."""
+"""Deployment of a topology: sent to its tasks once in each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What spouts read in each transaction: what is durable of it, and what follows from the transaction before.
+"""Batches of spouts in each transaction: their durable parts, and what follows from the transaction before.
 
 Who says what a batch is, and where that becomes durable (rule 9.4)::
 
@@ -30,7 +30,7 @@ Read = Callable[[Metadata], Partitions]
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What tasks have emitted in transactions in flight, by txid and spout; the log has the rest.
+    """Metadata that tasks have emitted in transactions in flight, by txid and spout; the log has the rest.
 
     Driver memory only: after a restart, tasks re-emit batches that are not in the log.
     """

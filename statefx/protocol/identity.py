@@ -1,4 +1,4 @@
-"""What names a thing in the protocol: attempt, task, namespace, version, snapshot, file."""
+"""Names in the protocol: of an attempt, a task, a namespace, a version, a snapshot, a file."""
 
 from __future__ import annotations
 

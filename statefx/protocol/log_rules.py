@@ -1,4 +1,4 @@
-"""What each record does to the state of the log, and where it may not stand."""
+"""Rules of the log's records: how each changes the state, and where it may not stand."""
 
 from __future__ import annotations
 
@@ -512,10 +512,10 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
     if {bolt: known.parallelism for bolt, known in record.stateful.items()}.items() - record.tasks.items():
         _refuse(record, f"what {sorted(record.stateful)} are is not what is said of their tasks, {record.tasks}")
     of_others = {name for name in state.heads if TaskId.parse(name).component not in record.tasks}
-    told = {name: each for name, each in state.watermarks.items() if TaskId.parse(name).component in record.tasks}
-    watermarks = {name: each for name, each in state.watermarks.items() if name not in told}
+    moved = {name: each for name, each in state.watermarks.items() if TaskId.parse(name).component in record.tasks}
+    watermarks = {name: each for name, each in state.watermarks.items() if name not in moved}
     for bolt, tasks in record.tasks.items():
-        own = [each for name, each in told.items() if TaskId.parse(name).component == bolt]
+        own = [each for name, each in moved.items() if TaskId.parse(name).component == bolt]
         if own:  # they read from the same senders
             watermarks |= {str(TaskId(bolt, task)): min(own) for task in range(tasks)}
     return replace(

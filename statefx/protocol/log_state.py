@@ -261,7 +261,7 @@ class LogState:
 
     @property
     def taking_back(self) -> TakenBack | None:
-        """What sinks have to take back before the next transaction begins; done again until one is decided."""
+        """The part of sinks that is taken back before the next transaction begins; repeated until one is decided."""
         last = self.taken_back[-1] if self.taken_back else None
         return last if last is not None and last.targets and last.until == self.decided else None
 

@@ -1,4 +1,4 @@
-"""What a chain and the driver say to each other over a control connection, as bytes.
+"""Frames between a chain and the driver over a control connection, as bytes.
 
 ::
 

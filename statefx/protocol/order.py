@@ -1,4 +1,4 @@
-"""What the driver tells its tasks: which attempt, where their state stands, and what their sources read.
+"""Instructions of the driver to its tasks: which attempt, where their state stands, and what their sources read.
 
 On its way it is JSON, a line for each task that is told something, behind a head that each of them reads::
 
@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
+from statefx.protocol.pipeline import Resolution
 from statefx.protocol.watermark import TimeOrder
 
 
@@ -116,7 +116,7 @@ class ResolutionOrder:
 _Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
 
 _MARKS: Mapping[type, str] = {StateOrder: "", EmissionOrder: "", TimeOrder: "@"}
-"""What stands before the name of a task in its line: one that keeps state or emits may also be told of time."""
+"""Prefix of a task's name in its line: a task that keeps state or emits may have another line for time."""
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,9 +133,9 @@ def lines_of(order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
     """Return the lines of stateful `tasks`, and those of the tasks of spouts and of what has event time."""
     lines = [msgspec.json.encode((str(task), order.state(task))).decode() for task in tasks]
     if isinstance(order, Order):
-        for task, told in order.emissions.items():
+        for task, emission in order.emissions.items():
             # By `json`: metadata may hold what msgspec does not write, such as infinity.
-            lines.append(json.dumps([str(task), msgspec.to_builtins(told)], separators=(",", ":")))
+            lines.append(json.dumps([str(task), msgspec.to_builtins(emission)], separators=(",", ":")))
         for task, time in order.times.items():
             lines.append(msgspec.json.encode((_named(task, TimeOrder), time)).decode())
     return "".join(f"\n{line}" for line in lines)
@@ -182,8 +182,8 @@ class SentOrder:
         start = self._lines.find(f"\n[{msgspec.json.encode(_named(task, shape)).decode()},")
         if start < 0:
             raise ValueError(f"the instruction has no entry for {task}")
-        told: list[Any] = json.loads(self._lines[start + 1 :].partition("\n")[0])
-        return msgspec.convert(told[1], shape)
+        entry: list[Any] = json.loads(self._lines[start + 1 :].partition("\n")[0])
+        return msgspec.convert(entry[1], shape)
 
 
 RunOrder = Order | SentOrder

@@ -1,4 +1,4 @@
-"""What tasks report: failures, what became of trees of tuples, barriers to readers, and acks and reports to the driver.
+"""Reports of tasks: failures, outcomes of trees of tuples, barriers to readers, and acks to the driver.
 
 The root of a tree is a number of 63 bits: the transaction that emitted the tuple, the task of a spout that did, and the
 tuple's place in what the task emitted. So a task that meets a root can tell how old it is without asking anybody.
@@ -239,7 +239,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a spout skipped in its batches, as its user wants it; `emitPartitionBatch` returns it."""
+    """Rows that a spout skipped in its batches, as its user wants it; `emitPartitionBatch` returns it."""
 
     # gone, refused: How many offsets were deleted before they were read, and how many records can't be rows.
     gone: int = 0

@@ -1,4 +1,4 @@
-"""What must stay the same of a topology for it to go on with a checkpoint: a value, compared before a start."""
+"""The identity of a topology, which a checkpoint requires to stay the same: a value, compared before a start."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Event(StrEnum):
 
 
 class ActionKind(StrEnum):
-    """What every task does."""
+    """Actions of every task."""
 
     PREPARE = "PREPARE"
     COMMIT = "COMMIT"

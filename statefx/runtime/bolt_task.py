@@ -50,7 +50,7 @@ class BoltTask(Task):
     """
 
     state_class: type[TaskState] = TaskState
-    """What a stateful bolt is given; the tester's also watches what the bolt does with values."""
+    """The state of a stateful bolt; the tester's also watches what the bolt does with values."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -392,8 +392,8 @@ class TaskChain:
     def _wake_readers(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
         if self._readers:
             head = wire.Address(0, 0, -1, 0, 0, attempt.txid, attempt.attempt).pack()
-            told: list[wire.WireRow] = [(reader, wire.ABANDONED, 0, head, b"") for reader in self._readers]
-            yield wire.to_batch([*told, *self._fillers()])
+            notices: list[wire.WireRow] = [(reader, wire.ABANDONED, 0, head, b"") for reader in self._readers]
+            yield wire.to_batch([*notices, *self._fillers()])
             yield from self._more_fillers()
 
     def _fillers(self) -> list[wire.WireRow]:

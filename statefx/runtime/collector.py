@@ -1,4 +1,4 @@
-"""What a bolt hands its results to, in one task and one attempt."""
+"""The collector of a bolt's results, in one task and one attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bolt's call does until it is known to have gone well: it is written down, and nothing leaves the task.
+"""Guards a bolt's call until it is known to have succeeded: changes are journalled, and nothing leaves the task.
 
 ::
 

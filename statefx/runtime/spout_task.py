@@ -61,8 +61,8 @@ class StreamTask(SourceTask):
 
     def _emission(self) -> Iterator[None]:
         collector, storage = self.attempt.collector, self.deployment.staged
-        for told in self.attempt.order.emission(self.id).partitions.values():
-            for batch in read_part(storage, told):
+        for share in self.attempt.order.emission(self.id).partitions.values():
+            for batch in read_part(storage, share):
                 collector.emitBatch(batch)
                 yield
 
@@ -81,7 +81,7 @@ class SpoutTask(SourceTask):
         self._told: Mapping[str, Json] = {}
         self._left_out = LeftOut()
         self._method = "open"
-        """What was called last, and how many rows had come when it returned."""
+        """The last call, and how many rows had come when it returned."""
         self._rows = 0
 
     def prepare(self) -> Prepared:

@@ -33,7 +33,7 @@ PART_BYTES = 64 << 20
 
 
 _DAMAGED = {errno.EIO, errno.EBADMSG, errno.ESTALE}
-"""What a file system says of a file that no later try will read either."""
+"""Errors of a file system for a file that no later try will read either."""
 
 
 class PartLostError(Exception):
@@ -117,13 +117,13 @@ class PartWriter:
         return self._parts
 
 
-def read_part(storage: Storage, told: Json) -> Iterator[pa.RecordBatch]:
+def read_part(storage: Storage, share: Json) -> Iterator[pa.RecordBatch]:
     """Yield a share of the rows of a part.
 
     PartLostError: its file is missing or damaged. OSError: it can't be read now; the next attempt reads the same part
     (rule 15.2).
     """
-    content, name, checksum, start, stop = msgspec.convert(told, tuple[str, str, str, int, int])
+    content, name, checksum, start, stop = msgspec.convert(share, tuple[str, str, str, int, int])
     if content:
         data = base64.b64decode(content)
     else:

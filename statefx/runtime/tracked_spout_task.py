@@ -95,7 +95,7 @@ class SpoutHost(SpoutCollector):
         self._waiting: list[tuple[str, tuple[Any, ...], int | None, _Tracked | None]] = []
         self._waiting_bytes = 0
         self._kept: dict[int, Sequence[Delivery]] = {}
-        """What a transaction has emitted that is not decided, by txid."""
+        """Rows of the transactions that are not decided, by txid."""
         self._tracked: dict[int, _Tracked] = {}
         """By root: what was emitted in a transaction, and neither acked nor failed."""
         self._pending: set[bytes] = set()

@@ -327,14 +327,14 @@ class Trees:
                 self._note(roots, _RELEASED)
         self._open.clear()
         failed = set().union(*self._failed.values())
-        told = np.array([*held, *released, *failed, *self._reset], np.int64)
-        if not len(told):
+        reported = np.array([*held, *released, *failed, *self._reset], np.int64)
+        if not len(reported):
             return _NO_ROWS
         counts = (len(held), len(released), len(failed), len(self._reset))
         kinds = np.repeat([TreeEvent.HELD, TreeEvent.RELEASED, TreeEvent.FAILED, TreeEvent.RESET], counts)
-        numbers = np.zeros(len(told), np.int64)
+        numbers = np.zeros(len(reported), np.int64)
         numbers[: len(held) + len(released)] = [*held.values(), *released.values()]
-        columns = (key_of(told), place_of(told), kinds, numbers, pa.nulls(len(told), pa.binary()))
+        columns = (key_of(reported), place_of(reported), kinds, numbers, pa.nulls(len(reported), pa.binary()))
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 

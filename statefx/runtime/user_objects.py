@@ -124,7 +124,7 @@ def close_object(bolt: Bolt | ReplayingSpout | Spout) -> None:
     except ProcessGone:
         raise
     except BaseException:
-        logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
+        logger.exception("%s: close() raised; ignored", type(bolt).__name__)
 
 
 def init_state(task: TaskId, bolt: Stateful, state: TaskState, txid: int, timers_refusal: str = "") -> None:

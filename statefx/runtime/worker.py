@@ -1,4 +1,4 @@
-"""What the tasks of one Python process share: deployments and state providers."""
+"""Data that the tasks of one Python process share: deployments and state providers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Run:
     deployment: Deployment
     provider: StateProvider | None = None
     late: dict[TaskId, BoltError] = field(default_factory=dict)
-    """What a task has emitted after its attempt had prepared."""
+    """The error of rows that a task emitted after its attempt had prepared."""
 
 
 class Worker:
@@ -114,4 +114,4 @@ def release_sinks(deployment: Deployment) -> None:
             try:
                 component.operator.release()
             except Exception:
-                logger.exception("release of sink %r failed; it changes nothing", id)
+                logger.exception("sink %r: release() raised; ignored", id)

@@ -88,7 +88,7 @@ def _lock(root: str) -> int | None:
 
 
 _NOTE = 'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark notes of a batch that has ended; without stateful operators of its own it has no use for a watermark."""
+"""Spark's note of an ended batch; without stateful operators of its own it has no use for a watermark."""
 
 
 def query_id(state: LogState) -> str | None:
@@ -104,7 +104,7 @@ def _known(state: LogState) -> list[StreamInput]:
 
 
 class SparkCheckpoint:
-    """What Spark keeps of a stream's progress, in a folder of this run alone (rule 3.7).
+    """Spark's record of a stream's progress, in a folder of this run alone (rule 3.7).
 
     Spark looks whether a file is there and then renames one over it, without fsync: two drivers could write over each
     other's files, and a crash of the machine could take any of them. Neither matters, because every start builds the

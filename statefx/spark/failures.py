@@ -1,4 +1,4 @@
-"""What the failure of a Spark job means: a lost machine, or a mistake. A bolt's error fails no job: it is acked."""
+"""Failures of Spark jobs: a lost machine, or a mistake. A bolt's error fails no job: it is acked."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class StreamFeed:
         return staged(self._plan, replace(without_rows(state.last_input), batch_id=state.committed), [])
 
     def _watch(self, query: StreamingQuery, source: StagedSource) -> None:
-        """Tell the source how Spark's query has ended."""
+        """End the source as Spark's query has ended."""
         try:
             while not query.awaitTermination(_CONTEXT_POLL_SECS):
                 if is_stopped(self._context):  # Spark itself would look for input for ever
@@ -219,7 +219,7 @@ class StreamFeed:
             source.end(error)
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
-        """Tell what Spark's words mean for the topology: they speak of its own query and files alone."""
+        """Return the error for the topology: Spark's words speak of its own query and files alone."""
         reason = " ".join(str(failure).partition("=== Streaming Query ===")[0].split())
         committed = self._coordinator.log.state.committed
         return InputError(
@@ -438,12 +438,12 @@ class SpoutFeed:
 
     def _watch(self) -> None:
         """Warn of each hook on the driver that takes long: the loop that calls it waits for it."""
-        progress, told = self._coordinator.progress, None
+        progress, warned = self._coordinator.progress, None
         while not self._ended.wait(_WATCH_SECS):
             asked = progress.asked(SLOW_SECS)
-            if asked is not None and asked != told:
+            if asked is not None and asked != warned:
                 logger.warning("%s: nothing is committed while it runs", asked.reason(progress.clock()))
-                told = asked
+                warned = asked
 
     def drain(self) -> None:
         """Begin no further transaction, and wait for the lowest one in flight (see `Feed.drain`)."""

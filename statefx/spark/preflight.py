@@ -1,4 +1,4 @@
-"""What would fail on the executors or for want of slots, found before anything starts."""
+"""Checks before anything starts, for what would fail on the executors or for want of slots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from statefx.topology.graph import Topology
 _PROBES_PER_EXECUTOR = 2
 
 _FOUND = "host string, problem string, module string, missing string"
-"""What a probe tells: of a module that it could not import, and of the one that was missing, maybe another."""
+"""A probe's answer: a module that it could not import, and the one that was missing, maybe another."""
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or distinct",
@@ -54,7 +54,7 @@ By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplica
 missing here is found before it has begun anything (`SparkCheckpoint.with_notes`)."""
 
 _UNSEEN = "unseen"
-"""What an executor answers that sees nothing where the checkpoint is."""
+"""The answer of an executor that sees nothing where the checkpoint is."""
 
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""

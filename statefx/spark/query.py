@@ -223,7 +223,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query is doing: phase, txid, attempt; ``stuck`` if a commit fails again and again.
+        """The query's status: phase, txid, attempt; ``stuck`` if a commit fails again and again.
 
         ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
         were there, and ``runs`` how many such jobs there were.

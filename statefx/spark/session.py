@@ -1,4 +1,4 @@
-"""What a Spark session must be, what makes it quicker, and one that has all of it."""
+"""Spark sessions: checks, hints, and one with all recommended settings."""
 
 from __future__ import annotations
 

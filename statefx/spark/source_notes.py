@@ -1,4 +1,4 @@
-"""What the sources of a stream write down for themselves, and where the transaction log keeps it.
+"""Notes of a stream's sources for themselves, and where the transaction log keeps them.
 
 A file source keeps lists of the files that it has read, Kafka the offsets at which it began, a rate source the time.
 None of this can be had from the offsets of a batch, and without it a batch can't be run again. Whatever lies below

@@ -42,7 +42,7 @@ _PARTS = StructType().add("part", BinaryType())
 _PARTS_SCHEMA = pa.schema([("part", pa.binary())])
 
 BATCH_PROPERTY = "statefx.batch"
-"""What the tasks of a staging job are told: the driver's clock, and how the names of their files begin."""
+"""Properties of a staging job's tasks: the driver's clock, and how the names of their files begin."""
 
 _PATIENCE_SECS = 0.5
 """How long a job may go on that nobody needs any more."""

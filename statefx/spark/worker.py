@@ -1,4 +1,4 @@
-"""What Spark's Python workers are sent, what outlives their tasks, and the chain that each of a run's tasks is."""
+"""Spark's Python workers: what they are sent, what outlives their tasks, and the chain of each of a run's tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def loads(data: bytes) -> Any:
 
 
 _worker = Worker()
-"""What is sent to a process lives for a task only: this is the one place that outlives it."""
+"""Data of this process that outlives a task, which is all that anything sent to it does."""
 
 
 class Parcel:
@@ -84,7 +84,7 @@ def levels_here() -> dict[str, int]:
 
 
 _logged_as: dict[str, int] = {}
-"""What `log_as` was given last: it is called for each task."""
+"""The last argument of `log_as`, which is called for each task."""
 
 
 class _Stderr(logging.StreamHandler[TextIO]):

@@ -1,4 +1,4 @@
-"""What statefx adds to a topology: ticks, a spout that remembers ids, and the acker with the edges to it."""
+"""Additions of statefx to a topology: ticks, a bolt that drops redelivered messages, and the acker with its edges."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class TopologyBuilder:
         self._declarers: dict[str, BoltDeclarer] = {}
         self._loops: set[str] = set()
         self._times: dict[str, tuple[str | Mapping[str, str] | None, str, str, str | None]] = {}
-        """What is said of the event time of what bolts emit: some know their streams only with their inputs."""
+        """Event times declared for bolts' streams: some know their streams only with their inputs."""
 
     def __repr__(self) -> str:
         return f"<TopologyBuilder {self.name!r} of {len(self._components)} components>"

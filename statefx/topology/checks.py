@@ -1,4 +1,4 @@
-"""What must hold of a topology before Spark starts; every refusal names the thing and the remedy."""
+"""Checks of a topology before Spark starts; every refusal names the thing and the remedy."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.joins import Wired
 from statefx.operators.schema import declared_schemas, to_ddl_type
 from statefx.state.encoding import options as encodings
-from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
+from statefx.state.encoding.values import VERSION_MAX
 from statefx.topology.graph import Component, ComponentKind, DeclaredInput, Edge, Promise, Topology
 
 if TYPE_CHECKING:

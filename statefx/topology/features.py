@@ -221,7 +221,7 @@ def _with_late_stream(component: Component, schemas: Sequence[pa.Schema]) -> Map
 
 
 def _warn(id: str, inputs: Sequence[DeclaredInput], components: Mapping[str, Component]) -> None:
-    """Tell that windows go by the clock, if there is a field that looks as if it were meant."""
+    """Warn that windows go by the clock, if there is a field that looks as if it were meant."""
     for one in inputs:
         for field in components[one.source].outputs[one.stream]:
             if field.type == pa.timestamp("us", tz="UTC"):
@@ -299,7 +299,7 @@ def _has_time(
     begun: Mapping[tuple[str, str], str],
     id: str,
 ) -> bool:
-    """Tell whether what a component emits goes by a watermark of which the user has said where it begins."""
+    """Return whether a component's rows go by a watermark whose beginning the user has declared."""
     return any((id, stream) not in begun for stream in components[id].timings) or any(
         _has_time(components, inputs, begun, one.source) for one in inputs.get(id, ())
     )

@@ -74,7 +74,7 @@ class Grouping:
 
     @property
     def promise(self) -> Promise:
-        """What it promises about the task."""
+        """Its promise about the task."""
         return PROMISES[self.kind]
 
     @property
@@ -103,7 +103,7 @@ INTERNAL = "__"
 
 @dataclass(frozen=True, eq=False)
 class RowStream:
-    """What ``setStream`` takes in the place of a DataFrame: its schema, and rows that come from elsewhere."""
+    """A stand-in for a DataFrame in ``setStream``: its schema, and rows that come from elsewhere."""
 
     schema: Any
     isStreaming: bool  # noqa: N815 - pyspark's name
@@ -124,7 +124,7 @@ class Edge:
 
 
 class ComponentKind(StrEnum):
-    """What a component is.
+    """Kinds of components.
 
     A kind has a method of the builder, its own checks, a shape in pictures, and, a `Task`
     (`statefx.runtime.chain.task_of`).
@@ -137,7 +137,7 @@ class ComponentKind(StrEnum):
 
 
 class OnError(StrEnum):
-    """What becomes of a row of which a bolt's ``execute`` raises an error."""
+    """Treatment of a row of which a bolt's ``execute`` raises an error."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -194,7 +194,7 @@ class Component:
 
 
 def is_tracked(edge: Edge, target: Component, tracked: Collection[str]) -> bool:
-    """Tell whether the rows of an edge belong to the trees of tuples, if those of the components `tracked` do.
+    """Return whether the rows of an edge belong to the trees of tuples, if those of the components `tracked` do.
 
     Not what is added up: a sum would belong to the trees of all that is in it. A sink fails no single row. And behind
     what is statefx's own there are no trees: a bolt that fails a row fails the transaction.

@@ -1,4 +1,4 @@
-"""What is checked of a topology and its settings, wherever it is run: by ``submit`` and by ``TopologyTester`` alike."""
+"""Checks of a topology and its settings, by ``submit`` and by ``TopologyTester`` alike."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def doubts(topology: Topology) -> list[str]:
 
 
 def _scatters(grouping: Grouping, key: Sequence[str]) -> bool:
-    """Tell whether rows with one key may go to several tasks; who sends rows directly may well keep them together."""
+    """Return whether rows with one key may go to several tasks; a direct sender may well keep them together."""
     if grouping.promise is Promise.KEY:
         return not set(grouping.fields) <= set(key)
     return grouping.promise in (Promise.ANY, Promise.KEY_OF_TWO)

@@ -176,14 +176,14 @@ class ChangelogProvider(StateProvider):
 
 
 _ENTRY_BYTES = 150
-"""What Python needs for an entry besides its bytes, about."""
+"""Python's bytes for an entry besides its own, about."""
 
 IDLE_SECS = 60.0
 """Spark ends a Python worker that had nothing to do for a minute, with all it remembers. A worker that others keep busy
 must not remember for longer than that what nobody asks for: a checkpoint that ended, a lineage that was left."""
 
 IDLE_BYTES = 64 << 20
-"""What may stay all the same, so that small state of a query that seldom triggers is not read again each time."""
+"""Bytes that may stay all the same, so that small state of a query that seldom triggers is not read again each time."""
 
 
 @dataclass(slots=True, eq=False)

@@ -64,7 +64,7 @@ def _of_generation(changelog: Changelog, names: Sequence[str], newest: int) -> l
 
 
 class _Needed:
-    """What has to stay: the chains of the head and of the versions since `Retention.since`, those looked at whole.
+    """Files to keep: the chains of the head and of the versions since `Retention.since`, those looked at whole.
 
     A chain is a stack: a changelog lies on top of what was there, or takes the place of the newest files. So the chains
     of all versions after some F consist of files of F's chain and of files written after it. F is the newest version

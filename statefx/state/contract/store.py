@@ -37,7 +37,7 @@ class StateLocation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a store has prepared.
+    """A prepared version of a store.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class StateContext:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What must be kept of one namespace, as read from the log.
+    """The versions of one namespace that must be kept, as read from the log.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What one task's state keeps in memory: uncommitted changes, in order where a scan wants it, and what it has read.
+"""One task's state in memory: uncommitted changes, in order where a scan wants it, and the entries it has read.
 
 The order is made at the first scan of a transaction. `put` of a key that is known writes into a dict and nothing
 else; so the order learns of new keys only when somebody scans again, from the end of each dict, where they are.
@@ -18,8 +18,7 @@ from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec, GuardedCodec, StandardCodec
-from statefx.state.encoding.envelope import MARK, NEVER, envelope, expiry_of, unwrap
-from statefx.state.encoding.values import AS_IT_IS, is_settled
+from statefx.state.encoding.values import AS_IT_IS, MARK, NEVER, envelope, expiry_of, is_settled, unwrap
 
 
 class Missing(Enum):
@@ -291,7 +290,7 @@ class StoreReads:
 
 
 ENTRY_BYTES = 200
-"""What Python needs to remember one entry, besides its bytes: two objects' heads and a place in a dict, about."""
+"""Python's bytes for one entry, besides its own: two objects' heads and a place in a dict, about."""
 
 
 WITH_TTL = "; its map has a ttl: open it with state.map(name, ttl=...), or remove all with deleteRange(None, None)"
@@ -304,7 +303,7 @@ Upgrade = Callable[[int, Any, Any], Any]
 """(version, key, value) -> the value in its current form."""
 
 OWN_KEYS = "statefx.values."
-"""What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
+"""Prefixes of statefx's own keys in a bolt's state: no bolt knows older forms of their values."""
 
 
 class Overlay:

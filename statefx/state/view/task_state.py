@@ -14,7 +14,7 @@ from statefx.errors import CommitFailedError, StateClosedError, StateError, Stat
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.contract.store import EMPTY, SnapshotRef, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
-from statefx.state.encoding.envelope import expiry_of
+from statefx.state.encoding.values import expiry_of
 from statefx.state.view.changes import Journal, Overlay, StoreReads, Upgrade, overlay_for, take_back
 from statefx.state.view.state import (
     BroadcastMap,
@@ -227,7 +227,7 @@ class KeyValueState(Entries[K, V]):
 
     @property
     def prepared_bytes(self) -> int:
-        """What the store said that the last prepare takes."""
+        """Bytes of the last prepare, as the store reported them."""
         return self._prepared_bytes
 
     # ---- the transaction

@@ -1,4 +1,4 @@
-"""What a task keeps by time: timers, which fire in order, and entries of maps that are over at a time.
+"""State by time: timers, which fire in order, and entries of maps that are over at a time.
 
 Both have an index in the task's store, in which the time stands before the key, so that what is due is a range::
 
@@ -28,7 +28,7 @@ from statefx.errors import CodecError
 from statefx.state.contract.spaces import Space, end_of, head_of, name_of
 from statefx.state.contract.store import Write
 from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiring, expiry_of
+from statefx.state.encoding.values import EXPIRY_BYTES, NEVER, expiring, expiry_of
 from statefx.state.view.changes import ABSENT, KeyKind, MemoryKey, Overlay, StoreReads, Upgrade, of_key, overlay_for
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -255,7 +255,7 @@ class _Firing:
 
     stop: bytes
     new: list[bytes]
-    """What this transaction has put before `stop`: a heap. Some of it may be gone by now."""
+    """Times that this transaction has put before `stop`: a heap. Some of it may be gone by now."""
 
 
 class Timers:
@@ -528,7 +528,7 @@ class ExpiringOverlay(Overlay):
     """Of what is written from now on."""
     _expiry: int
     _index: bytes
-    """What the keys of its index begin with."""
+    """Prefix of its index's keys."""
     _indexed: set[bytes]
     """Keys that stand in the index at the time of what is put now; not all of them."""
     _indexed_ms: int
@@ -540,7 +540,7 @@ class ExpiringOverlay(Overlay):
     """Nothing in the index is due before."""
     _now_ms: int
     _planned: tuple[list[bytes], int]
-    """What `_indexed` gets, and what `_next_due` is, when the changes are prepared."""
+    """Next values of `_indexed` and `_next_due`, when the changes are prepared."""
     _prefix: bytes
 
     def _begin(self, clock_ms: int) -> None:
