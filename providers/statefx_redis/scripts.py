@@ -1,4 +1,4 @@
-"""What statefx and the server say to each other: names of keys, changes in chunks, scripts and their answers.
+"""The protocol with the server: names of keys, changes in chunks, scripts and their answers.
 
 A script is what has to happen at once on the server. Every script answers with a word and what belongs to it.
 
@@ -32,7 +32,7 @@ class Names:
         return cls(prefix, f"{quote(namespace.lineage, '')}:{quote(namespace.component, '')}:{namespace.task}")
 
     def are_of(self, lineage: str) -> bool:
-        """Tell whether they can be names of a task of `lineage`."""
+        """Return whether they can be names of a task of `lineage`."""
         of, *task = self.tag.split(":")
         return of == quote(lineage, "") and len(task) == 2 and task[1].isdecimal()
 
@@ -184,7 +184,7 @@ local function meta()
           raw = m}}
 end
 """
-"""What a namespace's meta hash says; fields that are written together, `PAIRS`, must be there together."""
+"""A namespace's meta hash; fields that are written together, `PAIRS`, must be there together."""
 
 _ENTRY = """
 local function entry_of(key, token)

@@ -227,7 +227,7 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 def _may_have_arrived(error: BaseException) -> bool:
-    """Tell whether what was asked may have been done: not if there was no connection in the first place."""
+    """Return whether the request may have been carried out: not if there was no connection in the first place."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConnectionRefusedError | FileNotFoundError):

@@ -48,7 +48,7 @@ class Jedis(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(Struct, frozen=True):
-    """What may be set, with the defaults.
+    """The settings, with their defaults.
 
     Attributes
     ----------

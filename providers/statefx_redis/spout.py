@@ -170,7 +170,7 @@ class RedisStreamSpout(QueueSpout):
         self._idle_ms = int(idleSecs * 1000)
 
     def reads(self, target: str) -> bool:
-        """Tell whether a sink writes to the stream."""
+        """Return whether a sink writes to the stream."""
         return target == f"{self.settings.address}#{self.stream}"
 
     def pendingAcks(self) -> PendingAcks:

@@ -68,11 +68,11 @@ class Stored:
     complete: bool
 
     def same(self, other: Stored) -> bool:
-        """Tell whether nothing began or ended between the two, so that what was read between them is of one version."""
+        """Return whether nothing began or ended between the two, so that what was read between is of one version."""
         return (self.version, self.committing) == (other.version, other.committing)
 
     def can_become(self, version: Version) -> bool:
-        """Tell whether `version` is prepared, on top of what is committed."""
+        """Return whether `version` is prepared, on top of what is committed."""
         return self.complete and self.entry is not None and self.entry.base == self.version
 
 
@@ -173,7 +173,7 @@ def batches(writes: Sequence[Write]) -> Iterator[tuple[list[str | bytes], int]]:
 
 
 class GoneError(Exception):
-    """What is prepared is no longer there: it has just been committed, or was deleted."""
+    """The prepared version is no longer there: it has just been committed, or was deleted."""
 
 
 class PreparedChanges:
@@ -276,7 +276,7 @@ def lexical(start: bytes | None, stop: bytes | None) -> tuple[bytes, bytes]:
 
 
 class Pages:
-    """What is left of a range, read page by page, each in one round trip; `more`: there may be another page."""
+    """The rest of a range, read page by page, each in one round trip; `more`: there may be another page."""
 
     def __init__(self, start: bytes | None, stop: bytes | None, reverse: bool) -> None:
         self.more = True

@@ -64,7 +64,7 @@ class UnusableError(StateError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a directory holds; while `complete` is False it holds a part of the version."""
+    """The content of a directory; while `complete` is False it holds a part of the version."""
 
     namespace: Namespace
     version: Version

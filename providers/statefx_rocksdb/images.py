@@ -255,7 +255,7 @@ class OpenImage:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the shared copy is good for: `handle` is there only if its version is in the chain."""
+    """Use of the shared copy: `handle` is there only if its version is in the chain."""
 
     handle: Handle | None
     head: Head | None

@@ -18,7 +18,7 @@ _KEY = "topology.state.provider.config"
 
 
 class Settings(Struct, frozen=True):
-    """What may be set, with the defaults.
+    """The settings, with their defaults.
 
     Attributes
     ----------

@@ -18,9 +18,8 @@ from statefx.errors import ConfigError
 from statefx.operators.schema import Form, to_ddl
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap
 from statefx.state.encoding.keys import encode_key
-from statefx.state.encoding.values import decode_values
+from statefx.state.encoding.values import EXPIRY_BYTES, NEVER, decode_values, expiry_of, unwrap
 from statefx.state.view.changes import codec_for
 
 Entries = Iterator[tuple[list[bytes], list[bytes]]]

@@ -51,8 +51,8 @@ from statefx.protocol.reports import task_of, txid_of
 from statefx.protocol.topology_identity import StatefulIdentity, StateLayout
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.envelope import expiry_of, unwrap, wrap
 from statefx.state.encoding.keys import key_decoder
+from statefx.state.encoding.values import expiry_of, unwrap, wrap
 from statefx.state.view.changes import Upgrade, codec_for
 from statefx.state.view.time_index import time_of
 

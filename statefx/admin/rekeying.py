@@ -36,7 +36,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.spaces import NameKind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap, wrap
+from statefx.state.encoding.values import EXPIRY_BYTES, NEVER, expiry_of, unwrap, wrap
 from statefx.state.view.changes import OWN_KEYS, codec_for
 from statefx.state.view.time_index import index_entry, timer_key, timer_value, with_timer_key, with_timer_value
 

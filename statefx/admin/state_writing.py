@@ -38,9 +38,9 @@ from statefx.state.contract.ranges import Block, in_blocks
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import StateProvider
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.envelope import unwrap, wrap
 from statefx.state.encoding.keys import encode_key
 from statefx.state.encoding.options import Encoding
+from statefx.state.encoding.values import unwrap, wrap
 from statefx.state.view.changes import codec_for
 from statefx.storage import Storage
 

@@ -1,4 +1,4 @@
-"""What one open transaction has changed so far, in memory, and state as it was committed when it began."""
+"""An open transaction's changes so far, in memory, and state as it was committed when it began."""
 
 from __future__ import annotations
 
@@ -23,18 +23,11 @@ Past = OrderedEntries[bytes | None]
 
 
 class SnapshotStore(StateStore):
-    """One component's state as it was committed when a transaction began; what is prepared stays here, as `writes`.
+    """One component's state as committed when a transaction began; prepared writes stay here, as `writes`.
 
-    The newest version is read through `current`, and `past` is laid over it. So a provider need not keep old versions,
-    and all transactions share one open store.
-
-    Parameters
-    ----------
-    current : callable () -> StateStore
-        Returns the store, opened at the newest committed version: another object after each commit.
-    past : Past
-    entered : callable () -> context manager
-        Held while the store is read; refuses a transaction that has ended.
+    The newest version is read through `current`, which returns another store after each commit, and `past` is laid over
+    it. So a provider need not keep old versions, and all transactions share one open store. `entered` is held while the
+    store is read; it refuses a transaction that has ended.
     """
 
     def __init__(
@@ -49,7 +42,6 @@ class SnapshotStore(StateStore):
         self._entered = entered
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values that `keys` had when the transaction began."""
         with self._entered():
             past = self._past.by_key
             if not past:
@@ -59,7 +51,6 @@ class SnapshotStore(StateStore):
             return [past[key] if key in past else found[key] for key in keys]
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries that a range had when the transaction began."""
         while True:
             with self._entered():
                 store = self._current()
@@ -88,7 +79,6 @@ class SnapshotStore(StateStore):
             return count + sum(value is not None for value in past.values())
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
-        """Keep the writes, for the commit."""
         self.writes = writes
         return Prepared(token)
 
@@ -97,7 +87,7 @@ class SnapshotStore(StateStore):
         raise NotImplementedError
 
     def rollback(self, txid: int, token: str) -> None:
-        """Do nothing: nobody has seen the writes."""
+        """Do nothing: no reader has seen the writes."""
 
     def close(self) -> None:
         """Do nothing: the store is the session's."""
@@ -106,33 +96,11 @@ class SnapshotStore(StateStore):
 class TransactionBuffer:
     """The rows and the changes of state of one open transaction. Nothing of it is in the log, at a sink or in a store.
 
-    Parameters
-    ----------
-    deployment : Deployment
-    versions : Mapping of str to Version
-        The committed version of each task that keeps state.
-    since : float
-        When it began, by the session's clock.
+    `since` is when it began, by the session's clock. `txid` is the number under which it was committed, or was tried to
+    be, 0 before that; `number` its place in the order in which the session's transactions began. `failure` is a failed
+    read, which leaves only a rollback. `touched`: there is something to commit, be it only what was read. `rows` are by
+    sink; `received`, `acked` and `nacked` are ids of messages by queue, the last given back and not received again.
 
-    Attributes
-    ----------
-    txid : int
-        The number under which it was committed, or was tried to be; 0 before that.
-    number : int
-        Which of the session's transactions it is, in the order in which they began.
-    failure : Exception or None
-        Why it can only be rolled back: a read of state that has failed.
-    touched : bool
-        Whether there is anything to commit, be it only what was read.
-    rows : dict
-        The batches of each sink.
-    received, acked : dict of str to set
-        The ids of messages that it has received, by queue, and of those that it acknowledges.
-    nacked : dict of str to set
-        Those that it has given back, and does not receive again.
-
-    Contract
-    --------
     * First committer wins: of two transactions that were open at one time and have written one key, the second one to
       commit has a conflict (`conflict`).
     * Reads show the state as committed when it began, and its own changes.
@@ -154,7 +122,6 @@ class TransactionBuffer:
         self._states: dict[str, TaskState] = {}
 
     def send(self, sink: str, batches: list[pa.RecordBatch]) -> None:
-        """Keep rows for a sink."""
         self.touched = True
         self.rows.setdefault(sink, []).extend(batches)
 
@@ -179,7 +146,7 @@ class TransactionBuffer:
         return self._states[component]
 
     def writes(self) -> dict[str, Sequence[Write]]:
-        """Return what it writes to each component; raises what a read of it has raised. It can't be changed after."""
+        """Return its writes to each component; raises what a read has raised. Nothing can be changed after."""
         for state in self._states.values():
             task_state.prepare(state, state.version.txid + 1, "buffered")
         return {component: store.writes for component, store in self._stores.items()}
@@ -193,7 +160,7 @@ class TransactionBuffer:
         return None
 
     def overtaken(self, before: Mapping[str, Sequence[Write]]) -> None:
-        """Take note of entries that another transaction has changed: what they were `before`, by component."""
+        """Note entries that another transaction has changed, as they were `before`, by component."""
         for component, entries in before.items():
             past = self._past.setdefault(component, OrderedEntries())
             new = [(key, value) for key, value in entries if key not in past.by_key]

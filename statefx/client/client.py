@@ -1,4 +1,4 @@
-"""Who makes transactions from plain Python."""
+"""The client, which makes transactions from plain Python."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from statefx.topology.graph import RowStream, Topology
 class _Kept(StatefulBolt):
     """A component of a client: its state is changed from outside."""
 
-    def initState(self, state: KeyValueState[Any, Any]) -> None:
-        """Do nothing."""
-
+    def initState(self, state: KeyValueState[Any, Any]) -> None: ...
     def execute(self, tup: Any, collector: Any) -> None:
         """Never called: nothing is sent to it."""
 
@@ -176,7 +174,7 @@ class TransactionalClient:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is doing; ``stuck`` says since when and why a commit can't be carried out. For any thread."""
+        """Its status; ``stuck`` says since when and why a commit can't be carried out. Any thread may call it."""
         return self._session.coordinator.progress.status()
 
     def close(self) -> None:
@@ -237,7 +235,6 @@ def _with_letters(letters: Any, queues: Mapping[str, Any], sinks: Any, schemas: 
 
 
 def _topology(id: Any, sinks: Any, schemas: Any, state: Any, acks: Mapping[str, Sink]) -> Topology:
-    """Return the topology that a client is: every sink and every component of state for itself."""
     _check_names(sinks, schemas, state, acks)
     builder = TopologyBuilder(id)
     sinks, schemas = {**sinks, **acks}, {**schemas, **dict.fromkeys(acks, TAKEN_ROWS)}

@@ -15,9 +15,9 @@ from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import Segment
 from statefx.protocol.reports import Ack, Barrier
 from statefx.runtime.outlets import Outbox
 from statefx.runtime.sink_task import SinkTask
@@ -30,7 +30,7 @@ from statefx.topology.graph import Edge
 
 @dataclass(slots=True)
 class Changes:
-    """All that one transaction does: the work of its attempt; `failure` says why the attempt was rolled back."""
+    """The work of a client's attempt; `failure` says why it was rolled back."""
 
     rows: Mapping[str, Sequence[pa.RecordBatch]]
     writes: Mapping[str, Sequence[Write]]
@@ -40,12 +40,8 @@ class Changes:
 class ClientEngine:
     """Runs transactions that are `Changes`, when `next` is called (see `Engine`).
 
-    Every component has one task, and none but a stream has a reader.
-
-    Attributes
-    ----------
-    stores : dict of str to StateStore
-        The state of components at the committed version, from the first read until the next commit begins.
+    Every component has one task, and none but a stream has a reader. `stores` are open at the committed version, from
+    the first read until the next commit begins.
     """
 
     def __init__(self, deployment: Deployment, worker: Worker) -> None:
@@ -71,34 +67,27 @@ class ClientEngine:
         return store
 
     def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
-        """Begin to write and to prepare everything."""
         self.call(attempt, segment, partial(self._prepare_all, attempt, order))
 
     def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
-        """Begin to commit or to roll back stores that have to be told."""
-
-        def told() -> None:
+        def resolve_all() -> None:
             attempt.reports = [self._tasks[task].resolve(order) for task in order.tasks]
 
-        self.call(attempt, name, told)
+        self.call(attempt, name, resolve_all)
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
-        """Have something run when `next` is called."""
         self._left.append((attempt, part, call))
 
     def next(self, timeout_secs: float | None) -> Answer | None:
-        """Run one of those that have begun."""
         return answer_of(*self._left.popleft()) if self._left else None
 
     def cancel(self, attempt: Attempt) -> None:
-        """Drop what has not run."""
         self._left = deque(each for each in self._left if each[0] is not attempt)
 
     def interrupt(self) -> None:
         """Do nothing: `next` never waits."""
 
     def status(self) -> dict[str, Any]:
-        """Return nothing: there is no run."""
         return {}
 
     def _prepare_all(self, attempt: Attempt, order: Order) -> None:
@@ -123,7 +112,7 @@ class ClientEngine:
                 task.leave(done=done)
 
     def _stream_ack(self, changes: Changes, order: Order, stream: str) -> Ack:
-        """Say how many rows the caller has brought: every task acks (rule 5.1)."""
+        """Ack the rows that the caller has brought: every task acks (rule 5.1)."""
         emitted = {
             edge.id: sum(batch.num_rows for batch in changes.rows.get(edge.target, ()))
             for edge in self.deployment.plan.outputs[stream]
@@ -131,7 +120,7 @@ class ClientEngine:
         return Ack(order.attempt, stream, 0, uuid.uuid4().hex, emitted=emitted)
 
     def _ack(self, changes: Changes, task: Task, streams: Mapping[str, Ack]) -> Ack:
-        """Prepare one component, also one that nothing came to."""
+        """Prepare one component, also one without rows and writes."""
         component, attempt = task.id.component, task.attempt
         if isinstance(task, WritesTask):
             task.given(self.stores.pop(component, None), changes.writes.get(component, ()))
@@ -146,12 +135,11 @@ class ClientEngine:
         return attempt.ack(task.prepare_checked())
 
     def release(self) -> None:
-        """Close the stores that are open; they are opened again when they are needed."""
+        """Close the open stores; they are opened again when they are needed."""
         while self.stores:
             self.stores.popitem()[1].close()
 
     def close(self) -> None:
-        """Release what is open."""
         self.release()
         self._worker.close()
         release_sinks(self.deployment)
@@ -167,7 +155,6 @@ class WritesTask(Task):
         self._store, self._writes = store, writes
 
     def begin(self) -> None:
-        """Open the store at the committed version."""
         super().begin()
         if self._store is None:
             self._store = self.open_store()
@@ -177,7 +164,6 @@ class WritesTask(Task):
         raise NotImplementedError
 
     def prepare(self) -> Prepared:
-        """Make the writes durable; nobody can see them yet."""
         store, attempt = self._store, self.attempt
         assert store is not None
         prepared = prepare_as(store, attempt.txid, attempt.token, self._writes)
@@ -190,14 +176,12 @@ class WritesTask(Task):
         self.drop(acked=True)
 
     def drop(self, *, acked: bool) -> None:
-        """Close the store."""
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what the log says of a transaction that was rolled back."""
     if isinstance(error, TransactionError):
         return error.message
     return f"{type(error).__name__}: {error.message if isinstance(error, StatefxError) else error}"

@@ -104,18 +104,11 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """What a client has of one queue: the messages that were handed out to it, until a commit takes them off.
+    """A client's messages of one queue: handed out to it, until a commit takes them off.
 
-    They are renewed as long as the transaction may be committed that has them. Then the client's next `receive` returns
-    them again, if it comes soon; else the queue hands them out to whoever asks.
-
-    Parameters
-    ----------
-    name : str
-    spout : Spout
-        A ``QueueSpout`` whose messages are acknowledged in the transaction; it is not open.
-    origin, generation, txid
-        Of the checkpoint, of this client, and of the next transaction: all before it are decided.
+    They are renewed as long as the transaction that has them may be committed. Then the client's next `receive` returns
+    them again, if it comes soon; otherwise the queue hands them out to any reader. `spout` is a ``QueueSpout`` whose
+    messages are acknowledged in the transaction; it is not open. All transactions before `txid` are decided.
     """
 
     def __init__(self, name: str, spout: Any, origin: str, generation: int, txid: int) -> None:
@@ -129,12 +122,11 @@ class Receiver:
 
     @property
     def owner(self) -> str:
-        """As which the client has the messages."""
+        """The name under which the client owns the messages."""
         return str(self._spout.owner)
 
     @property
     def max_tries(self) -> int:
-        """How often a message is handed out before it is a dead letter."""
         return int(self._spout.maxTries)
 
     def receive(self, limit: int, taken: Collection[Any], until: float) -> list[Received]:
@@ -154,12 +146,11 @@ class Receiver:
         return found
 
     def has(self, id: Any) -> bool:
-        """Tell whether the client has a message."""
         self._drop()
         return id in self._has
 
     def hold(self, id: Any, until: float) -> None:
-        """Renew a message until the time of the transaction is over that has it."""
+        """Renew a message until the time of its transaction is over."""
         self._until[id] = until
         self._spout.hold(id, until)
 
@@ -172,11 +163,11 @@ class Receiver:
                 self.hold(id, min(now, self._until[id]))
 
     def reason(self, id: Any) -> str | None:
-        """Return why a message was not processed when it was handed out last; None if nobody knows."""
+        """Return why a message was not processed when it was handed out last, or None if that is unknown."""
         return self._reasons.get(id)
 
     def _drop(self) -> None:
-        """Forget what nobody has renewed for so long that the queue may soon hand it out to others."""
+        """Forget what was not renewed for so long that the queue may soon hand it out to others."""
         secs, now = self._spout.renewSecs, time.monotonic()
         if secs:
             self.forget([id for id, until in self._until.items() if until + secs < now])
@@ -187,7 +178,7 @@ class Receiver:
         return set(ids[: ids.index(id) + 1])
 
     def forget(self, ids: Collection[Any]) -> None:
-        """Have these messages no more: they are acknowledged, or somebody else has them."""
+        """Forget these messages: they are acknowledged, or another reader has them."""
         for id in ids:
             for kept in (self._has, self._until, self._reasons):
                 kept.pop(id, None)

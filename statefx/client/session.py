@@ -1,4 +1,4 @@
-"""What a client keeps from one transaction to the next: its generation, its engine, and what is open now."""
+"""A client's session: its generation, its engine, and its open transactions."""
 
 from __future__ import annotations
 
@@ -62,16 +62,11 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 class Session:
     """One generation of a checkpoint, for transactions whose rows come from the caller.
 
-    Parameters
-    ----------
-    launch : Launch
-        Of a topology in which every component is one task, and reads one stream that nobody else reads.
+    Every component of its topology is one task, and reads one stream of its own.
 
-    Contract
-    --------
     * An open transaction is in memory alone (`TransactionBuffer`), so several can be, and be committed in any order:
-      the log has them in the order of their commits. Txids are given by the commit.
-    * What the coordinator raises ends the session: how far it has come, the next generation reads from the log.
+      the log has them in the order of their commits, which give them their txids.
+    * What the coordinator raises ends the session: the next generation reads from the log how far it got.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -114,7 +109,7 @@ class Session:
             stuck = self.coordinator.progress.status()["stuck"]
             raise SinkError(
                 f"a former client has left transaction {stuck['txid']}, and its {stuck['phase']} fails: "
-                f"{stuck['reason']}. Mend what fails and make the client again, which goes on with it",
+                f"{stuck['reason']}. Fix the cause and make the client again, which goes on with it",
                 txid=stuck["txid"],
             ) from error
         except BaseException:
@@ -129,7 +124,7 @@ class Session:
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[bool]:
-        """Held by whoever calls a method other than `close`; TransactionError in a child process.
+        """Held by callers of any method but `close`; TransactionError in a child process.
 
         A child never waits for its copy of the lock: a thread of its parent may have held it.
         """
@@ -143,7 +138,7 @@ class Session:
         return os.getpid() != self._process
 
     def check_usable(self) -> None:
-        """Refuse to go on after what nobody can go on after: TransactionError, FencedError."""
+        """Raise TransactionError or FencedError if the session has ended."""
         if isinstance(self._ended, FencedError):
             raise FencedError(self._ended.message, **self._ended.data)
         if self._ended is not None:
@@ -151,7 +146,6 @@ class Session:
             raise TransactionError(f"the client has ended ({why}): make another one") from self._ended
 
     def is_open(self, buffer: TransactionBuffer) -> bool:
-        """Tell whether a transaction is open."""
         return buffer in self._open
 
     def open(self) -> TransactionBuffer:
@@ -167,7 +161,6 @@ class Session:
 
     @property
     def next_txid(self) -> int:
-        """The number of the transaction that is committed next."""
         return self._log.state.committed + 1
 
     def batches(self, sink: str, rows: Any) -> list[pa.RecordBatch]:
@@ -183,7 +176,7 @@ class Session:
     def receive(self, buffer: TransactionBuffer, queue: str, limit: int) -> list[Received]:
         """Return messages of a queue that no open transaction has; UnreachableError if it can't be reached.
 
-        Those that were handed out too often are not among them: this transaction sends them where dead letters go.
+        This transaction sends those that were handed out too often to the sink of dead letters.
         """
         if queue not in self.queues:
             raise TransactionError(f"there is no queue {queue!r}; {_there(self.queues)}", component=queue)
@@ -201,12 +194,12 @@ class Session:
         return found
 
     def _had(self, queue: str, but: TransactionBuffer | None = None) -> set[Any]:
-        """Return the ids of messages that open transactions have, `but` one; one that is over its time has none."""
+        """Return the ids of messages of open transactions except `but`; one that is over its time has none."""
         others = (other for other in self._open if other is not but and self._overdue(other) is None)
         return {id for other in others for id in other.received[queue]}
 
     def _have(self, buffer: TransactionBuffer, queue: str, ids: set[Any]) -> None:
-        """Let a transaction have messages, and no other one."""
+        """Give messages to a transaction, and to no other one."""
         for other in self._open:
             if other is not buffer and other.received[queue] & ids:
                 late = self._overdue(other)
@@ -217,7 +210,7 @@ class Session:
             self.queues[queue].hold(id, buffer.since + self._timeout_secs)
 
     def _send_dead_letters(self, buffer: TransactionBuffer, sink: str, dead: Sequence[Received]) -> None:
-        """Send messages where dead letters go, and let them leave their queue with that."""
+        """Send messages to the sink of dead letters, and acknowledge them with that."""
         for message in dead:
             reason = self.queues[message.queue].reason(message.id)
             logger.warning("message %s is a dead letter after %d tries: %s", message.id, message.tries, reason)
@@ -226,7 +219,7 @@ class Session:
             buffer.acked[message.queue].add(message.id)
 
     def ack(self, buffer: TransactionBuffer, messages: Sequence[Received], *, cumulative: bool) -> None:
-        """Let messages leave their queue with a transaction, which has received them; `cumulative`: all before too."""
+        """Acknowledge messages with a transaction that received them; `cumulative`: all before too."""
         self._check_there(buffer, messages)
         if not cumulative:
             self._check_unacked(buffer, messages)
@@ -238,7 +231,7 @@ class Session:
             buffer.acked[queue] |= ids
 
     def _until(self, buffer: TransactionBuffer, message: Received) -> set[Any]:
-        """Return what the client has received up to a message; TransactionConflictError as of `OpenTransaction.ack`."""
+        """Return the ids received up to a message; TransactionConflictError as of `OpenTransaction.ack`."""
         queue, ids = message.queue, self.queues[message.queue].until(message.id)
         if ids <= buffer.acked[queue]:
             raise TransactionConflictError(
@@ -264,7 +257,7 @@ class Session:
             self.queues[message.queue].release([message.id], reason)
 
     def _check_there(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
-        """Refuse messages that another open transaction has, or that the client has no more."""
+        """Refuse messages that another open transaction has, or that the client no longer has."""
         for message in messages:
             _check_message(message)
             if message.id in buffer.received[message.queue]:
@@ -292,14 +285,12 @@ class Session:
                 raise TransactionError(f"message {message.id!r} of {message.queue!r} is acknowledged already")
 
     def state(self, buffer: TransactionBuffer, component: str) -> KeyValueState[Any, Any]:
-        """Return the state of a component in a transaction."""
         if component not in self._states:
             there = _there(self._states)
             raise TransactionError(f"no component {component!r} keeps state; {there}", component=component)
         return buffer.state(component, lambda: self._store(component), lambda: self._entered(buffer))
 
     def _store(self, component: str) -> StateStore:
-        """Return the state of a component as it is committed now."""
         store = self._engine.stores.get(component)
         if store is not None:
             return store
@@ -309,7 +300,7 @@ class Session:
 
     @contextlib.contextmanager
     def _entered(self, buffer: TransactionBuffer) -> Iterator[None]:
-        """Let a transaction read what is committed; a read that fails leaves it no way but to be rolled back."""
+        """Let a transaction read committed state; after a failed read it can only be rolled back."""
         with self.lock:
             if not self._at_work:  # its commit reads too
                 self.check_usable()
@@ -334,7 +325,7 @@ class Session:
         raise TransactionError(f"the transaction has failed ({reason_of(failure)}): abort it") from failure
 
     def _check_newest(self) -> None:
-        """Make sure that no other client has taken over; FencedError, which ends the session.
+        """Raise FencedError, which ends the session, if another client has taken over.
 
         A look at the log takes as long as a few calls that read or put a value, and longer over a network: it gets a
         twentieth of the time.
@@ -353,11 +344,11 @@ class Session:
     def commit(self, buffer: TransactionBuffer) -> None:
         """Commit a transaction, if it has done anything; TransactionError if it was rolled back.
 
-        1. It is closed for its caller, whatever comes of it.
+        1. It is closed for its caller, whatever the outcome.
         2. A key that another one has changed since it began is a conflict.
-        3. What its keys have been is read, for those that are still open: they go on to see that.
+        3. The former values of its keys are read, for the transactions that stay open: they go on to see them.
         4. It runs by the protocol, as the only one that does, under the next txid.
-        5. Those that are still open are told.
+        5. Those values are given to the transactions that are still open.
         """
         # An interrupt may come at any line, and a signal's handler may make another transaction, which would get the
         # same txid, or change a key behind the look for conflicts: so it ends the client, and the handler is refused.
@@ -407,12 +398,11 @@ class Session:
             buffer.close()
 
     def _give_back(self, buffer: TransactionBuffer, reason: str) -> None:
-        """Have a transaction that has ended own no messages any more."""
+        """Release all messages of a transaction that has ended."""
         for queue, ids in buffer.received.items():
             self.queues[queue].release(ids, reason)
 
     def _acks(self, buffer: TransactionBuffer) -> dict[str, list[pa.RecordBatch]]:
-        """Return the rows by which its messages leave their queues."""
         found = {}
         for queue, ids in buffer.acked.items():
             rows = [(self.queues[queue].owner, str(id)) for id in ids]
@@ -432,14 +422,14 @@ class Session:
             )
 
     def _before(self, writes: Mapping[str, Sequence[Write]]) -> dict[str, list[Write]]:
-        """Return what is committed under the keys of `writes`, if a transaction is open that may want to see it."""
+        """Return what is committed under the keys of `writes`, if a transaction is open that may read it."""
         if not self._open:
             return {}
         keys = {component: [key for key, _ in entries] for component, entries in writes.items() if entries}
         return {name: list(zip(own, self._store(name).get(own), strict=True)) for name, own in keys.items()}
 
     def abort(self, buffer: TransactionBuffer, reason: str = "") -> None:
-        """Forget a transaction; again is a no-op. Nobody has seen anything of it."""
+        """Forget a transaction, of which nothing was visible; again is a no-op."""
         with contextlib.nullcontext() if self._is_foreign else self._lock:  # a child's copy of the lock may be held
             if self.is_open(buffer):
                 buffer.txid = self.next_txid
@@ -465,10 +455,10 @@ class Session:
             self.coordinator.end()
 
     def _overdue(self, buffer: TransactionBuffer) -> TransactionTimeoutError | None:
-        """Return why a transaction was open for too long.
+        """Return the error of a transaction that was open for too long.
 
-        It is asked before the decision, never after it: then nothing may be given up, however long a sink takes
-        (rule 2.5).
+        It is checked before the decision, never after it: then nothing may be given up, however long a sink takes (rule
+        2.5).
         """
         if time.monotonic() - buffer.since <= self._timeout_secs:
             return None
@@ -480,7 +470,7 @@ class Session:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """Let the coordinator work; after what it raises nobody knows here how far it has come (rule 2.5).
+        """Let the coordinator work; after an error its progress is unknown here (rule 2.5).
 
         The session has ended until the work is done: KeyboardInterrupt comes at any line, that of a handler included,
         and then nothing has to be set any more for the session to refuse what comes next.
@@ -497,15 +487,14 @@ class Session:
 
 
 def _rolled_back(txid: int, failure: Exception) -> TransactionError:
-    """Return what the caller of a commit is told."""
     if isinstance(failure, TransactionError):
         return failure
     if isinstance(failure.__cause__, TransactionConflictError):  # of a queue
         return failure.__cause__
-    again = "Mend that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
-    told = TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
-    told.__cause__ = failure
-    return told
+    again = "Fix that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
+    error = TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
+    error.__cause__ = failure
+    return error
 
 
 def _check_message(message: object) -> None:

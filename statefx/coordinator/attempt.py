@@ -8,24 +8,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from statefx.errors import StatefxError
-from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.completeness import Complete
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
+from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.records import Input
 from statefx.protocol.reports import Ack, Report
 from statefx.protocol.watermark import UnitTime
 
 Work = ResolutionOrder | Callable[[], object]
-"""What one that takes part has to do at a commit or a rollback: tasks are told, or something is called on the driver.
+"""A participant's work at a commit or a rollback: an instruction to tasks, or a call on the driver.
 
 A call may take long, such as the commit of a sink: transactions behind it go on meanwhile.
 """
 
 Part = Segment | str
-"""What is carried out of an attempt: a segment, or the commit or rollback of who has this name."""
+"""A part of an attempt: a segment, or the commit or rollback of the participant with this name."""
 
 
 def _never(failure: StatefxError) -> bool:
@@ -33,40 +33,40 @@ def _never(failure: StatefxError) -> bool:
 
 
 class Emissions:
-    """What the tasks of sources are told of an attempt, and what they say; by default nothing."""
+    """Instructions for the tasks of sources in an attempt, and what their acks report; none by default."""
 
     def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
-        """Return what each task is told; asked for when it begins, and what is before it has been processed."""
+        """Return each task's emission; called when the attempt begins, after the one before it was processed."""
         return {}
 
     def partitions(self, attempt: Attempt) -> Mapping[str, int]:
-        """Return how many partitions each spout with event time has, if any (rule 14.4); asked for after `orders`."""
+        """Return how many partitions each spout with event time has (rule 14.4); called after `orders`."""
         return {}
 
     def finished(self) -> Mapping[str, Iterable[int]]:
-        """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
+        """Return the finished partitions of each spout with event time that names them, as committed now."""
         return {}
 
     def processed(self, attempt: Attempt) -> None:
-        """Take note of what the tasks have emitted: the next transaction goes on behind it."""
+        """Note what the tasks emitted: the next transaction begins after it."""
 
     def times(self, clock_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
-        """Return what rows of DataFrames say of event time, by stream, and how many are too far ahead to count."""
+        """Return the event times of DataFrames' rows by stream, and how many rows are too far ahead to count."""
         return {}, {}
 
     def emitted(self, attempt: Attempt, emission: Emission) -> BySpout:
-        """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
+        """Return what spouts of one kind emitted, for the record that makes it durable."""
         return {}
 
 
 class Batch(NamedTuple):
-    """The input of one transaction: what PREPARING says of it, and what its tasks are told."""
+    """The input of one transaction: its part of PREPARING, and the instructions for its tasks."""
 
     input: Input
     work: Any = None
     """Of a client's transaction, what it changes."""
     planned: BySpout = MappingProxyType({})
-    """What the driver has planned that spouts read, and that is not in the log yet."""
+    """The driver's plan of what spouts read, if it is not in the log yet."""
     emissions: Emissions = Emissions()
     closes: bool = False
     """Whether it reads nothing and closes event time."""
@@ -76,17 +76,17 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """Knows, and decides nothing: what comes next is the business of `statefx.protocol.pipeline`."""
+    """State of an attempt; it decides nothing: `statefx.protocol.pipeline` does."""
 
     name: TransactionAttempt
     batch: Batch | None = None
-    """What it reads; None: a former driver began it, and the log has all that is needed."""
+    """Its input; None: a former driver began it, and the log has all that is needed."""
     orders: Mapping[TaskId, EmissionOrder] | None = None
-    """What the tasks of sources are told; None: that was not asked for yet."""
+    """The emissions of sources' tasks; None: not asked for yet."""
     partitions: Mapping[str, int] = field(default_factory=dict)
     """How many partitions each spout with event time has."""
     said: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
-    """What spouts say beyond what they were told, by spout and partition."""
+    """Metadata of spouts beyond their instructions, by spout and partition."""
     acks: list[Ack] = field(default_factory=list)
     complete: Complete | None = None
     input_rows: int = 0
@@ -96,9 +96,9 @@ class Attempt:
     # ---- what is carried out of it now
 
     running: set[Part] = field(default_factory=set)
-    """What the coordinator waits for."""
+    """The parts that the coordinator waits for."""
     part: Part = ""
-    """What tasks carry out, and by which order; the engine's, as all that follows up to `extended_secs`."""
+    """The part that tasks carry out, and its instruction; the engine's, as all that follows up to `extended_secs`."""
     order: Order | ResolutionOrder | None = None
     waiting: set[TaskId] = field(default_factory=set)
     """Tasks that have not answered."""
@@ -112,7 +112,7 @@ class Attempt:
 
     resolution: Resolution | None = None
     left: dict[str, Work] = field(default_factory=dict)
-    """What those that take part have still to do, by their names."""
+    """The work that participants have left, by their names."""
     reasons: list[str] = field(default_factory=list)
     """Why the last round has left something to do."""
     rounds: int = 0
@@ -128,12 +128,11 @@ class Attempt:
 
 
 class Answer(NamedTuple):
-    """What came of something that was carried out.
+    """The outcome of a part.
 
-    Acks and reports are in the attempt. With a `failure` there may be some, or none: a BoltError says that a bolt's
-    code raised; JobFailedError that the same may be tried again; StoppedError that the query is being stopped; of
-    another TransactionError trying again would not help. Of a call, it is whatever that has raised. Anything else ends
-    the driver.
+    Acks and reports are in the attempt, with a `failure` perhaps only some. BoltError: a bolt's code raised.
+    JobFailedError: the same may be tried again. StoppedError: the query is being stopped. Another TransactionError:
+    trying again would not help. Of a call, it is whatever the call raised. Anything else ends the driver.
     """
 
     attempt: Attempt
@@ -142,46 +141,42 @@ class Answer(NamedTuple):
 
 
 class Engine(Protocol):
-    """Carries out parts of attempts: as orders to tasks that live (`statefx.coordinator.runs`), or in this process.
+    """Runs parts of attempts, in resident tasks (`statefx.coordinator.runs`) or in this process.
 
-    Contract
-    --------
-    * All methods but `interrupt` are called by one thread.
-    * Parts end in any order; what came of each is told once.
+    * One thread calls all methods but `interrupt` and `status`.
+    * Parts end in any order; each outcome is returned once.
     * No part makes a task wait for another transaction (rule 2.6: what must wait is ordered later).
-    * What was cancelled may go on for a while, and may still be told of by `next` (rule 6.4).
+    * A cancelled part may go on for a while, and `next` may still return its outcome (rule 6.4: stale acks are
+      ignored).
     """
 
-    def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
-        """Begin a segment; returns at once."""
-
+    def start(self, attempt: Attempt, segment: Segment, order: Order) -> None: ...
     def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
-        """Begin to tell tasks of a commit or a rollback, for who takes part under `name`; returns at once."""
+        """Begin to send a commit or rollback to tasks, for the participant `name`; returns at once."""
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
-        """Begin to call something on the driver; returns at once."""
+        """Begin a call on the driver; returns at once."""
 
     def next(self, timeout_secs: float | None) -> Answer | None:
-        """Wait until something has ended; None after `timeout_secs`, or when it was interrupted. None: for ever.
+        """Wait for the next outcome; return None after `timeout_secs` (None: no limit) or an interrupt.
 
-        With one thing at a time an engine may do it here, in the caller's thread.
+        An engine that runs one part at a time may run it here, in the caller's thread.
         """
 
     def cancel(self, attempt: Attempt) -> None:
-        """Cancel what tasks carry out of an attempt; nobody waits for its end."""
+        """Cancel an attempt's tasks, without waiting for their end."""
 
     def interrupt(self) -> None:
-        """Let `next` return; called by another thread."""
+        """Make `next` return; any thread may call it."""
 
     def status(self) -> dict[str, Any]:
-        """Return what ``query.status`` says of it: JSON; called by any thread."""
+        """Return its part of ``query.status``, as JSON; any thread may call it."""
 
     def close(self) -> None:
-        """Release what it holds: nothing is begun any more, and nothing is under way."""
+        """Release its resources: nothing runs, and nothing begins any more."""
 
 
 def answer_of(attempt: Attempt, part: Part, call: Callable[[], object]) -> Answer:
-    """Call something, and return what came of it."""
     try:
         call()
     except Exception as error:  # noqa: BLE001 - whoever reads the answer decides

@@ -40,7 +40,8 @@ from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.log.log import TransactionLog
-from statefx.protocol.commands import (
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.pipeline import (
     Acked,
     Append,
     Appended,
@@ -51,16 +52,16 @@ from statefx.protocol.commands import (
     Happening,
     Idle,
     Offered,
+    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
+    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed
 from statefx.protocol.transaction import Phase
 
@@ -98,11 +99,11 @@ class Coordinator:
     _retry: Attempt | None = field(default=None, init=False)
     """One that was rolled back, and whose transaction is to be tried again."""
     _ending: StatefxError | None = field(default=None, init=False)
-    """What is raised when everything in flight has ended."""
+    """The error to raise when everything in flight has ended."""
     last: TransactionProgress | None = field(default=None, init=False)
-    """What the newest transaction came to that this driver has committed."""
+    """The newest transaction that this driver has committed."""
     _stops: deque[Stop] = field(default_factory=deque, init=False)
-    """What `stop` asked for; filled by other threads."""
+    """Requests of `stop`; filled by other threads."""
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
@@ -118,17 +119,18 @@ class Coordinator:
     # ---- what is called from outside
 
     def end(self) -> None:
-        """Say what is not said yet, and that the query has ended."""
+        """Log what is left to log, and the end of the query."""
         self.summary.flush()
         self.ended()
 
     def recover(self) -> None:
-        """Roll the transactions that a former driver left under way forward or back."""
+        """Roll the unfinished transactions of the previous driver forward or back."""
         state = self.log.state
         for entry in state.in_flight:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
-            self.progress.recovering(way, Attempt(entry.name, failure=FailedException("found under way at start")))
+            left = FailedException("left unfinished by the previous driver")
+            self.progress.recovering(way, Attempt(entry.name, failure=left))
         with self._cancelling():
             self._pipeline, commands = Pipeline.recover(self.shape, state.committed, state.in_flight, state.attempts)
             self._carry_out(commands)
@@ -138,9 +140,9 @@ class Coordinator:
             self._advance(Idle())
 
     def close_time(self, empty: Callable[[], Batch]) -> None:
-        """Close event time, if it is not: run transactions without rows until all that waits for it has ended.
+        """Close event time, if it is not: run transactions without rows until nothing waits for it.
 
-        `empty` returns what the next transaction is said to read. It raises as `transact`.
+        `empty` returns their input. It raises as `transact`.
         """
         while self.log.state.closes:
             self.transact(empty()._replace(closes=True))
@@ -148,20 +150,10 @@ class Coordinator:
     def transact(self, batch: Batch) -> TransactionProgress:
         """Run the next transaction over `batch` until it is committed.
 
-        Raises
-        ------
-        BoltError
-            A bolt's code raised; the transaction is rolled back.
-        AttemptsExhaustedError, TransactionTimeoutError
-            It failed, or took too long, too often; rolled back.
-        FencedError
-            A newer generation has taken over.
-        RenewInputError
-            It failed, and may be tried again, but not over this very batch; rolled back.
-        TransactionError
-            It can't be tried again as it is; rolled back.
-        StoppedError
-            The query is being stopped; rolled back.
+        Any error but FencedError means that it was rolled back. BoltError: a bolt's code raised.
+        AttemptsExhaustedError, TransactionTimeoutError: it failed, or took too long, too often. RenewInputError: it may
+        be tried again, but not over this batch. StoppedError: the query is being stopped. FencedError: a newer
+        generation has taken over. Another TransactionError: it can't be tried again as it is.
         """
         one = OneBatch(batch, self._pipeline.next.txid, lambda: self._pipeline.committed)
         self.run(one)
@@ -171,9 +163,9 @@ class Coordinator:
         return self.last
 
     def run(self, source: Source) -> None:
-        """Take transactions from `source` until it has ended, or `stop` was called and nothing is in flight.
+        """Run transactions of `source` until it has ended, or `stop` was called and nothing is in flight.
 
-        It raises as `transact`; what was in flight behind the transaction that failed is rolled back as well.
+        It raises as `transact`; transactions in flight after the failed one are rolled back as well.
         """
         with self._cancelling():
             while self._loop_once(source):
@@ -181,7 +173,7 @@ class Coordinator:
 
     @contextmanager
     def _cancelling(self) -> Iterator[None]:
-        """Cancel what runs when the block raises: nobody takes what it comes to."""
+        """Cancel what runs when the block raises: nothing reads its outcome."""
         try:
             yield
         except BaseException:
@@ -195,7 +187,7 @@ class Coordinator:
             self.engine.cancel(attempt)
 
     def stop(self, *, now: bool = False) -> None:
-        """Have `run` begin nothing more and return; from any thread.
+        """Have `run` begin nothing more and return; any thread may call it.
 
         The lowest transaction in flight is finished, unless `now`; the others are rolled back.
         """
@@ -205,7 +197,7 @@ class Coordinator:
     # ---- the loop
 
     def _loop_once(self, source: Source) -> bool:
-        """Do one thing; tell whether the loop goes on."""
+        """Do one thing; return whether the loop goes on."""
         self._handle_stops()
         if self._pipeline.ended:
             if self._ending is not None:
@@ -235,7 +227,6 @@ class Coordinator:
         return self._pipeline.admits and not self._waits.attempt
 
     def _delay_retry(self, last: Attempt) -> None:
-        """Let some time pass before the next attempt of a transaction that was rolled back."""
         self._retry = None
         failure, batch = last.failure, last.batch
         if failure is not None and batch is not None and batch.renews(failure):
@@ -243,7 +234,7 @@ class Coordinator:
         self._waits.add(backoff_secs(self._pipeline.failures(last.name.txid), self.retry_delay_secs))
 
     def _wait(self, look_secs: float | None = None) -> None:
-        """Wait until a job has ended or a wait is over; `look_secs`: until the source is asked again."""
+        """Wait until a job has ended or a wait is over, at most `look_secs`: then the source is asked again."""
         first = self._waits.first()
         secs = None if first is None else self._waits.left_secs(first)
         if look_secs is not None and (secs is None or secs > look_secs):
@@ -278,7 +269,6 @@ class Coordinator:
             self._advance(stop)
 
     def _take(self, answer: Answer) -> None:
-        """Take what came of something that was carried out."""
         attempt, part, failure = answer
         if part not in attempt.running:  # it was cancelled: its tasks may run on for seconds (rule 6.4)
             return
@@ -296,7 +286,7 @@ class Coordinator:
             self._advance(Acked(part, attempt.name))
 
     def _fail(self, attempt: Attempt, failure: StatefxError) -> None:
-        """Have an attempt rolled back; the pipeline decides whether there is another one."""
+        """Roll an attempt back; the pipeline decides whether there is another one."""
         txid, final, stopping = attempt.name.txid, not is_retryable(failure), self._pipeline.stopping
         attempt.failure = failure
         self._pipeline, commands = self._pipeline.on(Failed(attempt.name, final))
@@ -309,7 +299,7 @@ class Coordinator:
     # ---- the pipeline's commands
 
     def _advance(self, event: Happening) -> None:
-        """Tell the pipeline what has come of something, and carry out what it commands."""
+        """Give the pipeline an event, and carry out its commands."""
         self._pipeline, commands = self._pipeline.on(event)
         self._carry_out(commands)
 
@@ -322,7 +312,7 @@ class Coordinator:
                 left += more
 
     def _carry_out_one(self, command: Command) -> Happening | None:
-        """Carry out one command; return what came of it, if that is known by now."""
+        """Carry out one command; return its outcome, if that is known by now."""
         match command:
             case Append():
                 self._append(command)
@@ -354,7 +344,6 @@ class Coordinator:
             self.engine.start(attempt, segment, order)
 
     def _append(self, append: Append) -> None:
-        """Make the record of a command durable."""
         name = append.attempt
         match append.kind:
             case "PREPARING":  # step 2
@@ -375,7 +364,6 @@ class Coordinator:
                     self._retry = attempt
 
     def _deliver(self, txid: int) -> None:
-        """Tell what a transaction that is committed came to."""
         if txid not in self.progress.under_way:  # found committed at start: what it came to, its own driver knew alone
             return
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
@@ -387,7 +375,7 @@ class Coordinator:
                 self._told_ahead.add(name)
                 logger.warning(
                     "%s: the event times of %d rows of %r in transaction %d are further ahead of this machine's clock "
-                    "than maxAhead, and do not move the watermark. This is told once; lastProgress counts on",
+                    "than maxAhead, and do not move the watermark. Logged once; see lastProgress['rowsAhead']",
                     self.name, rows, name, txid,
                 )  # fmt: skip
         for bolt, aside in self.last.set_aside.items():
@@ -405,7 +393,7 @@ class Coordinator:
         self.committed(self.last)
 
     def _resolve(self, resolution: Resolution, attempt: Attempt) -> bool:
-        """Start a round of a commit or a rollback; tell whether there was nothing to do."""
+        """Start a round of a commit or a rollback; return whether there was nothing to do."""
         if resolution is Resolution.ROLLBACK:
             self.progress.rolling_back(attempt)
         if attempt is self._resolver.attempt:

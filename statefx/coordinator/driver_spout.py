@@ -26,7 +26,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission, EmissionOrder
 
 RAISED = (Exception, CancelledError, SystemExit)
-"""What the code of spouts raises: the last two would else end the driver's thread without a word of the spout. Ctrl-C
+"""Errors of spouts' code: the last two would otherwise end the driver's thread without naming the spout. Ctrl-C
 is no error of a spout's."""
 
 WHOLE = ""
@@ -47,7 +47,7 @@ class DriverSpout:
 
     @contextmanager
     def calling(self, hook: str, txid: int) -> Iterator[None]:
-        """Give what the spout raises the name of the spout."""
+        """Name the spout in what it raises."""
         try:
             with self.progress.asking(self.id, hook, txid):
                 yield
@@ -60,7 +60,7 @@ class DriverSpout:
 
     @property
     def emission(self) -> Emission:
-        """What its tasks do in a transaction that nothing is durable of."""
+        """The emission of its tasks in a transaction of which nothing is durable."""
         if plans(self.spout):
             return Emission.AGAIN
         return Emission.OPAQUE if isinstance(self.spout, OpaquePartitionedTransactionalSpout) else Emission.NEW
@@ -77,13 +77,12 @@ class DriverSpout:
             )
 
     def partitions(self, txid: int, known: Iterable[str]) -> list[str]:
-        """Return the names of the partitions that there are now."""
         if isinstance(self.spout, TransactionalSpout):
             return [WHOLE]
         return list(map(str, range(self._count(txid, known))))
 
     def _count(self, txid: int, known: Iterable[str] | None) -> int:
-        """Ask how many partitions there are; CheckpointMismatchError if one is gone that is `known`."""
+        """Ask how many partitions there are; raise CheckpointMismatchError if a `known` one is gone."""
         with self.calling("numPartitions", txid):
             number = self.spout.numPartitions()  # type: ignore[attr-defined]  # both other kinds have it
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
@@ -105,7 +104,7 @@ class DriverSpout:
         return number
 
     def number(self, txid: int) -> int:
-        """Return how many partitions there were when the spout was asked last; it is asked if it never was."""
+        """Return how many partitions there were at the last call of the spout; calls it if there was none."""
         return self._count(txid, None) if self._number is None else self._number
 
     def plan(self, txid: int, last: Partitions) -> dict[str, Json]:
@@ -133,7 +132,7 @@ class DriverSpout:
         return checked
 
     def _to_plan(self, txid: int, count: int) -> Sequence[int]:
-        """Return the partitions in which there may be something new."""
+        """Return the partitions that may have something new."""
         with self.calling("partitionsToPlan", txid):
             asked = self.spout.partitionsToPlan()  # type: ignore[attr-defined]  # those that plan have it
             if asked is None:
@@ -149,7 +148,6 @@ class DriverSpout:
     def orders(
         self, emission: Emission, metadata: Partitions, committed: int
     ) -> Iterator[tuple[TaskId, EmissionOrder]]:
-        """Yield what each task is told."""
         parts: list[dict[str, Json]] = [{} for _ in range(self.parallelism)]
         for name, said in metadata.items():
             if said is None and emission is Emission.AGAIN:  # it is forgotten; to others None says: from the beginning

@@ -38,19 +38,18 @@ _STATE = "state/"
 
 
 class OwnThread:
-    """Does one thing at a time on a thread of its own; what comes meanwhile is left to the next time."""
+    """Runs one callable at a time on its own thread; drops calls made while busy."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
     def __call__(self, do: Callable[[], object]) -> None:
-        """Start `do`, unless something is under way."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=_logged, args=(do,), name="statefx-janitor", daemon=True)
             self._thread.start()
 
     def wait(self, timeout_secs: float = WAIT_SECS) -> None:
-        """Wait for what is under way, but not for ever: a file system may hang, and a sweep can be killed anywhere."""
+        """Wait for the running call, but not for ever: a file system may hang, and a sweep can be killed anywhere."""
         if self._thread is not None:
             self._thread.join(timeout_secs)
 
@@ -84,7 +83,7 @@ class Janitor:
     kept_as: Mapping[str, str] = field(default_factory=dict)
     """As in the log (`LogState`)."""
     others: Sequence[Participant] = ()
-    """Who else takes part in transactions, and leaves things behind."""
+    """Other participants, whose leftovers are swept as well."""
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT
@@ -101,16 +100,15 @@ class Janitor:
             self.run(self.sweep)
 
     def close(self) -> None:
-        """Wait for a sweep that is under way: who has stopped a query may delete its folder."""
+        """Wait for a running sweep: a caller that stopped the query may delete its folder."""
         if isinstance(self.run, OwnThread):
             self.run.wait()
 
     def sweep(self) -> int:
-        """Sweep every namespace; return how many files went. FencedError: a newer generation has taken over."""
+        """Sweep every namespace; return how many files were deleted. FencedError: a newer generation has taken over."""
         return self.delete(self.look())
 
     def look(self) -> dict[TaskId, Sequence[Any]]:
-        """List what there is, in all namespaces."""
         found = {}
         if self._strays is None:  # once: while this driver is the newest, no bolt is dropped
             self._strays = list(self.folders.storage.list(_STATE))
@@ -123,7 +121,7 @@ class Janitor:
         return found
 
     def delete(self, found: dict[TaskId, Sequence[Any]]) -> int:
-        """Read the log, and delete what no retained version needs of what was `found` before."""
+        """Read the log, then delete those of the listed files (`found`) that no retained version needs."""
         # Rule 4.3: listed first, read second. A file that was prepared in between is not among those that were listed,
         # and one whose COMMITTING came in between is named by what is read now.
         state = check_newest(self.folders, self.generation)
@@ -145,7 +143,7 @@ class Janitor:
         return gone
 
     def _forget(self, kept: Collection[TaskId]) -> int:
-        """Delete what is kept under names that no bolt has any more, unless a savepoint keeps it."""
+        """Delete what is kept under names of no bolt any more, unless a savepoint keeps it."""
         strays = [each for each in self._strays or () if _owner(each.name) not in kept]
         self._strays = []
         self.folders.storage.delete(each.name for each in strays)
@@ -170,7 +168,7 @@ class Janitor:
 
 
 def _owner(name: str) -> TaskId | None:
-    """Return whose state a file is, by its name."""
+    """Return the task whose state a file is, by its name."""
     with suppress(ValueError):
         return TaskId.parse(name.removeprefix(_STATE).rpartition("/")[0])
     return None

@@ -76,25 +76,12 @@ _CHECK_TRIES = 10
 class Launch:
     """One start of a topology on a checkpoint.
 
-    Parameters
-    ----------
-    topology, config, checkpointLocation, adopt, rename, drop, rescale
-        As the user gave them to `caller`.
-    caller : str
-        ``submit``, ``TopologyTester`` or ``TransactionalClient``, for messages.
-    dumps : callable or None
-        Pickles as Spark's workers are sent things; None: nobody here can tell what Spark could not send.
-    cache : str
-        Folder for caches of state; empty: the machine's own.
-    others : tuple of Participant
-        Who takes part in transactions besides state and the topology's sinks.
-    dataframe, wrap : callable
-        As of `CommitterContext` and `Folders`.
+    `topology`, `config`, `checkpointLocation`, `adopt`, `rename`, `drop` and `rescale` are as the user gave them to
+    `caller` (``submit``, ``TopologyTester`` or ``TransactionalClient``, for messages). `dumps` pickles as Spark does
+    for its workers; with None, nothing here can tell what Spark could not send. `cache` is the folder for caches of
+    state, "" the machine's own. `others` are participants besides state and the topology's sinks.
 
-    Raises
-    ------
-    TopologyError, ConfigError
-        A mistake; names the thing and the remedy.
+    Raises TopologyError or ConfigError for a mistake; it names the thing and the remedy.
     """
 
     def __init__(
@@ -153,7 +140,7 @@ class Launch:
 
     @property
     def references(self) -> list[str]:
-        """What workers load besides statefx, as ``module:Class``."""
+        """References that workers load besides statefx, as ``module:Class``."""
         return [self._provider_reference, *(each for one in self._encodings.values() for each in one.classes.values())]
 
     def start(
@@ -163,17 +150,11 @@ class Launch:
         preflight: Callable[[LogState], None] = lambda found: None,
         workers: Workers | None = None,
     ) -> TransactionLog:
-        """Take the next generation of a checkpoint, once all that can refuse the start has been checked (rule 1.5).
+        """Take the next generation, once all that can refuse the start has been checked (rule 1.5).
 
-        `preflight` checks what is the caller's own, given what was found. `workers` give state other tasks; by default,
-        this process does.
-
-        Raises
-        ------
-        ConfigError, CheckpointError, SinkError, BoltError
-            The checkpoint, or the caller's own check, refuses the start; nothing was changed.
-        FencedError
-            Another driver started at the same time.
+        `preflight` is the caller's own check of the checkpoint's state. `workers` rewrite state for other numbers of
+        tasks; by default, this process does. FencedError: another driver started at the same time. After any other
+        error nothing was changed.
         """
         found = self.check_checkpoint()
         write_format(self.folders.storage)  # makes the folder, in which executors then look for a file
@@ -187,7 +168,7 @@ class Launch:
         return self.take_generation(opened)
 
     def steps(self, found: LogState) -> dict[str, Step]:
-        """Return by bolt what has to be done with its state before the topology can go on with it."""
+        """Return by bolt the rewrite that its state needs before the topology can go on with it."""
         for id in self.regrouped(found):
             check_free(self.provider, self.folders, found, id)
         bolts, stateful = self.bolts(found), found.topology.stateful
@@ -201,14 +182,9 @@ class Launch:
         return steps
 
     def check_checkpoint(self) -> LogState:
-        """Refuse a checkpoint that the topology can't go on with; changes nothing; return what its log amounts to.
+        """Refuse a checkpoint that the topology can't go on with; return its folded log; changes nothing.
 
-        Raises
-        ------
-        ConfigError, CheckpointError, SinkError
-            Names both sides and the remedy.
-        FencedError
-            Another driver started at the same time.
+        An error names both sides and the remedy. FencedError: another driver started at the same time.
         """
         # Rule 1.5: all of it before a generation is taken. A start that is refused must not fence a driver that is
         # well.
@@ -243,7 +219,7 @@ class Launch:
             sink.check(becomes)
 
     def rescalings(self, found: LogState) -> dict[str, int]:
-        """Return which bolts of a checkpoint get another number of tasks from this start, and how many.
+        """Return the new number of tasks of each bolt that this start rescales.
 
         By the names that they have in the checkpoint. Without ``rescale`` only statefx's own: the number of their tasks
         is a setting, or that of a spout, and their keys need no proof. Not those that are `rekeyed`, which have these
@@ -300,12 +276,8 @@ class Launch:
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
         """Take the next generation of the checkpoint; return its log, open for appending.
 
-        Raises
-        ------
-        FencedError
-            Other drivers go on taking generations.
-        CheckpointError
-            As `check_checkpoint`, for what others have changed since.
+        CheckpointError: as `check_checkpoint`, for changes made since. FencedError: other drivers go on taking
+        generations.
         """
         log = take_generation(
             self.folders,
@@ -322,11 +294,10 @@ class Launch:
         return log
 
     def participants(self, log: TransactionLog) -> Participants:
-        """Return who takes part in the transactions of the generation of `log`."""
         return Participants(StateParticipant.of(self.plan, log, self.provider, self.folders.storage), self.others)
 
     def deployment(self, log: TransactionLog, files_max: int = FILES_MAX, staged: Storage | None = None) -> Deployment:
-        """Return what tasks are sent in the generation of `log`; rows of DataFrames wait in `staged`."""
+        """Return what tasks are sent in the generation of `log`; rows of DataFrames are staged in `staged`."""
         return Deployment(
             name=self.topology.name,
             plan=self.plan,
@@ -346,11 +317,9 @@ class Launch:
         )
 
     def on_end(self, release: Callable[[], None]) -> None:
-        """Have `release` called when the coordinator's query has ended."""
         self._endings.append(release)
 
     def janitor(self, log: TransactionLog) -> Janitor:
-        """Return who sweeps the state of the generation of `log`."""
         stateful = [task for task in self.plan.tasks if self.plan.components[task.component].stateful]
         state = log.state
         return Janitor(
@@ -376,9 +345,9 @@ class Launch:
         attempts_max: int | None = None,
         rest: Callable[[float], bool] | None = None,
     ) -> Coordinator:
-        """Return who carries out the transactions of the generation of `log`; the first thing it does is to recover.
+        """Return the coordinator of the generation of `log`; it recovers first.
 
-        `engine` runs what `deployment` says; `janitor` is told of every committed transaction, and waited for in the
+        `engine` runs what `deployment` says; `janitor` is called for every committed transaction, and waited for at the
         end.
         """
 
@@ -426,7 +395,7 @@ class Launch:
         )
 
     def spout_source(self, coordinator: Coordinator, trigger: SpoutTrigger) -> SpoutSource:
-        """Return where the transactions of `coordinator` come from, if they come from spouts."""
+        """Return the source of the transactions of `coordinator`, if they come from spouts."""
         engine = coordinator.engine
         woken = engine.woken if self.topology.tracked_spouts and isinstance(engine, RunEngine) else None
         return SpoutSource(
@@ -464,6 +433,6 @@ def _rekeys(before: StatefulIdentity, now: StatefulIdentity) -> bool:
 
 
 def check_batch_id(batch_id: Any) -> None:
-    """Refuse what can't number the batches that a caller brings one after the other."""
+    """Refuse what can't number the batches of successive runs."""
     if isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0:
         raise ConfigError(f"batchId must be a whole number, growing from run to run, got {batch_id!r}")

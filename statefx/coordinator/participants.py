@@ -1,4 +1,4 @@
-"""What takes part in the decision to commit a transaction: state, sinks, and what else has effects that go with it."""
+"""Participants of the commit decision: state, sinks, and what else has effects that go with it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from statefx.operators.hooks import overrides
 from statefx.operators.schema import to_ddl
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.plan.levels import Plan
-from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import Resolution
 from statefx.protocol.records import Committing
 from statefx.protocol.reports import Ack
 from statefx.state.contract.store import StateLocation, StateProvider
@@ -38,20 +38,14 @@ logger = logging.getLogger("statefx")
 
 
 class Participant(ABC):
-    """Takes part in every transaction of a topology, by what its tasks have acked.
+    """A participant of the commit decision. Its `name` is unique, and the same at every start: the log uses it.
 
-    Attributes
-    ----------
-    name : str
-        Unique in the topology, and the same at every start: the log knows it by it.
-
-    Contract
-    --------
-    * `commit` may come again for the same txid and attempt, from another driver too, and after it was done: then it
+    * `commit` may be called again for the same txid and attempt, also by another driver and after it was done: then it
       changes nothing (rule 10.2: the target holds a marker).
-    * `commit` comes in the order of txids, and only when COMMITTING is durable. The transaction is COMMITTED, and the
-      next one decided, when the commits of all participants are done.
-    * `rollback` is a courtesy: a driver that was killed never calls it. What nobody named is garbage (rule 4.3).
+    * `commit` is called in the order of txids, and only when COMMITTING is durable. The transaction is COMMITTED, and
+      the next one decided, when the commits of all participants are done.
+    * `rollback` is best effort: a killed driver never calls it. Prepared data that no record names is garbage (rule
+      4.3).
     """
 
     name: str
@@ -62,15 +56,15 @@ class Participant(ABC):
 
     @abstractmethod
     def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
-        """Return the job that commits: repeated until it is done. None: COMMITTING has committed it."""
+        """Return the job that commits, which is repeated until it is done, or None if COMMITTING has committed it."""
 
     def rollback(self, attempt: TransactionAttempt) -> Work | None:
-        """Return the job that rolls back, if there is anything to do; repeated, but not for ever."""
+        """Return the job that rolls back, which is repeated but not for ever, or None if there is nothing to do."""
         return None
 
     @abstractmethod
     def fence(self, state: LogState) -> None:
-        """Keep older drivers out: the generation in `state` was just taken."""
+        """Exclude older drivers: the generation in `state` was just taken."""
 
     def sweep(self, state: LogState) -> int:
         """Delete what no transaction after `state.committed` can name; return how many things went.
@@ -91,7 +85,7 @@ class SnapshotPolicy:
     """
 
     min_bytes: int = 32 << 20
-    """What the changelogs of a task have to come to, whatever its last snapshot has."""
+    """The least size of a task's changelogs for a snapshot, whatever its last snapshot has."""
     ratio: float = 1.0
     """And what times the size of its last snapshot."""
     share: float = 0.125
@@ -101,8 +95,8 @@ class SnapshotPolicy:
         """Return the tasks that are most overdue; `growth` is the bytes of each changelog since its newest snapshot."""
         overdue = {name: size / self._limit(newest.get(name)) for name, size in growth.items()}
         # By name where they are equally due: which tasks are told does not depend on the order of the log's dicts.
-        told = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
-        return frozenset(told[: max(1, math.ceil(len(growth) * self.share))])
+        late = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
+        return frozenset(late[: max(1, math.ceil(len(growth) * self.share))])
 
     def _limit(self, snapshot: SnapshotRef | None) -> float:
         return max(self.min_bytes, self.ratio * (0 if snapshot is None else snapshot.size_bytes))
@@ -129,7 +123,6 @@ class StateParticipant(Participant):
 
     @classmethod
     def of(cls, plan: Plan, log: TransactionLog, provider: StateProvider, storage: Storage) -> StateParticipant:
-        """Read from a plan who has what to do."""
         stateful = tuple(sorted(task for task in plan.tasks if plan.components[task.component].stateful))
 
         def having(hook: str) -> tuple[TaskId, ...]:
@@ -141,14 +134,13 @@ class StateParticipant(Participant):
 
     @property
     def record(self) -> Committing:
-        """The decision that is in the log, and not committed for everybody."""
+        """Return the decision that is in the log, and not committed by every participant."""
         entry = self.log.state.committing
         assert entry is not None
         assert entry.committing is not None
         return entry.committing
 
     def decision(self, acks: Mapping[TaskId, Ack]) -> dict[str, Any]:
-        """Return its fields of COMMITTING."""
         snapshots = {str(task): acks[task].snapshot for task in self.stateful}
         return {
             "tokens": {str(task): acks[task].token for task in self.stateful},
@@ -159,7 +151,7 @@ class StateParticipant(Participant):
         }
 
     def commit(self, attempt: TransactionAttempt, decision: object) -> Work | None:
-        """Tell the tasks that the record names: it may be of a topology that had others."""
+        """Commit in the tasks that the record names: it may be of a topology that had others."""
         record, state = self.record, self.log.state
         if not record.hooks:  # rule 1.7: as the record says, not as this topology would have it
             return None
@@ -172,7 +164,7 @@ class StateParticipant(Participant):
         )
 
     def rollback(self, attempt: TransactionAttempt) -> Work | None:
-        """Tell the tasks of bolts with ``preRollback``; what was prepared is garbage without being told."""
+        """Roll back in the tasks of bolts with ``preRollback``; prepared state is garbage anyway."""
         if not self.rolling_back:
             return None
         state = self.log.state
@@ -207,7 +199,7 @@ class SinkParticipant(Participant):
     _committer: SinkCommitter | None = field(default=None, init=False)
 
     def check(self, state: LogState) -> None:
-        """Refuse a target that is not this checkpoint's; before a generation is taken, and changes nothing."""
+        """Refuse a target that is not this checkpoint's; called before a generation is taken; changes nothing."""
         self._check_decided(state)
         committer = self._make(state)
         try:
@@ -281,7 +273,6 @@ class SinkParticipant(Participant):
         return 0
 
     def close(self) -> None:
-        """Release connections."""
         if self._committer is not None:
             self._committer.close()
 
@@ -307,7 +298,7 @@ class SinkParticipant(Participant):
         return CheckpointPosition(state.committed, state.committed + 1, known=True, originals=originals)
 
     def _decided(self, state: LogState) -> Any:
-        """Return what a former driver has decided for this sink, and not committed for everybody."""
+        """Return what a former driver has decided for this sink, and not every participant committed."""
         record = None if state.committing is None else state.committing.committing
         decided = None if record is None else record.committables.get(self.name)
         if decided is not None and state.shared_origins and decided["target"] != self.sink.identity:
@@ -318,8 +309,8 @@ class SinkParticipant(Participant):
 def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) -> None:
     """Refuse a start that can't take back what the checkpoint was restored to take back (rule 3.14).
 
-    Its rows would come once more behind those that are still there; and messages that were acknowledged with what is
-    taken back would come no more.
+    Its rows would be written a second time; and messages that were acknowledged with what is taken back would not be
+    redelivered.
     """
     due = state.taking_back
     if due is None:
@@ -345,8 +336,8 @@ def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) ->
         )
     if takeover:
         raise CheckpointMismatchError(
-            f"{wanted}, which nobody can do who takes targets over: if another one has had them since, these rows "
-            f"count as its own. Start once without adopt='takeover'; {remedy}",
+            f"{wanted}, which adopt='takeover' rules out: these rows would count as another owner's if one wrote "
+            f"there since. Start once without adopt='takeover'; {remedy}",
         )
     for name, target in due.targets.items():
         if target not in sinks or not sinks[target].rewinds:
@@ -360,7 +351,6 @@ def check_taking_back(state: LogState, topology: Topology, *, takeover: bool) ->
 def sinks_of(
     topology: Topology, storage: Storage, application: str, *, takeover: bool, dataframe: ToDataFrame
 ) -> tuple[SinkParticipant, ...]:
-    """Return the participants for the sinks of a topology."""
     return tuple(
         SinkParticipant(id, sink, schema, storage, application, takeover, dataframe)
         for id, (sink, schema) in topology.sinks.items()
@@ -369,7 +359,7 @@ def sinks_of(
 
 @dataclass(frozen=True)
 class Participants:
-    """All that take part in the transactions of a topology."""
+    """All participants of a topology's transactions."""
 
     state: StateParticipant
     """Always there, also where no bolt has state: then it has nothing to do."""
@@ -381,7 +371,7 @@ class Participants:
 
     @property
     def commits_at_decision(self) -> bool:
-        """Whether COMMITTING commits, since nobody has anything to do at a commit."""
+        """Whether COMMITTING commits, since no participant has anything to do at a commit."""
         # Rule 3.5. Decided once for a start and not for each transaction: the `Shape` of a pipeline does not change.
         return not self.others and not self.state.committing
 
@@ -410,7 +400,7 @@ class Participants:
         )
 
     def works(self, resolution: Resolution, attempt: TransactionAttempt) -> dict[str, Work]:
-        """Return what everybody has to do at the end of an attempt, by name.
+        """Return each participant's work at the end of an attempt, by name.
 
         A commit is that of the record in the log, which a former driver may have written: of its committables, not of
         what this driver would decide.
@@ -426,6 +416,5 @@ class Participants:
         return {name: work for name, work in found.items() if work is not None}
 
     def fence(self) -> None:
-        """Keep older drivers out, before anything is recovered."""
         for each in self:
             each.fence(self.state.log.state)

@@ -1,4 +1,4 @@
-"""What is known of the transactions of a driver: for ``status``, ``lastProgress`` and listeners."""
+"""Progress of a driver's transactions: for ``status``, ``lastProgress`` and listeners."""
 
 from __future__ import annotations
 
@@ -95,7 +95,6 @@ class TransactionProgress:
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Tell of the transaction in one line."""
         phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in self.duration_ms.items())
         return (
             f"transaction {self.txid}, attempt {self.attempt}: {self.input_rows:,} rows, "
@@ -104,7 +103,6 @@ class TransactionProgress:
 
     @property
     def rows_per_second(self) -> float:
-        """Input rows, by the time that the transaction took."""
         secs = sum(self.duration_ms.values()) / 1000
         return self.input_rows / secs if secs > 0 else 0.0
 
@@ -143,7 +141,7 @@ def progress_of(
     secs: Mapping[str, float],
     committed_at: float,
 ) -> TransactionProgress:
-    """Return what the acks of a committed attempt say, with the seconds that its phases have taken."""
+    """Return what the acks of a committed attempt report, with the seconds of its phases."""
     bolts = by_bolt(acks)
     stateful = {bolt: of for bolt, of in bolts.items() if any(ack.keys for ack in of)}
     return TransactionProgress(
@@ -173,7 +171,7 @@ def progress_of(
 
 
 def _counted(acks: Iterable[Ack]) -> dict[str, int | float]:
-    """Return what the tasks of a spout count: latencies of the slowest, all else added up."""
+    """Return the counts of a spout's tasks: of latencies the slowest, of all else the sum."""
     found: dict[str, int | float] = {}
     for ack in acks:
         for name, count in ack.counts.items():
@@ -182,12 +180,12 @@ def _counted(acks: Iterable[Ack]) -> dict[str, int | float]:
 
 
 def _watermark(acks: Iterable[Ack]) -> int:
-    """Return how far event time has come in the tasks of one component; `BEGINNING`: nothing is known."""
+    """Return the watermark of one component's tasks; `BEGINNING` if nothing is known."""
     return min((ack.time.watermark for ack in acks if ack.time is not None), default=BEGINNING)
 
 
 def _ahead(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
-    """Return how many rows had times that are too far ahead, by what has told of it."""
+    """Return how many rows of each component had times too far ahead."""
     found: dict[str, int] = {}
     for (component, _), ack in acks.items():
         if ack.time is not None and ack.time.ahead:
@@ -196,7 +194,7 @@ def _ahead(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
 
 
 def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
-    """Return acks by the bolts of the user's that they are of."""
+    """Return the acks of the user's bolts, by bolt."""
     found: dict[str, list[Ack]] = {}
     for (component, _), ack in acks.items():
         if not component.startswith(INTERNAL):
@@ -211,7 +209,7 @@ def received_rows(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
 
 
 def _spent(acks: Iterable[Ack]) -> dict[str, float]:
-    """Add up what the tasks of one bolt say of their time."""
+    """Add up the times of one bolt's tasks."""
     found: dict[str, float] = {}
     slowest = 0.0
     for ack in acks:
@@ -232,7 +230,7 @@ SUMMARY_SECS = 10.0
 
 
 class Summary:
-    """Logs what committed transactions came to: at DEBUG each of them, at INFO those of some seconds together."""
+    """Logs committed transactions: at DEBUG each of them, at INFO those of some seconds together."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self._name, self._clock = name, clock
@@ -241,7 +239,7 @@ class Summary:
         self._last: TransactionProgress | None = None
 
     def add(self, done: TransactionProgress) -> None:
-        """Count one more transaction; log them if the last line is long enough ago."""
+        """Count one more transaction; log them if the last line is old enough."""
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s: %s", self._name, done)
             return
@@ -252,7 +250,6 @@ class Summary:
             self.flush()
 
     def flush(self) -> None:
-        """Log what is not logged yet; called when the driver ends."""
         now, done = self._clock(), self._last
         if done is not None and self._count == 1:
             logger.info("%s: %s", self._name, done)
@@ -267,7 +264,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A hook of a spout's copy on the driver that is running."""
+    """A running hook of a spout's copy on the driver."""
 
     spout: str
     hook: str
@@ -277,18 +274,14 @@ class PendingCall:
     since: float
 
     def reason(self, now: float) -> str:
-        """Say what runs, and for how long."""
         return f"spout {self.spout!r} has been in {self.hook} on the driver for {now - self.began:.0f} s"
 
 
 @dataclass
 class Progress:
-    """Kept by the coordinator, read from other threads.
+    """State of the driver for status and progress; the coordinator writes it, any thread reads it.
 
-    Attributes
-    ----------
-    under_way : dict of int to Attempt
-        By txid, from PREPARING, or from the start for what a former driver has begun, to the end.
+    `under_way` has the attempts by txid, from PREPARING, or from the start for those of a former driver, to the end.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -307,28 +300,27 @@ class Progress:
         """The last attempt that failed of the transaction that is tried again."""
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
-        """What takes part in a commit and is called on the driver now, by name, and since when."""
+        """Participants whose part of a commit runs on the driver now, by name, and since when."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
     def begin(self, attempt: Attempt) -> None:
-        """An attempt begins."""
         self._enter(attempt, "PREPARING", "log")
 
     def turn(self, attempt: Attempt, doing: str) -> None:
-        """Something else is done for an attempt: ``run``, ``wait`` (for the transactions before it), or ``log``."""
+        """Charge the time from now on to ``run``, ``wait`` (for the transactions before it), or ``log``."""
         with self._lock:
             self._charge(attempt, doing)
 
     def committing(self, attempt: Attempt, volumes: Iterable[SinkVolume]) -> None:
-        """The decision is durable; `volumes` is what sinks are given, as far as they tell."""
+        """Note that the decision is durable; `volumes` is what sinks are given, as far as they tell."""
         with self._lock:
             attempt.phase = "COMMITTING"
             self._charge(attempt, "hooks")
             self._publishing = attempt.name.txid, {each.sink: each for each in volumes}
 
     def end(self, txid: int, stored_bytes: Mapping[str, int]) -> TransactionProgress:
-        """COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
+        """Note that COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
         with self._lock:
             entry = self.under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
@@ -340,12 +332,10 @@ class Progress:
             return done
 
     def rolling_back(self, attempt: Attempt) -> None:
-        """An attempt is being rolled back."""
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
         self._enter(attempt, "ROLLING_BACK", "hooks")
 
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
-        """ROLLED_BACK is durable."""
         with self._lock:
             self.under_way.pop(attempt.txid, None)
             # Of several in flight, those behind it fail with the first: it says why.
@@ -355,12 +345,12 @@ class Progress:
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
 
     def recovering(self, direction: str, attempt: Attempt) -> None:
-        """A transaction of a former driver is being rolled ``forward`` or ``back``."""
+        """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
         self.recoveries.append({"txid": attempt.name.txid, "rolled": direction})
         self._enter(attempt, "COMMITTING" if direction == "forward" else "ROLLING_BACK", "hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
-        """A commit or rollback fails and is tried again; None: it went through."""
+        """Record that a commit or rollback is failing and being retried; None clears the record."""
         with self._lock:
             # Since the first try that failed: how long it lasts is what people ask (rule 6.11).
             since = self._stuck["since"] if self._stuck else iso(self.now())
@@ -368,13 +358,13 @@ class Progress:
             self._stuck = None if phase is None else stuck
 
     def reached(self, spout: str, said: Any) -> None:
-        """A spout says of what is committed how far it is; it is asked when the newest transaction has ended."""
+        """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
         with self._lock:
             if self._recent:
                 self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
 
     def away(self, txid: int, reason: str) -> None:
-        """A spout can't say what there is to read for `txid`, and is asked again; no reason: all have answered."""
+        """Record that planning `txid` failed and is being retried; an empty `reason` clears the record."""
         with self._lock:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
@@ -382,13 +372,13 @@ class Progress:
 
     @property
     def away_reason(self) -> str:
-        """Why nobody knows what there is to read; empty if nothing is wrong."""
+        """Return why planning fails, or "" if it does not."""
         with self._lock:
             return self._away["reason"] if self._away else ""
 
     @contextmanager
     def asking(self, spout: str, hook: str, txid: int) -> Iterator[None]:
-        """While the block runs, a hook of a spout's copy on the driver is called: nothing is committed meanwhile."""
+        """Record the hook of a spout's copy on the driver that the block calls: nothing is committed meanwhile."""
         asked = PendingCall(spout, hook, txid, self.clock(), self.now())
         with self._lock:
             self._asked = asked
@@ -399,24 +389,23 @@ class Progress:
                 self._asked = None
 
     def asked(self, secs: float) -> PendingCall | None:
-        """Return the hook that has been running for so many seconds, or longer."""
+        """Return the hook that has been running for `secs` or longer."""
         with self._lock:
             asked = self._asked
             return asked if asked is not None and self.clock() - asked.began >= secs else None
 
     def calling(self, name: str) -> None:
-        """What one that takes part in a commit has to do on the driver is called."""
+        """Record that a participant's part of a commit runs on the driver."""
         with self._lock:
             self._calls[name] = self.clock()
 
     def called(self, name: str) -> None:
-        """The call has ended, if there was one."""
         with self._lock:
             self._calls.pop(name, None)
 
     @property
     def call_reason(self) -> str:
-        """Say which call of a commit runs on the driver, and for how long; empty if none does."""
+        """Return which call of a commit runs on the driver, and for how long, or "" if none does."""
         with self._lock:
             name = min(self._calls, key=self._calls.__getitem__, default="")
             if not name:
@@ -425,7 +414,7 @@ class Progress:
             return f"the commit of {name!r} has been running on the driver for {secs:.0f} s"
 
     def found_sinks(self, names: Iterable[str], past: Iterable[Past]) -> None:
-        """A topology with these sinks starts; `past` is what the log says of transactions, oldest first."""
+        """Record the sinks of a topology at its start; `past` is the log's transactions, oldest first."""
         with self._lock:
             self._sinks = {name: _published(None, None) for name in names}
             for each in past:
@@ -437,14 +426,14 @@ class Progress:
                     self._publishing = each.txid, volumes
 
     def published(self, name: str) -> None:
-        """One that takes part in the commit under way has done it."""
+        """Record that a participant of the running commit is done."""
         with self._lock:
             if name in self._sinks:
                 txid, volumes = self._publishing
                 self._sinks[name] = _published(txid, volumes.get(name))
 
     def failing(self, name: str, reason: str) -> None:
-        """One that takes part has failed, and is tried again."""
+        """Record that a participant has failed and is retried."""
         with self._lock:
             if name in self._sinks:
                 since = self._sinks[name].get("stuck", {}).get("since", iso(self.now()))
@@ -457,12 +446,11 @@ class Progress:
             return self._stuck is not None
 
     def recent(self) -> list[dict[str, Any]]:
-        """Return the last transactions, oldest first."""
         with self._lock:
             return [done.as_dict() for done in self._recent]
 
     def status(self) -> dict[str, Any]:
-        """Return what is going on now; of several transactions under way, with the lowest."""
+        """Return what is going on now; of several transactions in flight, the lowest."""
         with self._lock:
             lowest = self.under_way[min(self.under_way)] if self.under_way else None
             phase = "idle" if lowest is None else lowest.phase
@@ -497,7 +485,7 @@ class Progress:
 
 
 def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:
-    """Return what a sink has published last; None: nothing yet, or it does not tell."""
+    """Return what a sink has published last, or None if nothing yet, or it does not tell."""
     return {
         "txid": txid,
         "rows": None if volume is None else volume.rows,

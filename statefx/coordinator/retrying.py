@@ -18,8 +18,8 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
-from statefx.protocol.commands import Resolution, Unresolved
 from statefx.protocol.order import ResolutionOrder
+from statefx.protocol.pipeline import Resolution, Unresolved
 from statefx.protocol.reports import FailureKind
 
 logger = logging.getLogger("statefx")
@@ -43,7 +43,7 @@ class StoppedError(TransactionError):
 
 BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0
-"""What fails is a server or a file system that comes back; looking for it six times a minute loads neither."""
+"""A server or a file system that fails comes back; looking for it six times a minute loads neither."""
 
 
 def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: float = BACKOFF_MAX_SECS) -> float:
@@ -53,18 +53,17 @@ def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: f
 
 
 def is_retryable(failure: StatefxError) -> bool:
-    """Tell whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
+    """Return whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
     # Rule 6.7: a bolt that raises would raise again. Rule 6.8: machines come back.
     return isinstance(failure, AttemptFailedError | FailedException)
 
 
 def exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
-    """Return the error that ends the query after the last try."""
     kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
     error = kind(
         f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: "
-        f"{last.message.rstrip('.')}. It is rolled back. Mend what failed, or raise that setting, and start again: "
-        "it is the first that is tried",
+        f"{last.message.rstrip('.')}. It was rolled back. Fix the cause or raise the setting, then start "
+        "again: the start retries it first",
         **{**last.data, "txid": txid, "attempts": tries},
     )
     error.__cause__ = last
@@ -81,7 +80,7 @@ class Wait(NamedTuple):
 
 @dataclass
 class Waits:
-    """All that is waited for. There may be two: a commit fails, and behind it the next transaction has failed."""
+    """All pending waits. There may be two: a commit fails, and the next transaction has failed too."""
 
     clock: Callable[[], float]
     _waits: list[Wait] = field(default_factory=list, init=False)
@@ -90,52 +89,46 @@ class Waits:
         return bool(self._waits)
 
     def add(self, secs: float, then: Unresolved | None = None) -> None:
-        """Wait from now on."""
         self._waits.append(Wait(secs, self.clock(), then))
 
     def first(self) -> Wait | None:
-        """Return the one that is over first."""
         return min(self._waits, key=self.left_secs, default=None)
 
     def left_secs(self, wait: Wait) -> float:
-        """Return the seconds left."""
         return max(0.0, wait.secs - (self.clock() - wait.since))
 
     def remove(self, wait: Wait) -> None:
-        """It is over."""
         self._waits.remove(wait)
 
     @property
     def attempt(self) -> bool:
-        """Whether the next attempt of a transaction is waited for."""
         return any(wait.then is None for wait in self._waits)
 
     @property
     def resolution(self) -> bool:
-        """Whether the next round of a commit or a rollback is waited for."""
         return any(wait.then is not None for wait in self._waits)
 
 
 _REASONS_SHOWN = 3
 
 _REMEDIES = {
-    Resolution.COMMIT: "It is decided: mend what fails and start again, and it is committed first",
+    Resolution.COMMIT: "It is decided: fix the cause and start again; the start commits it first",
     Resolution.ROLLBACK: "The next start goes on with it",
 }
 _WARNINGS = {
-    Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
-    "fails, or stop and start again with mended code",
+    Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: fix the "
+    "cause, or stop and start again with fixed code",
     Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 
 
 @dataclass
 class Resolver:
-    """One commit or rollback at a time, round by round; a round has those do it who have not done it yet.
+    """Runs one commit or rollback at a time, in rounds; a round includes only the participants that are not done.
 
-    So a participant that fails keeps no other from ending, and none is told again once it has said that it is done. One
-    at a time is enough: the pipeline commits a transaction before it lets the next one be decided (rule 2.4), and tells
-    tasks of a rollback only when all transactions before it are committed (rule 6.3).
+    So a participant that fails keeps no other from ending, and none that is done is called again. One at a time is
+    enough: the pipeline commits a transaction before it lets the next one be decided (rule 2.4), and rolls back in
+    tasks only when all transactions before it are committed (rule 6.3).
     """
 
     engine: Engine
@@ -148,12 +141,12 @@ class Resolver:
     """The reason that the log has been told last."""
 
     def begin(self, resolution: Resolution, attempt: Attempt, works: Mapping[str, Work]) -> bool:
-        """Begin with the first round; tell whether there is nothing to do. `works` are by the names of participants."""
+        """Begin the first round of `works`, which are by participant; return whether there is nothing to do."""
         self.attempt, attempt.resolution, attempt.left, attempt.rounds = attempt, resolution, dict(works), 0
         return self.round(attempt)
 
     def round(self, attempt: Attempt) -> bool:
-        """Have those do it who have not; tell whether nothing was left to do."""
+        """Call the participants that are not done; return whether none is left."""
         if not attempt.left:
             self._end()
             return True
@@ -169,16 +162,10 @@ class Resolver:
         return False
 
     def answered(self, attempt: Attempt, name: str, failure: BaseException | None) -> bool | None:
-        """Take what came of one; tell whether all is done. None: others of the round go on.
+        """Take one participant's outcome; return whether all are done, or None while others of the round go on.
 
-        Raises
-        ------
-        FencedError
-            A newer generation has taken over.
-        BoltError
-            A hook did what no further try would mend.
-        StoppedError
-            The query is being stopped; the next driver goes on.
+        FencedError: a newer generation has taken over. BoltError: a hook failed in a way that no retry mends.
+        StoppedError: the query is being stopped; the next driver goes on.
         """
         self.progress.called(name)
         work, reasons = self._remaining(name, attempt, failure)
@@ -198,7 +185,7 @@ class Resolver:
         return True
 
     def wait_secs(self, attempt: Attempt) -> float:
-        """Say, and show in the status, what is stuck; return how long to wait before the next round.
+        """Log, and show in the status, what is stuck; return how long to wait before the next round.
 
         AttemptsExhaustedError: a rollback has failed too often.
         """
@@ -230,7 +217,7 @@ class Resolver:
         self.attempt = None
 
     def _remaining(self, name: str, attempt: Attempt, failure: BaseException | None) -> tuple[Work | None, list[str]]:
-        """Return what is left of the work of one that takes part, and why."""
+        """Return a participant's remaining work, and why it remains."""
         work = attempt.left[name]
         if isinstance(work, ResolutionOrder):
             if failure is not None and not isinstance(failure, JobFailedError):

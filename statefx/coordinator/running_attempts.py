@@ -15,12 +15,12 @@ from statefx.errors import BoltError, FailedException, FencedError, InputError, 
 from statefx.log.log import TransactionLog
 from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan, segments_of
-from statefx.protocol.commands import Append, Segment
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_state import sink_volumes
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, Order
+from statefx.protocol.pipeline import Append, Segment
 from statefx.protocol.records import Preparing, Processed, RolledBack
 from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.topology.graph import ComponentKind
@@ -29,7 +29,7 @@ logger = logging.getLogger("statefx")
 
 
 class AckChecker:
-    """Judges the acks of one plan's segments (rules 5.1 and 5.2); `segments` is how many an attempt has."""
+    """Checks the acks of one plan's segments (rules 5.1 and 5.2); `segments` is how many an attempt has."""
 
     def __init__(self, plan: Plan) -> None:
         self._segments = {
@@ -57,7 +57,7 @@ class AckChecker:
         ledger = AckLedger(attempt, *self._segments[segment])
         for ack in acks:
             if not ledger.add(ack):  # rule 6.4: of a former attempt
-                logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
+                logger.warning("ignored an ack of %s; the current attempt is %s", ack.attempt, attempt)
         verdict = ledger.check()
         return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
 
@@ -72,13 +72,13 @@ class AckChecker:
         return sum(found.values())
 
     def output_rows(self, complete: Complete) -> int:
-        """Count the rows that reached the ends of the topology: the bolts that nobody reads from."""
+        """Count the rows that reached the ends of the topology: bolts without readers."""
         rows = received_rows(complete.acks)
         return sum(received for component, received in rows.items() if component not in self._sources)
 
 
 def _error(attempt: TransactionAttempt, verdict: Incomplete) -> StatefxError:
-    """Return what the failures come to. A bolt's error comes first: what else failed may well follow from it."""
+    """Return the error for the failures. A bolt's error comes first: the other failures may follow from it."""
     bolts = (each for each in verdict.failures if each.kind is FailureKind.BOLT)
     failure: Failure = next(bolts, verdict.failure)
     message, data = f"{failure.component}[{failure.task}]: {failure.reason}", {"component": failure.component}
@@ -119,7 +119,7 @@ class RunningAttempts:
         self._standstill = Standstill(self.checker.plan)
 
     def order(self, attempt: Attempt) -> Order:
-        """Return what the tasks of an attempt are told; FailedException if a spout on the driver fails it.
+        """Return the instruction for an attempt's tasks; FailedException if a spout on the driver fails it.
 
         Their state opens as the transaction before has decided it, also while that is still being committed: the
         ordered segment begins when COMMITTING of the one before it is durable (rule 2.3).
@@ -160,7 +160,7 @@ class RunningAttempts:
         return None
 
     def _closed(self, txid: int) -> InputError:
-        """Return why rows are refused: all would be late, or be counted in windows that have ended before."""
+        """Return the error for rows after closing: all would be late, or in windows that have ended."""
         state = self.log.state
         return InputError(
             f"event time was closed by transaction {state.closed} (closeTime): all windows, joins and timers have "

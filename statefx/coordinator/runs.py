@@ -25,10 +25,10 @@ from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol import messages
-from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of, runs_of
+from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of
+from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.reports import Ack, Report, TreeReport
 
 logger = logging.getLogger("statefx")
@@ -50,10 +50,9 @@ SLOTS_AGAIN_SECS = 1.0
 
 
 def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
-    """Return an order as far as it concerns some tasks."""
+    """Return the part of an instruction that concerns some tasks."""
     if isinstance(order, ResolutionOrder):
-        runs = runs_of([plan.stateful_number[task] for task in tasks])
-        head = Head(order.attempt, order.generation, order.resolution, runs, order.clock_ms)
+        head = Head(order.attempt, order.generation, order.resolution, order.clock_ms)
         return msgspec.json.encode(head).decode() + lines_of(order, tasks)
     own = replace(
         order,
@@ -61,7 +60,7 @@ def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]
         times={task: order.times[task] for task in tasks if task in order.times},
     )
     head = Head(order.attempt, order.generation, clock_ms=order.clock_ms, ticks=order.ticks)
-    stateful = [task for task in tasks if task in plan.stateful_number]
+    stateful = [task for task in tasks if plan.components[task.component].stateful]
     return msgspec.json.encode(head).decode() + lines_of(own, stateful)
 
 
@@ -87,35 +86,26 @@ way too."""
 
 
 class PipelinedRun(Protocol):
-    """All chains of a topology, alive at once."""
+    """All chains of a topology, resident at once."""
 
     id: str
     """It tells this run from all others."""
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a chain a frame, in order; returns at once. To a chain that is gone nothing is sent."""
+        """Queue a frame in order, without blocking; drop it if the chain is disconnected."""
 
     def wait(self) -> None:
-        """Wait until the chains have ended that were told to, for a while."""
+        """Wait, with a limit, until the chains that got END have ended."""
 
     def end(self) -> None:
-        """End the run: its chains end, now or as soon as they notice. Again is a no-op."""
+        """End the run: its chains end, now or as soon as they notice. Calling it again is a no-op."""
 
 
 class RunEngine(ABC):
-    """Runs one deployment of tasks that live (see `statefx.coordinator.attempt.Engine`).
+    """Runs one deployment of resident tasks (see `statefx.coordinator.attempt.Engine`).
 
-    A subclass starts runs, and calls `on_ready`, `on_frame` and `on_ended` for them, from any thread.
-
-    Parameters
-    ----------
-    plan : Plan
-    name : str
-        Of the topology.
-    timeout_secs : float
-        Of one attempt, from when its orders were sent and no earlier transaction was before it in the chains.
-    clock : callable
-        Seconds.
+    A subclass starts runs, and calls `on_ready`, `on_frame` and `on_ended` for them, from any thread. `timeout_secs` is
+    for one attempt, from when its instructions were sent and no earlier transaction was before it in the chains.
     """
 
     def __init__(
@@ -184,17 +174,15 @@ class RunEngine(ABC):
     # ---- what the coordinator asks (see `Engine`)
 
     def open(self) -> None:
-        """Begin a run, if there is none, for what will be started; that begins another one if this one fails."""
+        """Begin a run, if there is none, so that it is ready early; if it fails, what is started begins another."""
         with self._lock:
             if not self._stopping:
                 self._begin()
 
     def start(self, attempt: Attempt, segment: Segment, order: Order) -> None:
-        """Begin a segment."""
         self._carry_out(attempt, segment, order, self._segments[segment].tasks)
 
     def resolve(self, attempt: Attempt, name: str, order: ResolutionOrder) -> None:
-        """Begin to tell tasks of a commit or a rollback."""
         self._carry_out(attempt, name, order, order.tasks)
 
     def _carry_out(
@@ -214,7 +202,7 @@ class RunEngine(ABC):
                 emitted = self._emitted
                 self._emitted = frozenset(each for each in emitted if each.txid > attempt.name.txid)
                 if attempt.name not in emitted:
-                    lost = JobFailedError("the run is over that has emitted its rows: they are emitted again")
+                    lost = JobFailedError("the run that emitted these rows has ended; the retry re-emits them")
                     self._answers.put(Answer(attempt, part, lost))
                     return
             attempt.part, attempt.order, attempt.waiting = part, order, set(tasks)
@@ -226,8 +214,6 @@ class RunEngine(ABC):
                 self._begin()
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
-        """Begin to call something on the driver, in a thread of its own."""
-
         def called() -> None:
             answer = answer_of(attempt, part, call)
             if answer.failure is not None and self._stopping:  # it would fail for ever
@@ -237,7 +223,6 @@ class RunEngine(ABC):
         self.call_aside(f"{part}-{attempt.name.txid}", called)
 
     def next(self, timeout_secs: float | None) -> Answer | None:
-        """Wait until something has ended; None after `timeout_secs`, or when it was interrupted."""
         ends = None if timeout_secs is None else self._clock() + timeout_secs
         while True:
             now = self._clock()
@@ -256,7 +241,6 @@ class RunEngine(ABC):
                     self._abandon(attempt, self._timeout_secs)
 
     def interrupt(self) -> None:
-        """Let `next` and `rest` return."""
         self._answers.put(None)
         self._resting.set()
 
@@ -267,7 +251,6 @@ class RunEngine(ABC):
         return not self._stopping
 
     def status(self) -> dict[str, Any]:
-        """Return which run there is since when, and how many there were."""
         with self._lock:
             found: dict[str, Any] = {"run": None, "since": None, "runs": self._runs}
             if self._run is not None and self._ready and self._since is not None:
@@ -291,21 +274,20 @@ class RunEngine(ABC):
         self.interrupt()
 
     def send_outcomes(self, txid: int, report: TreeReport) -> None:
-        """Tell the spouts that live in their tasks that a transaction is committed, and what became of trees.
+        """Report a commit to the resident spouts, with the outcomes of trees.
 
-        Those of a run that was lost meanwhile are gone, and their sources deliver again what they were not told of.
+        Those of a lost run are gone, and their sources redeliver what was not reported.
         """
         with self._lock:
             if self._run is not None and self._ready:
                 for chain, tasks in self._spout_chains.items():
                     restored = self._restored.setdefault(chain, set())
-                    told = report.part_of(tasks, restored)
-                    self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, told))
-                    restored.update(root for trees in told.pending.values() for root, _ in trees)
-                    restored.difference_update(told.acked, *told.failed.values())
+                    outcome = report.part_of(tasks, restored)
+                    self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, outcome))
+                    restored.update(root for trees in outcome.pending.values() for root, _ in trees)
+                    restored.difference_update(outcome.acked, *outcome.failed.values())
 
     def close(self) -> None:
-        """End the run."""
         with self._lock:
             run, ready, self._run, self._ready = self._run, self._ready, None, False
         if run is None:
@@ -319,7 +301,6 @@ class RunEngine(ABC):
     # ---- what becomes of runs
 
     def on_ready(self, run: PipelinedRun) -> None:
-        """All chains of a run are there."""
         with self._lock:
             if run is not self._run:
                 return
@@ -332,7 +313,7 @@ class RunEngine(ABC):
         self.interrupt()  # `next` waits since before the time of these began
 
     def on_ended(self, run: PipelinedRun, failure: StatefxError) -> None:
-        """A run is over: a chain was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
+        """Fail everything in flight: a chain was lost, or the run's job has ended (rule 13.6)."""
         with self._lock:
             if run is not self._run:
                 return
@@ -361,9 +342,10 @@ class RunEngine(ABC):
         self.interrupt()
 
     def _pop_failing_jobs(self, failure: Exception) -> list[Attempt]:
-        """Take the attempts that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
+        """Remove and return the jobs that fail with the run, lowest transaction first.
 
-        While there are no slots for a run, none fails: the loss of an executor alone ends no query (rule 6.8).
+        Only that one counts towards attempts.max (rule 6.2). While there are no slots for a run, none fails: the loss
+        of an executor alone ends no query (rule 6.8).
         """
         if isinstance(failure, NotBegunError):
             now = self._clock()
@@ -383,7 +365,6 @@ class RunEngine(ABC):
         return failed
 
     def on_frame(self, run: PipelinedRun, chain: ChainId, kind: FrameKind, body: bytes) -> None:
-        """A chain has said something."""
         with self._lock:
             if run is not self._run:
                 return
@@ -407,7 +388,7 @@ class RunEngine(ABC):
     # ---- orders
 
     def _begin(self) -> None:
-        """Begin a run, if there is none, and none that still ends or waits for slots."""
+        """Begin a run, unless there is one, or one is still ending or waits for slots."""
         if self._run is not None or self._ending or self._again is not None:
             return
         self._runs += 1
@@ -427,11 +408,11 @@ class RunEngine(ABC):
             self._run.send(chain, FrameKind.RUN if isinstance(order, Order) else FrameKind.RESOLVE, body)
 
     def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[ChainId, bytes]:
-        """Return what each chain is told: the order, as far as it concerns its own tasks."""
+        """Return each chain's part of an instruction."""
         own: dict[ChainId, list[TaskId]] = {}
         for task in tasks:
             own.setdefault(self._chain_of[task], []).append(task)
-        return {chain: text_for(self._plan, order, sorted(told)).encode() for chain, told in own.items()}
+        return {chain: text_for(self._plan, order, sorted(own_tasks)).encode() for chain, own_tasks in own.items()}
 
     def _abandon(self, attempt: Attempt, patience_secs: float) -> None:
         name, segment = attempt.name, attempt.part
@@ -511,7 +492,7 @@ class RunEngine(ABC):
 
     @property
     def _late(self) -> float:
-        """When a run that is not ready counts as lost."""
+        """Return when a run that is not ready counts as lost."""
         return math.inf if self._run is None or self._ready else self._begun + READY_SECS
 
     def _deadlines(self) -> Iterable[tuple[Attempt, float]]:
@@ -534,7 +515,7 @@ class RunEngine(ABC):
         """Return the tasks that restore state now, or "".
 
         A transaction's timeout does not count that time (rule 6.9). If it did, a restore that takes longer than the
-        limit would be begun again by every attempt, until none is left: a topology with much state could not come back
+        limit would be restarted by every attempt, until none is left: a topology with much state could not come back
         after a lost executor.
         """
         oldest = self._clock() - RESTORES_FRESH_SECS
@@ -542,7 +523,7 @@ class RunEngine(ABC):
         return ", ".join(sorted(tasks))
 
     def _extend_or_abandon(self, attempt: Attempt) -> None:
-        """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
+        """Restart an attempt's time limit while state is being restored; otherwise abandon the attempt."""
         tasks = self._tasks_restoring()
         if tasks and attempt.extended_secs < EXTENSION_SECS_MAX:
             attempt.extended_secs += self._timeout_secs

@@ -44,14 +44,14 @@ LOOK_SECS = 0.1
 
 
 class Source(Protocol):
-    """Gives transactions their input; called by the coordinator's thread alone.
+    """Input of transactions; only the coordinator's thread calls it.
 
-    A transaction that was rolled back is asked for again, also after later ones were given: a source whose input must
-    be the same again remembers it until the transaction is committed (rule 9.4).
+    It is asked again for a transaction that was rolled back, also after later ones were given: a source whose input
+    must be the same again keeps it until the transaction is committed (rule 9.4).
     """
 
     def ready(self, txid: int) -> bool:
-        """Tell whether there is input for `txid` now."""
+        """Return whether there is input for `txid` now."""
 
     def next(self, txid: int) -> Batch:
         """Return the input of `txid`, for which it is ready."""
@@ -60,7 +60,7 @@ class Source(Protocol):
         """Return when to ask again, if it was not ready."""
 
     def ended(self, txid: int) -> bool:
-        """Tell whether there will never be any for `txid`."""
+        """Return whether there will never be input for `txid`."""
 
 
 @dataclass
@@ -72,7 +72,6 @@ class OneBatch:
     committed: Callable[[], int]
 
     def ready(self, txid: int) -> bool:
-        """Tell whether it is not committed yet."""
         return txid == self.txid and not self.ended(txid)
 
     def next(self, txid: int) -> Batch:
@@ -80,11 +79,9 @@ class OneBatch:
         return self.batch
 
     def look_secs(self) -> float:
-        """Return any time: it is ready for its transaction until that is committed."""
         return LOOK_SECS
 
     def ended(self, txid: int) -> bool:
-        """Tell whether it is committed."""
         return self.committed() >= self.txid
 
 
@@ -124,7 +121,7 @@ class SpoutSource(Emissions):
     storage: Storage
     log: TransactionLog
     config: Mapping[str, Any]
-    """What spouts see as ``context.config``."""
+    """The ``context.config`` of spouts."""
     trigger: SpoutTrigger
     pending: int
     """How many transactions may be in flight."""
@@ -145,7 +142,7 @@ class SpoutSource(Emissions):
     """How many looks in a row have found nothing."""
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)
     _planned: tuple[int, dict[str, Metadata]] | None = field(default=None, init=False)
-    """What is planned of the next transaction, and not in the log yet."""
+    """The plan of the next transaction, which is not in the log yet."""
     _kept: tuple[int, dict[str, Metadata]] = field(default=(0, {}), init=False)
     """Batches that were planned of the next transaction when another spout was away: no spout plans one twice."""
     _newest: dict[str, Newest] = field(default_factory=dict, init=False)
@@ -169,7 +166,6 @@ class SpoutSource(Emissions):
         self.clock = self.progress.clock
 
     def open(self) -> None:
-        """Make the driver's copies."""
         for component in self.plan.components.values():
             if not isinstance(component.operator, ReplayingSpout):
                 continue
@@ -195,7 +191,7 @@ class SpoutSource(Emissions):
                     own.spout.initPartitions({int(name): said for name, said in known.items()})  # type: ignore[attr-defined]
 
     def _tell_committed(self) -> None:
-        """Tell spouts that ask for it how far they are committed; nothing depends on it."""
+        """Report the last commit to spouts with ``committed``; nothing depends on it."""
         state = self.log.state
         if state.committed == self._told:
             return
@@ -211,23 +207,22 @@ class SpoutSource(Emissions):
                 if reached is not None:
                     self.progress.reached(each.id, check_json(reached))
             except RAISED:
-                logger.exception("committed of spout %s failed; it changes nothing", each.id)
+                logger.exception("spout %s: committed() raised; ignored", each.id)
 
     def close(self) -> None:
-        """Close the driver's copies."""
         self._tell_committed()
         for each in self._spouts:
             try:
                 with self.progress.asking(each.id, "close", self.log.state.committed):
                     each.spout.close()
             except RAISED:
-                logger.exception("close of spout %s failed; it changes nothing", each.id)
+                logger.exception("spout %s: close() raised; ignored", each.id)
         self._spouts.clear()
 
     # ---- Source
 
     def ready(self, txid: int) -> bool:
-        """Tell whether the trigger allows a transaction now, and there is something to read, or time to close."""
+        """Return whether the trigger allows a transaction now, and there is something to read, or time to close."""
         if self._has_input(txid):
             return True
         if self._closes(txid) and not self.log.state.in_flight:
@@ -258,7 +253,7 @@ class SpoutSource(Emissions):
                 wait_secs = backoff_secs(self._refusals, self.config["topology.transaction.retry.delay.ms"] / 1000)
                 self._look_after, self._nothing = self.clock() + wait_secs, False
                 self.progress.away(txid, failure.message)
-                logger.warning("what there is to read is asked again in %g s: %s", wait_secs, failure.message)
+                logger.warning("planning failed, retrying in %g s: %s", wait_secs, failure.message)
                 return False  # and not idle: there may be something to read
             self._refusals = 0
             self.progress.away(txid, "")
@@ -271,7 +266,7 @@ class SpoutSource(Emissions):
         return not self._nothing
 
     def _look(self, txid: int) -> None:
-        """Ask the spouts what there is to read, and plan that."""
+        """Ask the spouts what there is to read, and plan it."""
         self._planned, self._only_time, self._waited_for = None, False, False
         woken = self.woken is not None and (self.woken.is_set() or 0 < self.due_ms <= self.progress.now() * 1000)
         timed = self._time_has_come(txid)
@@ -298,7 +293,7 @@ class SpoutSource(Emissions):
             self._planned = txid, planned
 
     def _time_has_come(self, txid: int) -> bool:
-        """Tell whether `txid` is to begin for a tick, or for a timer of a bolt.
+        """Return whether `txid` is to begin for a tick, or for a timer of a bolt.
 
         With ``availableNow`` it never is: ticks would go on for ever, and for a timer it would wait.
         """
@@ -315,7 +310,7 @@ class SpoutSource(Emissions):
         return read_now(chain.from_iterable(reversed(last.maps)), spout.plan(txid, last))
 
     def next(self, txid: int) -> Batch:
-        """Return what `txid` reads: what the log has of it, else what was planned now."""
+        """Return the input of `txid`: what the log has of it, otherwise what was planned now."""
         self._began = self.clock()
         apart_secs = self.trigger.interval_secs / self.pending
         # From when it was due, if it is late only since the loop looks ten times a second: it would be late each time.
@@ -335,7 +330,7 @@ class SpoutSource(Emissions):
         return Batch(SpoutInput(), None, new, self, closes)
 
     def look_secs(self) -> float:
-        """Return when to ask again: when the trigger allows a transaction, then some times in each of its intervals.
+        """Return when to look again: when the trigger allows a transaction, then some times in each of its intervals.
 
         While there is nothing to read, ever more seldom.
         """
@@ -347,19 +342,18 @@ class SpoutSource(Emissions):
         return backoff_secs(self._fruitless, often, LOOK_SECS)
 
     def ended(self, txid: int) -> bool:
-        """Tell whether the trigger asks for no further transaction."""
         return self._is_read(txid) and not self._closes(txid)
 
     def _closes(self, txid: int) -> bool:
-        """Tell whether event time is to be closed, since all is read: in a transaction of its own, which reads nothing.
+        """Return whether to close event time, since all is read: in a transaction of its own, which reads nothing.
 
-        What it ends may be more than one transaction takes; then there are several.
+        If it ends more than one transaction takes, there are several.
         """
         is_read = self._is_read(txid) and not self._waited_for
         return self.trigger.close_time and is_read and self.log.state.closes
 
     def _is_read(self, txid: int) -> bool:
-        """Tell whether there is nothing more to read, as far as the trigger goes."""
+        """Return whether there is nothing more to read, as far as the trigger goes."""
         closed_in_part = self.trigger.close_time and self.log.state.closed and self.log.state.closes
         if 0 <= self._closing < txid or (closed_in_part and not self._was_begun(txid)):
             return True  # rows that have come since are for the next start, which refuses them
@@ -370,17 +364,16 @@ class SpoutSource(Emissions):
         return self.trigger.available_now and (self._nothing or self._found_nothing(txid))
 
     def _was_begun(self, txid: int) -> bool:
-        """Tell whether a transaction was begun before, here or by a former driver: what it reads may be durable."""
+        """Return whether a transaction was begun before, here or by a former driver: its input may be durable."""
         return bool(self.log.state.next_attempt(txid)) or txid in self.log.state.planned_metadata
 
     def _found_nothing(self, txid: int) -> bool:
-        """Tell whether spouts whose tasks find out what there is have found nothing in the transaction before."""
+        """Return whether spouts whose tasks find their input found none in the transaction before."""
         return self._empty == txid - 1 and not all(plans(each.spout) for each in self._spouts)
 
     # ---- Emissions
 
     def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
-        """Return what each task is told, of which this attempt's PREPARING says what is planned."""
         state, txid, batch = self.log.state, attempt.name.txid, attempt.batch
         assert batch is not None
         found: dict[TaskId, EmissionOrder] = {}
@@ -397,12 +390,10 @@ class SpoutSource(Emissions):
         return found
 
     def partitions(self, attempt: Attempt) -> dict[str, int]:
-        """Return how many partitions each spout has that has some and event time."""
         timed = [each for each in self._spouts if self.plan.components[each.id].timings and has_partitions(each.spout)]
         return {each.id: each.number(attempt.name.txid) for each in timed}
 
     def finished(self) -> dict[str, list[int]]:
-        """Return the partitions that are finished, of each spout that has event time and says so, as committed now."""
         found: dict[str, list[int]] = {}
         committed = self.log.state.committed
         for each in self._spouts:
@@ -419,7 +410,7 @@ class SpoutSource(Emissions):
         return found
 
     def processed(self, attempt: Attempt) -> None:
-        """Take note of what spouts have emitted, by spout and partition, and whether there was anything."""
+        """Note what spouts emitted, by spout and partition, and whether there was anything."""
         txid, orders, complete = attempt.name.txid, attempt.orders or {}, attempt.complete
         assert complete is not None
         said: dict[str, dict[str, Json]] = {}
@@ -446,7 +437,6 @@ class SpoutSource(Emissions):
             self._empty = -1
 
     def emitted(self, attempt: Attempt, emission: Emission) -> BySpout:
-        """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
         return to_be_durable(attempt.orders or {}, attempt.said, emission)
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:

@@ -37,18 +37,16 @@ _NOTE_SECS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StagedEmissions(Emissions):
-    """What the tasks of DataFrames are told of one transaction: which parts each of them emits."""
+    """Which parts the tasks of DataFrames emit in one transaction."""
 
     plan: Plan
     parts: Sequence[StagedPart]
 
     def orders(self, attempt: Attempt) -> Mapping[TaskId, EmissionOrder]:
-        """Return which parts each task emits."""
         plan = self.plan
         return orders_of(self.parts, {s: (plan.components[s].parallelism, _sharing(plan, s)) for s in plan.streams})
 
     def times(self, clock_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
-        """Return what the rows say of event time."""
         ahead: dict[str, int] = {}
         for part in self.parts:
             ahead[part.stream] = ahead.get(part.stream, 0) + part.ahead
@@ -63,12 +61,12 @@ def _sharing(plan: Plan, stream: str) -> Sharing:
 
 
 def staged(plan: Plan, input: Input, parts: Sequence[StagedPart]) -> Batch:
-    """Return a transaction's input whose rows are in `parts`; over damaged ones it is not tried again."""
+    """Return the input of a transaction whose rows are in `parts`; it is not tried again over damaged ones."""
     return Batch(input, emissions=StagedEmissions(plan, parts), renews=_is_lost)
 
 
 def without_rows(last: StreamInput) -> StreamInput:
-    """Return the input of a transaction that reads nothing behind a batch: Spark goes on from there."""
+    """Return the input of a transaction that reads nothing after a batch: Spark goes on from there."""
     return replace(last, notes=SourceNotes())
 
 
@@ -86,7 +84,7 @@ class StagedBatch:
 
 @dataclass
 class StagedSource:
-    """Gives transactions the batches that are handed over (see `Source`), for one query of Spark's."""
+    """Gives transactions the batches of one Spark query that are handed over (see `Source`)."""
 
     plan: Plan
     log: TransactionLog
@@ -119,7 +117,7 @@ class StagedSource:
         self._changed = threading.Condition()
         state = self.log.state
         self._planned = state.planned
-        """What the first batch reads, if that was begun before. Not what the log says later: a tick that is rolled back
+        """Input of the first batch, if that was begun before. Not what the log says later: a tick that is rolled back
         is planned there too, and Spark plans no batch for it."""
         self._upcoming = state.committed if state.planned is None else state.planned.batch_id
 
@@ -127,11 +125,10 @@ class StagedSource:
 
     @property
     def upcoming(self) -> int:
-        """The id of the batch that Spark plans next."""
         return self._upcoming
 
     def expects(self, input: StreamInput) -> bool:
-        """Tell whether a batch is the next one; one that was begun before has to read the same (rule 3.7).
+        """Return whether a batch is the next one; one that was begun before has to read the same (rule 3.7).
 
         By its number alone, the batch of another query, or of a folder that somebody has put back, would be taken for
         the one that an attempt has begun to read.
@@ -147,7 +144,7 @@ class StagedSource:
             return max(self.log.state.committed, *self._begun, 0) + len(self._waiting) + 1
 
     def hand_over(self, batch: StagedBatch) -> bool:
-        """Give a batch; wait until one has begun to read it (rule 15.5), or is committed; False: none will."""
+        """Give a batch; wait until an attempt reads it (rule 15.5), or it is committed. False: none will."""
         with self._changed:
             is_late = self._is_over
             if not is_late:
@@ -165,7 +162,7 @@ class StagedSource:
         return batch in self._waiting or (not self.ahead and batch in self._begun.values())
 
     def end(self, error: BaseException | None = None) -> None:
-        """Give what was handed over, and no more; `error` says why, the first one counts."""
+        """End after what was handed over; `error` is the reason, and the first one counts."""
         with self._changed:
             self.error = self.error or error
             self._is_over = True
@@ -190,12 +187,12 @@ class StagedSource:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody hands over any more."""
+        """Whether nothing is handed over any more."""
         return self._is_over
 
     @property
     def is_read(self) -> bool:
-        """Whether all that was handed over is committed, by this source: what it leaves over, another one reads."""
+        """Whether this source committed all that was handed over; what it leaves, another one reads."""
         with self._changed:
             is_committed = max(self._begun, default=0) <= self.log.state.committed
             return is_committed and not self._waiting and not self._is_over
@@ -203,7 +200,6 @@ class StagedSource:
     # ---- the loop
 
     def ready(self, txid: int) -> bool:
-        """Tell whether a batch is there."""
         self._forget()
         with self._changed:
             if txid not in self._begun and self._waiting:
@@ -230,7 +226,6 @@ class StagedSource:
         return False
 
     def _forget(self) -> None:
-        """Let go of what is committed."""
         with self._changed:
             done = [txid for txid in self._begun if txid <= self.log.state.committed]
             parts = [part for txid in done for part in self._begun.pop(txid).parts]
@@ -252,11 +247,11 @@ class StagedSource:
         return self._given[txid]
 
     def look_secs(self) -> float:
-        """Return when to ask again: `wake` tells of a batch, nothing tells of Spark's notes."""
+        """Return when to look again: `wake` announces a batch, but nothing announces Spark's notes."""
         return LOOK_SECS
 
     def ended(self, txid: int) -> bool:
-        """Tell whether there is nothing for `txid`, and never will be."""
+        """Return whether there is nothing for `txid`, and never will be."""
         self._forget()
         with self._changed:
             return self._is_over and not self._waiting and txid not in self._begun

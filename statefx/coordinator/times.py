@@ -41,7 +41,7 @@ class Ticks:
         return tuple(id for id, secs in self.secs.items() if _period(clock_ms, secs) != _period(before_ms, secs))
 
     def time_has_come(self, txid: int, now_ms: int) -> bool:
-        """Tell whether `txid` is to begin for a tick, or for a timer of a bolt, also if there is nothing to read."""
+        """Return whether `txid` is to begin for a tick or a timer, also if there is nothing to read."""
         state = self.log.state
         # What is in flight may fire the timer, and say when the next one is due.
         timer = not state.in_flight and 0 < state.due_ms <= now_ms
@@ -67,8 +67,7 @@ def _period(clock_ms: int, secs: float) -> int:
 class EventTimes:
     """Event time in the transactions of a plan.
 
-    The log has all that is known of it, but for which partitions are finished: what a spout has said of its batches
-    (its metadata) tells that.
+    The log has all of it, except which partitions are finished: a spout's metadata of its batches says that.
     """
 
     plan: Plan
@@ -85,19 +84,10 @@ class EventTimes:
         *,
         closing: bool = False,
     ) -> dict[TaskId, TimeOrder]:
-        """Return what each task is told.
+        """Return each task's event time.
 
-        Parameters
-        ----------
-        state : LogState
-        since_ms : int
-            When the first attempt of this driver began.
-        partitions : Mapping of str to int
-            How many partitions each spout has that has some.
-        staged, ahead : Mapping
-            What the rows of DataFrames say, by stream, and how many of them say nothing: too far ahead.
-        closing : bool
-            Whether the transaction closes event time.
+        `since_ms` is when this driver's first attempt began, `partitions` how many each spout has, `staged` and `ahead`
+        the times of DataFrames' rows by stream and the number of rows too far ahead to count.
         """
         found: dict[TaskId, TimeOrder] = {}
         units = _by_source(state.unit_times) if self.plan.timed else {}
@@ -130,7 +120,7 @@ class EventTimes:
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:
-        """Return the fields of COMMITTING that say how far event time has come, if it has moved (rule 14.1)."""
+        """Return the fields of COMMITTING for event time, if it has moved (rule 14.1)."""
         watermarks: dict[str, int] = {}
         unit_times: Mapping[str, UnitTime] = {}
         for ack in acks:
@@ -146,9 +136,10 @@ class EventTimes:
         return {"watermarks": watermarks, "unit_times": new}
 
     def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, UnitTime]:
-        """Return what was known of partitions that are finished now, as what is known of the finished ones.
+        """Return the times of partitions that are finished now, as one unit's.
 
-        Their task may not have known it: it may have begun before the transaction with its first row was decided.
+        Their task may not have known them: it may have begun before the transaction was decided in which their first
+        row came.
         """
         found: dict[str, UnitTime] = {}
         for stream in self.plan.components[spout].timings:
@@ -169,18 +160,15 @@ class Numbers:
         self.update(numbers)
 
     def update(self, numbers: Iterable[int]) -> None:
-        """Add numbers."""
         self._above.update(number for number in numbers if number >= self._floor)
         while self._floor in self._above:
             self._above.discard(self._floor)
             self._floor += 1
 
     def __contains__(self, number: object) -> bool:
-        """Whether a number is there."""
         return isinstance(number, int) and (0 <= number < self._floor or number in self._above)
 
     def lacking(self, stop: int) -> list[int]:
-        """Return the numbers before `stop` that are not there."""
         return [number for number in range(self._floor, stop) if number not in self._above]
 
 
@@ -203,7 +191,7 @@ AGAIN_MS = 600_000
 
 @dataclass
 class Standstill:
-    """What a driver knows of how event time gets on; times are those of the attempts (rule 9.9)."""
+    """Watches how event time gets on; times are those of the attempts (rule 9.9)."""
 
     plan: Plan
     _lowest: int = field(default=BEGINNING, init=False)
@@ -220,7 +208,7 @@ class Standstill:
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> str:
-        """Return what to warn of when a transaction has been decided, which `state` has; empty: nothing.
+        """Return a warning for a transaction that `state` has as decided, or "".
 
         `since_ms` is when the driver's first attempt began; `partitions` and `finished` are as of `EventTimes`.
         """
@@ -249,7 +237,7 @@ class Standstill:
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> str:
-        """Return what is furthest behind, and the remedy; empty: nothing holds event time."""
+        """Return what is furthest behind, and the remedy, or "" if nothing holds event time."""
         held = [
             (at, unit)
             for unit in self._units(partitions, finished)
@@ -293,7 +281,7 @@ class Standstill:
 
 
 class _Unit(NamedTuple):
-    """What can hold event time: a unit, by what call its component was declared, and how people call it."""
+    """Something that can hold event time: a unit, the call that declared its component, and its name for people."""
 
     component: str
     unit: str

@@ -24,7 +24,7 @@ TASKS_SHOWN, HOLDERS_SHOWN = 20, 5
 
 @dataclass(slots=True)
 class _Handling:
-    """What a task did with tuples of one message."""
+    """A task's handling of the tuples of one message."""
 
     received: int = 0
     acked: int = 0
@@ -49,16 +49,10 @@ class _Handling:
 
 
 class Traces:
-    """Takes what tasks say of trees when a transaction is committed.
+    """Collects what tasks report of trees in committed transactions.
 
-    Parameters
-    ----------
-    spouts : Sequence[TaskId]
-        By number, as they are in roots.
-    components : Sequence[str]
-        In the order in which their tasks are named.
-    tracing : bool
-        Whether messages are traced; else only the numbers of tuples that are held are known.
+    `spouts` are by number, as in roots; `components` in the order in which their tasks are named. Without `tracing`,
+    only the numbers of held tuples are known.
     """
 
     def __init__(self, spouts: Sequence[TaskId] = (), components: Sequence[str] = (), *, tracing: bool = False) -> None:
@@ -71,7 +65,7 @@ class Traces:
         """The first transaction that this driver has committed."""
 
     def explained(self, txid: int, report: TreeReport) -> TreeReport:
-        """Take what a transaction came to; return it with the traces of messages behind the reasons of their fails."""
+        """Take a transaction's report; return it with the traces of messages in the reasons of their fails."""
         for task, more in report.holding.items():
             self._holding[task] = self._holding.get(task, 0) + more
         if not self._tracing:
@@ -90,16 +84,15 @@ class Traces:
             self._known.pop(root, None)
         return replace(report, failed={reason: tuple(roots) for reason, roots in failed.items()}, steps={})
 
-    def _note(self, txid: int, report: TreeReport, told: set[int]) -> None:
-        """Take note of what tasks did with messages that go on, or whose traces are told now."""
+    def _note(self, txid: int, report: TreeReport, explained: set[int]) -> None:
+        """Note what tasks did with messages that go on, or whose traces are logged now."""
         begun = set(islice(report.held, max(KNOWN_MAX - len(self._known), 0)))
         for task, handled in report.steps.items():
             for root, did in handled.items():
-                if root in self._known or root in begun or root in told:
+                if root in self._known or root in begun or root in explained:
                     self._known.setdefault(root, {}).setdefault(task, _Handling()).add(did, txid)
 
     def _trace(self, root: int) -> str:
-        """Return what is known of a message."""
         number, began, tasks = task_of(root), txid_of(root), self._known.get(root, {})
         if began >= self._first:
             said = [f"emitted by {self._spouts[number]} in transaction {began}"]
@@ -115,7 +108,7 @@ class Traces:
         return "; ".join(said)
 
     def warning(self, txid: int, report: TreeReport) -> str:
-        """Return what the log says of the messages that have failed; empty if there are none."""
+        """Return the log line for failed messages, or "" if there are none."""
         if not report.failed:
             return ""
         count = len({root for roots in report.failed.values() for root in roots})

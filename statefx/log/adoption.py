@@ -20,7 +20,7 @@ logger = logging.getLogger("statefx")
 
 
 Adopt = str | Iterable[str] | None
-"""What callers give: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""
+"""The words of `adopt`: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""
 
 NOTHING_ADOPTED: frozenset[str] = frozenset()
 
@@ -43,7 +43,7 @@ def adoptions(adopt: Adopt) -> frozenset[str]:
 
 
 def forks(found: LogState, folders: Folders, adopt: frozenset[str]) -> bool:
-    """Tell whether this start makes a checkpoint of its own out of a copy.
+    """Return whether this start makes a checkpoint of its own out of a copy.
 
     ``adopt="fork"`` may stay in a program: a checkpoint that became a fork before, and was last run in this very
     folder, goes on. One that never did becomes one here as well: a copy may be mounted at the path of its original.
@@ -106,12 +106,12 @@ def check_adoption(
 
 
 def _with_takeover(word: str, adopt: frozenset[str]) -> str:
-    """Return what to write for `adopt`: `word`, and 'takeover' if that was given."""
+    """Return the `adopt` to write: `word`, and 'takeover' if that was given."""
     return str([word, "takeover"]) if "takeover" in adopt else repr(word)
 
 
 def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
-    """Tell whether `other` holds the lineage too, and could be started there, where nothing would refuse it."""
+    """Return whether `other` holds the lineage too, and a start there would succeed."""
     if is_remote(other.location) and _is_gone(other, folders):
         return False
     try:
@@ -126,7 +126,7 @@ def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
 
 
 def _is_gone(other: Folders, folders: Folders) -> bool:
-    """Tell whether there is no checkpoint in a store; what can't be looked at may be there, and at work."""
+    """Return whether there is no checkpoint in a store; an unreadable one may be there, and at work."""
     try:
         return next(iter(other.storage.list(LOG)), None) is None
     except (OSError, ImportError, StatefxError) as error:
@@ -180,7 +180,7 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
 
 
 def _held_by(component: str, known: StatefulIdentity) -> str:
-    """Return what a component has kept that is gone, and how it is brought back; users have not put in all of them."""
+    """Return what a component that is gone has kept, and how to bring it back; users have not put in all of them."""
     form = "" if known.layout is None else known.layout.form
     if form == "trees":
         return (
@@ -255,7 +255,7 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
 
 
 def _refused_version(component: str, older: int, now: StatefulIdentity, location: str) -> tuple[str, str] | None:
-    """Return what is wrong with a stateVersion, and the remedy; None: nothing."""
+    """Return what is wrong with a stateVersion, and the remedy, or None if it is right."""
     newer = now.state_version
     if older > newer:
         remedy = (
@@ -278,12 +278,12 @@ def _refused_version(component: str, older: int, now: StatefulIdentity, location
 
 
 def same_tasks(before: StatefulIdentity, now: StatefulIdentity) -> bool:
-    """Tell whether rows of a key go to the same task as before, if there are as many."""
+    """Return whether rows of a key go to the same task as before, if there are as many."""
     return before.routing == now.routing and same_keys(before, now)
 
 
 def same_keys(before: StatefulIdentity, now: StatefulIdentity) -> bool:
-    """Tell whether rows have the keys that they had before: the fields that they are grouped by."""
+    """Return whether rows have the keys that they had before: the fields that they are grouped by."""
     were, are = ([each for each in one.routing if each != ("broadcast",)] for one in (before, now))
     return were == are and _replaced_fields(before.key_fields, now.key_fields) is None
 
@@ -296,7 +296,6 @@ def _rerouted(becomes: str, location: str, was: str) -> str:
 
 
 def _routing_text(routing: Iterable[Iterable[str]]) -> str:
-    """Show how rows are routed: ``fields(string, int)``."""
     shown = [f"{kind}({', '.join(types)})" if types else kind for kind, *types in routing]
     return " and ".join(shown) or "nothing"
 
@@ -323,7 +322,7 @@ def _input(key: KeyFields) -> Sequence[str]:
 
 
 def _is_renamed(old: KeyFields, new: KeyFields) -> bool:
-    """Tell whether fields were only renamed: the stream no longer has the old name, and did not have the new one."""
+    """Return whether fields were only renamed: the stream has no longer the old name, and did not have the new one."""
     pairs = zip(old.fields, new.fields, strict=True)  # equal lengths: the routing has matched the types
     return all(
         was == becomes or (was not in new.stream_fields and becomes not in old.stream_fields) for was, becomes in pairs

@@ -32,7 +32,7 @@ Files = dict[str, bytes]
 
 
 def put_aside(record: Record, files: Files) -> Record:
-    """Return the record as it is to be written: what is large is put into `files`, and named."""
+    """Return the record as it is to be written: large parts go into `files`, and are named."""
     if isinstance(record, Preparing) and record.planned:
         return replace(record, planned=_put_each(record.planned, files))
     if isinstance(record, Processed):
@@ -59,9 +59,8 @@ def _put(metadata: Metadata, files: Files) -> Metadata:
 
 
 def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
-    """Return what a spout said of its partitions, as a copy.
+    """Return a spout's metadata by partition, as a copy: a spout may change it in place.
 
-    A spout is given it to go on from, and may change it in place, while the next attempt has to emit what was said.
     After FileNotFoundError, read the log again: it was folded away since.
     """
     file = metadata.file
@@ -80,7 +79,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
 
 
 def lost_metadata(storage: Storage, metadata: Metadata) -> StateCorruptedError:
-    """Return the error of a driver that finds the file of metadata gone, and is the newest one."""
+    """Return the error of the newest driver for a missing metadata file."""
     path = f"{storage.url}/{metadata.file.name if metadata.file else ''}"
     return StateCorruptedError(
         f"the metadata of a spout in {path} is gone, and the log names it. {RESTORE_OR_REPAIR}",
@@ -89,12 +88,12 @@ def lost_metadata(storage: Storage, metadata: Metadata) -> StateCorruptedError:
 
 
 def committed_metadata(storage: Storage, state: LogState, spout: str) -> dict[str, Json]:
-    """Return by partition what a spout said last in a committed transaction."""
+    """Return by partition the last committed metadata of a spout."""
     return merged(read_metadata(storage, layer) for layer in state.committed_metadata.get(spout, ()))
 
 
 def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
-    """Return the state in which all that a spout has said in committed transactions is in one place."""
+    """Return the state with each spout's committed metadata in one place."""
     together = dict(state.committed_metadata)
     for spout, layers in state.committed_metadata.items():
         if len(layers) > 1:
@@ -113,7 +112,6 @@ class Newest:
         self._partitions: dict[str, Json] = {}
 
     def after(self, layers: tuple[Metadata, ...], read: Callable[[Metadata], Mapping[str, Json]]) -> dict[str, Json]:
-        """Return what holds after these layers, the oldest first; the caller leaves it as it is."""
         count = len(self._layers)
         if len(layers) < count or any(old is not new for old, new in zip(self._layers, layers, strict=False)):
             count, self._partitions = 0, {}
@@ -127,12 +125,10 @@ class Newest:
 
 
 def written_files(storage: Storage) -> set[str]:
-    """Return the files that are there."""
     return {each.name for each in storage.list(FOLDER)}
 
 
 def named_files(state: LogState) -> Iterator[str]:
-    """Yield the files that the log names."""
     known = (state.committed_metadata, *(pin.committed_metadata for pin in state.pinned.values()))
     said = [each for by_spout in known for layers in by_spout.values() for each in layers]
     # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.

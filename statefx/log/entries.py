@@ -26,7 +26,7 @@ RECORD_BYTES_MAX = 16 << 20
 FOLDER = "transactions/"
 
 FENCING = (Generation, Lineage)
-"""What a driver that takes over appends first. A driver of before meets it at its next append: it is never deleted
+"""The first records of a driver that takes over. An older driver meets it at its next append: it is never deleted
 (rule 3.3)."""
 
 FOLDED = f"{FOLDER}folded"
@@ -61,7 +61,6 @@ class Entry:
 
 
 def entry_name(number: int) -> str:
-    """Return the name of record `number` in a checkpoint."""
     return f"{FOLDER}{number:020d}.json"
 
 
@@ -90,7 +89,6 @@ def check_size(record: Record, text: str, where: str) -> None:
 
 
 def as_read(record: Record, text: str | None = None) -> Record:
-    """Return `record` as it will be read back: lists for tuples, text for keys, nothing shared with the caller."""
     read: Record = from_json(type(record), json.loads(text or text_of(record)))
     return read
 
@@ -150,10 +148,10 @@ def _verified(storage: Storage, number: int, data: bytes) -> Entry:
 
 
 def followers_kept(storage: Storage, first: Entry | None) -> bool:
-    """Tell whether by now no record has been deleted that came after `first`, where a reading of the log begins.
+    """Return whether no record after `first`, where a reading of the log begins, has been deleted by now.
 
-    A fold makes `FOLDED`, deletes the CHECKPOINTs of before, and only then the other records. So while the CHECKPOINT
-    that a reading begins at is there, all that followed it is there. A reading that begins at no CHECKPOINT looks for
+    A fold makes `FOLDED`, deletes the older CHECKPOINTs, and only then the other records. So while the CHECKPOINT that
+    a reading begins at is there, all that followed it is there. A reading that begins at no CHECKPOINT looks for
     `FOLDED`.
     """
     name = entry_name(first.number) if first is not None and isinstance(first.record, Checkpoint) else FOLDED
@@ -220,7 +218,7 @@ def _backwards(storage: Storage, newest: int) -> Iterator[Entry]:
 
 
 def corrupted(path: str, what: str) -> StateCorruptedError:
-    """Make the error that names a record, what is wrong and the remedy."""
+    """Return the error that names a record, what is wrong and the remedy."""
     return StateCorruptedError(f"transaction log record {path}: {what}. {_REMEDY}", path=path, remedy=_REMEDY)
 
 

@@ -31,26 +31,22 @@ class Folders:
 
     location: str
     wrap: Callable[[Storage], Storage] = field(default=lambda storage: storage, compare=False, repr=False)
-    """What stands before the storage; for tests."""
+    """Wraps the storage; for tests."""
 
     @cached_property
     def storage(self) -> Storage:
-        """All of it, by name. One for all who ask: a store's client keeps its connections."""
+        """All of it, by name. All callers share one: a store's client keeps its connections."""
         return self.wrap(storage_at(self.location))
 
     @property
     def log(self) -> str:
-        """The transaction log."""
         return os.path.join(self.location, "transactions")
 
 
 def checkpoint_location(location: str | os.PathLike[str]) -> str:
     """Return a checkpoint location as the log writes it: an absolute path, or an object store's URL.
 
-    Raises
-    ------
-    ConfigError
-        It is neither; or the package that talks to object stores is missing.
+    ConfigError: it is neither, or the package that talks to object stores is missing.
     """
     scheme = _SCHEME.match(location) if isinstance(location, str) else None
     if not isinstance(location, str) or scheme is None or scheme[0][:-1].lower() not in _STORES:
@@ -90,7 +86,7 @@ FORMAT = 2
 FORMAT_NAME = "format"
 
 PLACE = "a bucket that is there, and credentials in the environment that may list, read, write and delete in it"
-"""What an object store must be for a checkpoint."""
+"""Requirements of an object store for a checkpoint."""
 
 IGNORED_PREFIXES = (FORMAT_NAME, PROBE, "lost+found")
 """How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""
@@ -149,7 +145,7 @@ def check_format(storage: Storage) -> None:
 
 
 def _other_part(storage: Storage) -> str | None:
-    """Return the name of something that is not a checkpoint's beginning."""
+    """Return the name of something that is no part of a new checkpoint."""
     try:
         return next((part for part in storage.parts() if not part.startswith(IGNORED_PREFIXES)), None)
     except NotADirectoryError as error:
@@ -165,5 +161,5 @@ def _is_there(storage: Storage, name: str) -> bool:
 
 
 def is_empty(storage: Storage, prefix: str) -> bool:
-    """Tell whether nothing has a name that begins with `prefix`."""
+    """Return whether no name begins with `prefix`."""
     return next(iter(storage.list(prefix)), None) is None

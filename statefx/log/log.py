@@ -57,21 +57,13 @@ class TransactionLog:
     A driver that was replaced meets its successor at its very next append: the first thing that a successor appends,
     LINEAGE or GENERATION, has that number, and such records are never deleted. (With all old records folded away, a
     driver that had been asleep could win a number that was used before, and would have to list the log after every
-    append to see it.) So nothing is folded before such a record: a CHECKPOINT would take its number, and go one day.
-    A successor itself may have been asleep between its reading and that record, while the driver at work folded away
-    what has its number: after this one record it looks whether anything that it had not read has been deleted.
+    append to see it.) So nothing is folded before such a record: a CHECKPOINT would take its number, and go one day. A
+    successor itself may have been asleep between its reading and that record, while the driver at work folded away what
+    has its number: after this one record it looks whether anything that it had not read has been deleted.
 
-    Parameters
-    ----------
-    storage : Storage
-        Of the checkpoint.
-    limit : int
-        After so many records everything is folded into a CHECKPOINT and older records are deleted.
-    clock : callable
-        Seconds since the epoch, for the time that each record has.
+    After `limit` records everything is folded into a CHECKPOINT and older records are deleted. `clock` is in seconds
+    since the epoch, for the records.
 
-    Contract
-    --------
     * When `append` returns, the record is durable, no other writer has its number and no successor has been here.
     * When it raises, `state` is as before.
     * Numbers are never used again, also after records were deleted.
@@ -101,18 +93,10 @@ class TransactionLog:
     def append(self, record: Record) -> int:
         """Make `record` durable as the next one and apply it to `state`; return its number.
 
-        Raises
-        ------
-        StatePhaseError
-            The record can't follow `state`; nothing was written.
-        TypeError
-            It holds something that JSON does not; nothing was written.
-        CheckpointError
-            Known not to have been written (disk full, no permission, or the record is larger than `RECORD_BYTES_MAX`).
-        FencedError
-            Another driver has written here: stop, do not retry.
-        LogOutcomeUnknownError
-            It may have been written: end this driver; the next one reads what is true.
+        Nothing was written after StatePhaseError (the record can't follow `state`), TypeError (it holds what JSON does
+        not) or CheckpointError (disk full, no permission, or larger than `RECORD_BYTES_MAX`). FencedError: another
+        driver has written here; stop, do not retry. LogOutcomeUnknownError: it may have been written; end this driver,
+        and the next one reads the real outcome.
         """
         with self._lock:
             self._check_usable()
@@ -138,7 +122,7 @@ class TransactionLog:
             self._fold()
 
     def check(self) -> None:
-        """Make sure that no other driver has taken over by now: else FencedError."""
+        """Raise FencedError if another driver has taken over by now."""
         with self._lock:
             self._check_usable()
             with suppress(OSError):  # who can't see it learns it from the next record
@@ -187,7 +171,6 @@ class TransactionLog:
         return entry.number
 
     def _create(self, entry: Entry) -> None:
-        """Take the number."""
         try:
             self.storage.create(entry_name(entry.number), entry.data)
         except AlreadyExistsError as error:  # rule 3.1: who has the number goes on, whoever it is
@@ -226,17 +209,14 @@ class TransactionLog:
     def _unknown(self, entry: Entry, error: OutcomeUnknownError) -> Never:
         self._refusal = LogOutcomeUnknownError(
             f"record {entry.number} ({entry.record.kind}) may or may not have been appended: {error.message}. "
-            "This driver must end; the next start reads what is true.",
+            "This driver stops; the next start reads the real outcome from the log.",
             path=self.where,
             number=entry.number,
         )
         raise self._refusal from error
 
     def _fold(self) -> None:
-        """Append the CHECKPOINT, then delete what is before it.
-
-        What fences drivers of before stays: see the class.
-        """
+        """Append the CHECKPOINT, then delete older records, except those that fence drivers (see the class)."""
         state, aside = self.state, set[str]()
         with suppress(OSError):  # then it is done by the next fold
             if state.committed_metadata:  # rule 4.3: listed before the CHECKPOINT that proves who is the newest

@@ -49,14 +49,10 @@ class Savepoint:
 
 
 def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:
-    """Take a savepoint of the last decided transaction; from any thread.
+    """Take a savepoint of the last decided transaction; any thread may call it.
 
-    Raises
-    ------
-    ConfigError
-        The name can't be one, or the provider keeps no versions.
-    CheckpointError
-        There is a savepoint of this name, or nothing has been committed; or the record could not be written.
+    ConfigError: the name can't be one, or the provider keeps no versions. CheckpointError: the name is taken, nothing
+    has been committed, or the record could not be written.
     """
     check_name(name)
     check_keeps_versions(provider)
@@ -86,7 +82,7 @@ def delete(log: TransactionLog, name: str) -> None:
 
 
 def pinned(state: LogState, name: str) -> Pin:
-    """Return what is kept under a name; CheckpointError if there is nothing."""
+    """Return the pin of a name; CheckpointError if there is none."""
     check_name(name)
     if name not in state.pinned:
         there = sorted(state.pinned) or "none"
@@ -97,7 +93,6 @@ def pinned(state: LogState, name: str) -> Pin:
 
 
 def savepoint(name: str, pin: Pin) -> Savepoint:
-    """Return what people are shown of a pin."""
     size = sum(stored_bytes(pin, task) for task in pin.heads)
     return Savepoint(name, pin.state_txid, datetime.fromtimestamp(pin.time_ms / 1000, UTC), size)
 
@@ -109,7 +104,6 @@ def stored_bytes(pin: Pin, task: str) -> int:
 
 
 def check_name(name: object) -> None:
-    """Refuse what can't name a savepoint."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"a savepoint's name has 1 to 100 letters, digits, dots, dashes and underscores, and begins with a letter "

@@ -29,11 +29,9 @@ logger = logging.getLogger("statefx")
 
 @dataclass(frozen=True)
 class Renaming:
-    """Old name to new one, and who is given up.
+    """Renamed components, old name to new one, and dropped ones.
 
-    Contract
-    --------
-    * Both may stay in a program: what a start has done, the next one passes over.
+    A program may keep both: later starts ignore renames and drops already applied.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -88,14 +86,10 @@ class Renaming:
         return {*stateful, *spouts, *found.topology.tracked, *found.committed_metadata, *planned}
 
     def of(self, found: LogState) -> Renaming:
-        """Return what of it is to be done in a checkpoint.
+        """Return the part of it that is still to be done in a checkpoint.
 
-        Raises
-        ------
-        ConfigError
-            Both the old and the new name are there.
-        CheckpointMismatchError
-            A transaction is decided, and those that are renamed have still to commit it.
+        ConfigError: both the old and the new name are there. CheckpointMismatchError: a transaction is decided, and
+        renamed components have still to commit it.
         """
         if not found.generation or not (self.names or self.dropped):
             return NOTHING_RENAMED
@@ -128,7 +122,7 @@ class Renaming:
         return Renaming(names, dropped)
 
     def applied(self, found: LogState) -> LogState:
-        """Return what the log would know if it were done."""
+        """Return the log's state with the renaming done."""
         return renamed(found, self.names, self.dropped)
 
 
@@ -183,28 +177,11 @@ def take_generation(
 ) -> TransactionLog:
     """Open the log for appending and take the next generation (rule 1.2): from here on older drivers are fenced.
 
-    A driver that is still at work may win a number meanwhile; then the log is read and checked again.
-
-    Parameters
-    ----------
-    wanted : TopologyIdentity or None
-        Of the topology that goes on; None: nothing goes on yet, the checkpoint stays that of whoever ran last.
-    adopt, shared
-        As of `check_adoption`.
-    others : Collection[str]
-        Names of the participants besides state.
-    renaming : Renaming
-        Which bolts and spouts are called otherwise from now on, or are gone.
-    opened : callable
-        Opens the log. If it raises, nothing has changed: nothing can have been appended between its reading and the
-        GENERATION record.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        As `check_adoption` and `check_participants`.
-    FencedError
-        Others went on taking generations for `TAKE_TRIES` tries.
+    A driver that is still at work may win a number meanwhile; then the log is read and checked again. Without a
+    `wanted` topology nothing goes on yet: the checkpoint stays that of whoever ran last. `opened` opens the log: if it
+    raises, nothing has changed, since nothing can have been appended between its reading and the GENERATION record.
+    CheckpointMismatchError: as `check_adoption` and `check_participants`. FencedError: others went on taking
+    generations for `TAKE_TRIES` tries.
     """
     write_format(folders.storage)
     for tries in range(TAKE_TRIES):
@@ -234,12 +211,12 @@ def take_generation(
 
 
 def forked(found: LogState) -> LogState:
-    """Return what a checkpoint is as a fork: it owns no target of the original's."""
+    """Return a checkpoint's state as a fork: it owns no target of the original's."""
     return apply(found, Lineage(uuid.uuid4().hex), found.time_ms)
 
 
 def check_newest(folders: Folders, generation: int) -> LogState:
-    """Return the log as it is now; FencedError if a newer generation has taken over."""
+    """Return the log's state as it is now; FencedError if a newer generation has taken over."""
     state = read_state(folders.storage)
     if state.generation != generation:
         raise FencedError(

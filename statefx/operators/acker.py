@@ -67,12 +67,12 @@ delivers them again, as all are that are held in attributes."""
 
 
 def is_of_acks(component: str) -> bool:
-    """Tell whether a component is statefx's own, for acks: its rows are nobody's input or output."""
+    """Return whether a component is statefx's own, for acks: its rows are no user's input or output."""
     return component == ACKER or component.startswith(ACKNOWLEDGES)
 
 
 class TreeEvent(IntEnum):
-    """Of an internal row: what a task says of a tree."""
+    """Events of a tree, in internal rows."""
 
     HELD = 0  # `number`: XOR of the tuples that it holds from this transaction on
     RELEASED = 1  # `number`: XOR of the tuples that it held, and has acked or failed
@@ -120,17 +120,9 @@ def began_ms_of(value: Value) -> int:
 class Blocks:
     """Some blocks, as tables with a row for each.
 
-    Attributes
-    ----------
-    keys : sequence of int
-    began_ms : numpy.ndarray
-        When the transaction was that has emitted the trees.
-    bits : numpy.ndarray
-        By row and place: the XOR of the numbers of tuples that are held; 0: there is no such tree.
-    anew_ms : numpy.ndarray
-        By row and place: when the time of the tree began anew; 0: never.
-    ids : dict
-        By row: the task of the spout, and by place the id of the message, as bytes.
+    `began_ms` is when the transaction was that emitted the trees. By row and place, `bits` is the XOR of the numbers of
+    held tuples (0: there is no such tree), and `anew_ms` when the time of the tree was restarted (0: never). `ids` is
+    by row: the task of the spout, and by place the id of the message, as bytes.
     """
 
     keys: Sequence[int]
@@ -184,7 +176,7 @@ class Blocks:
 
 
 class Acker(ReadyMade, BatchBolt):
-    """Applies what tasks say of trees; all of a transaction together, since its rows come in any order."""
+    """Applies the events of trees; all of a transaction together, since its rows come in any order."""
 
     def __init__(self, timeout_secs: float) -> None:
         self._timeout_ms = int(timeout_secs * 1000)
@@ -207,7 +199,7 @@ class Acker(ReadyMade, BatchBolt):
         self._said.append(batch.replace_schema_metadata(None))
 
     def finishBatch(self, collector: Collector) -> None:
-        """Apply what was said, and see whose time is over."""
+        """Apply the events, and expire trees."""
         said = pa.Table.from_batches(self._said, ROWS)
         of_trees = said.filter(pc.field("kind") != TreeEvent.ASK)
         acked, held = self._apply(of_trees) if of_trees.num_rows else ([], [])
@@ -217,7 +209,7 @@ class Acker(ReadyMade, BatchBolt):
         self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(asked), due_ms)
 
     def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
-        """Change the trees of which something was said; return those that are acked, and those that are new."""
+        """Apply the events; return the trees that are acked, and those that are new."""
         blocks_of, places, kinds, numbers = (said.column(at).to_numpy() for at in range(4))
         roots = root_at(blocks_of, places)
         order = np.argsort(roots, kind="stable")
@@ -251,7 +243,6 @@ class Acker(ReadyMade, BatchBolt):
         return trees[was_open & (bits == 0) & ~has_failed].tolist(), trees[~was_open & (bits != 0)].tolist()
 
     def _name(self, blocks: Blocks, said: pa.Table) -> None:
-        """Take note of the ids of messages."""
         row_of = {key: row for row, key in enumerate(blocks.keys)}
         named = said.filter(pc.field("kind") == TreeEvent.ID).select([BLOCK, "place", "data"])
         for key, place, data in zip(*(column.to_pylist() for column in named.columns), strict=True):
@@ -259,7 +250,6 @@ class Acker(ReadyMade, BatchBolt):
             blocks.ids.setdefault(row_of[key], (spout, {}))[1][place] = id
 
     def _write(self, blocks: Blocks, changed: Rows) -> None:
-        """Put the blocks in these rows, and delete those that have no tree any more."""
         has_trees = blocks.bits[changed].any(axis=1)
         self._state.putAll(blocks.entries(changed[has_trees]))
         for row in changed[~has_trees].tolist():
@@ -284,7 +274,7 @@ class Acker(ReadyMade, BatchBolt):
         return expired, min(ends_ms, default=0)
 
     def _due(self, ends_ms: list[int]) -> Iterator[tuple[int, Value]]:
-        """Yield the blocks whose time is over unless it began anew; append when that of the first other one is."""
+        """Yield the blocks whose time is over unless it was restarted; append when that of the first other one is."""
         for key, value in self._state.items():
             end_ms = began_ms_of(value) + self._timeout_ms
             if end_ms > self._now_ms:

@@ -1,4 +1,4 @@
-"""What bolts and spouts are handed: their context, and what takes their results."""
+"""Contexts and collectors of bolts and spouts."""
 
 from __future__ import annotations
 

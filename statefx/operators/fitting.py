@@ -28,7 +28,7 @@ Fit = Callable[[Any], Any]
 """Returns a value as Arrow takes it without a loss, a copy if it can change; TypeError says what to do instead."""
 
 MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What a value that does not fit raises, here or in Arrow."""
+"""Errors of a value that does not fit, here or in Arrow."""
 
 _NONE = type(None)
 _FLOAT_MAX = 3.4028235677973366e38
@@ -217,7 +217,7 @@ def _list(kind: pa.DataType) -> Fit:
 
 
 def _sequence(value: Any) -> Sequence[Any]:
-    """Return what has an order; of numpy and pandas as Python's own values."""
+    """Return a sequence as Python's own values, also of numpy and pandas."""
     if isinstance(value, list | tuple):
         return value
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
@@ -228,7 +228,7 @@ def _sequence(value: Any) -> Sequence[Any]:
 
 
 def _located(found: Sequence[Any], fit: Fit) -> TypeError:
-    """Say which element it was that did not fit."""
+    """Name the element that did not fit."""
     for place, each in enumerate(found):
         try:
             fit(each)

@@ -258,9 +258,9 @@ Kept = tuple[Any, ...]
 
 
 class _Times:
-    """The times of the rows of an input that wait, each with the key of its row; in state, in chunks.
+    """The times of the waiting rows of an input, each with the key of its row; in state, in chunks.
 
-    A chunk has the times of one transaction that follow each other, under the first of them; behind that stand the
+    A chunk has the times of one transaction that follow each other, under the first of them; after that stand the
     transaction, the task, and a number, so that no two tasks of the bolt ever have the same. An entry for each time
     would cost as much as the row itself.
     """
@@ -330,7 +330,7 @@ class _Side:
 
 
 class _Waiting:
-    """What waits of a key: of each input, the rows that are kept together, and how many more are kept apart."""
+    """The waiting rows of a key: of each input, those that are kept together, and how many more are kept apart."""
 
     __slots__ = ("changed", "more", "rows")
 
@@ -552,7 +552,7 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
         return None if at is None else END if at == LAST else micros(at)
 
     def execute(self, tup: Any, collector: Collector) -> None:
-        """Join a row with what is there of the other input, and keep it for what is still to come."""
+        """Join a row with the rows of the other input that are there, and keep it for later ones."""
         if isTick(tup):
             return
         number, row = self._numbers[tup._source, tup._stream], tuple(tup)
@@ -595,7 +595,6 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
                 yield side.values(kept)
 
     def _keep(self, number: int, key: tuple[Any, ...], at: int, kept: Kept, waiting: _Waiting) -> None:
-        """Have a row wait."""
         if len(waiting.rows[number]) < TOGETHER_MAX:
             waiting.rows[number].append(kept)
         else:
@@ -606,7 +605,6 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
         waiting.changed = True
 
     def _waiting(self, key: tuple[Any, ...]) -> _Waiting:
-        """Return what waits of a key."""
         record = self._keys.get(key if len(key) > 1 else key[0])
         if record is None:
             return _Waiting(([], []), [0, 0])
@@ -624,7 +622,6 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
         return _Waiting(rows, [left_more, right_more])
 
     def _put(self, key: tuple[Any, ...], waiting: _Waiting) -> None:
-        """Keep what waits of a key."""
         name, (left, right), more = key if len(key) > 1 else key[0], waiting.rows, waiting.more
         if left or right or any(more):
             # All in one tuple: so state keeps it as it is while the transaction goes on.
@@ -633,7 +630,6 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
             self._keys.delete(name)
 
     def _more(self, number: int, start: tuple[Any, ...], stop: tuple[Any, ...]) -> list[tuple[Any, Kept]]:
-        """Return rows that wait apart, each with its place."""
         return [
             (place, kept if version == self._version else self._reader(version).read(number, tuple(kept)))
             for place, (version, *kept) in self._sides[number].more.items(start, stop)
@@ -645,7 +641,6 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
         return self._readers[version]
 
     def _emit_alone(self, number: int, row: tuple[Any, ...], collector: Collector) -> None:
-        """Emit a row that has no partner."""
         collector.emit(row, stream=_UNMATCHED[number])
         if self._alone[number]:
             pick, nulls = self._pick_right if number else self._pick, self._sides[1 - number].nulls
@@ -673,7 +668,7 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
             self._noted_between.put(noted[1])
 
     def _drop(self, number: int, watermark: int, collector: Collector) -> bool:
-        """Drop rows of an input, and emit those that had no partner; tell whether none are left to drop."""
+        """Drop rows of an input, and emit those that had no partner; return whether none are left to drop."""
         side, left = self._sides[number], EXPIRED_MAX
         stop = watermark - side.high
         for keys in side.times.take(None if self._start is None else self._start - side.high, stop):

@@ -41,16 +41,10 @@ _WHY_MAX = 300
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """The letters of a key that wait.
+    """The waiting letters of a key.
 
-    Attributes
-    ----------
-    first, next : int
-        The number of the first one, and of the next row of the key that comes.
-    txid : int
-        The transaction in which a row of the key has raised an error.
-    why : str
-        That error, in one line.
+    `first` is the number of the first one, `next` that of the key's next row. `txid` is the transaction in which a row
+    of the key raised an error, `why` that error in one line.
     """
 
     first: int
@@ -102,17 +96,14 @@ def shown_key(fields: tuple[Any, ...]) -> str:
 
 
 def held(value: bytes) -> Held:
-    """Return what is stored of a key."""
+    """Return the stored letters of a key."""
     return _decode(value)
 
 
 class Quarantine:
     """The keys of one task that are in quarantine, in one attempt.
 
-    Attributes
-    ----------
-    empty : bool
-        Whether no key was there when the attempt began, and none was put there since: no row has to be looked up.
+    `empty`: no key was there when the attempt began, and none was put there since, so that no row has to be looked up.
     """
 
     def __init__(self, state: TaskState) -> None:
@@ -120,11 +111,11 @@ class Quarantine:
         self.empty = next(self._entries.scan_below(_HEAD, end_of(_HEAD)), None) is None
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
-        """Read ahead what is held of keys."""
+        """Read ahead the letters of keys."""
         self._entries.prefetch(keys)
 
     def get(self, key: bytes) -> Held | None:
-        """Return what waits of a key; None if it is not in quarantine."""
+        """Return the letters of a key, or None if it is not in quarantine."""
         found = self._entries.find((bytes, key, key))
         return None if found is ABSENT else _decode(found)
 
@@ -136,12 +127,12 @@ class Quarantine:
         return number
 
     def hold(self, key: bytes, found: Held) -> int:
-        """Take note that a row of the key waits behind the others; return its number."""
+        """Count a row of the key that waits after the others; return its number."""
         self._entries.put(key, _encode(msgspec.structs.replace(found, next=found.next + 1)))
         return found.next
 
     def dealt_with(self, key: bytes, found: Held) -> None:
-        """Take note that the first letter of the key was executed, or is to be forgotten."""
+        """Note that the first letter of the key was executed, or is to be forgotten."""
         if found.first + 1 == found.next:
             self._entries.delete((bytes, key, key))
         else:

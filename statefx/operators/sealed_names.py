@@ -14,7 +14,7 @@ _SEALED = "/@sealed/"  # no id of a component has an @
 
 
 def sealed_by(owner: str) -> str:
-    """Return how the names begin under which the messages of an owner are sealed."""
+    """Return the prefix of the names under which the messages of an owner are sealed."""
     return owner + _SEALED
 
 
@@ -36,7 +36,7 @@ class Epoch(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, place: str) -> Epoch | None:
-        """Return when an owner of that place was opened; None if it is none of that place."""
+        """Return when an owner of that place was opened, or None if it is none of that place."""
         numbers = owner.removeprefix(place).partition("/")[0].split(".")
         if not owner.startswith(place) or len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
             return None
@@ -64,7 +64,7 @@ class Sealed(NamedTuple):
 
     @classmethod
     def read(cls, name: str) -> Sealed | None:
-        """Return what a name says; None if it is none of a transaction."""
+        """Return the parts of a name, or None if it is none of a transaction."""
         owner, _, rest = name.partition(_SEALED)
         parts = rest.split("/")
         if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
@@ -77,7 +77,7 @@ class Sealed(NamedTuple):
 
 
 class OwnerName(NamedTuple):
-    """What the name of an owner says.
+    """The parts of an owner's name.
 
     >>> OwnerName.read("5d1e/jobs/0/2.7.0/a7")
     OwnerName(origin='5d1e', component='jobs', task=0, epoch=Epoch(generation=2, txid=7, attempt=0))
@@ -91,7 +91,7 @@ class OwnerName(NamedTuple):
 
     @classmethod
     def read(cls, owner: str) -> OwnerName | None:
-        """Return what a name says; None if it is none of a spout of statefx."""
+        """Return the parts of a name, or None if it is none of a spout of statefx."""
         place, _, rest = owner.rpartition("/")[0].rpartition("/")
         origin, _, spout = place.partition("/")
         component, _, task = spout.rpartition("/")

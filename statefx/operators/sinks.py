@@ -1,4 +1,4 @@
-"""What takes results out of a topology exactly once: a writer in the tasks, a committer on the driver (rule 10.1).
+"""Sinks take results out of a topology exactly once: a writer in the tasks, a committer on the driver (rule 10.1).
 
 ::
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from statefx.storage import Storage
 
 Committable = Mapping[str, Any]
-"""What a writer leaves for the committer: JSON, 64 kB at most. It stands in the log."""
+"""A writer's message to the committer: JSON, 64 kB at most. It stands in the log."""
 
 COMMITTABLE_BYTES_MAX = 64 << 10
 """The log holds the committables of all tasks. A writer with more to say puts it into a file and names that file."""
@@ -35,7 +35,7 @@ COMMITTABLE_BYTES_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes to a target.
+    """The owner of a target.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ UNFENCED = -1
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a target says of itself.
+    """The marker of a target.
 
     Attributes
     ----------
@@ -164,9 +164,9 @@ def starting_point(
 def marker_gone(target: str) -> SinkMismatchError:
     """Return the error for a target that this checkpoint has written to, and that has no marker any more."""
     return SinkMismatchError(
-        f"{target}: the marker is gone, which tells what was published. Restore the target; or stop, and start with "
-        "adopt='takeover' to begin anew: rows that were lost with it stay missing, and those of a transaction "
-        "that was not ended may come twice",
+        f"{target}: the marker, which records what was published, is missing. Restore the target; or stop, and "
+        "start with adopt='takeover' to begin anew: rows that were lost with it stay missing, and those of a "
+        "transaction that was not ended may come twice",
         target=target,
     )
 
@@ -463,7 +463,7 @@ class Sink(ABC):
 
     @property
     def identity(self) -> str:
-        """What is the same as long as the target is: by default `target`, which may name a way to it beside.
+        """Return the identity of the target: by default `target`, which may name a way to it beside.
 
         What is decided is published to a target of the same identity alone.
         """

@@ -1,4 +1,4 @@
-"""What brings rows into a topology without a DataFrame, in transactions that can be tried again: replaying spouts.
+"""Spouts bring rows into a topology without a DataFrame, in transactions that can be tried again.
 
 A spout is one class, and it runs in two places. The driver has a copy that says what there is to read; each task has a
 copy that reads it and emits it. Storm has two objects for that, a coordinator and an emitter.
@@ -60,7 +60,7 @@ Metadata = Any
 
 
 class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
-    """What all spouts of transactions have in common; derive from one of the three below.
+    """The base of spouts of transactions; derive from one of the three below.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a bolt's own code raised, as an error that names bolt and hook and shows the user's lines, not ours."""
+"""Errors of a bolt's own code: they name bolt and hook and show the user's lines, not ours."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _leave_out_ours(found: traceback.TracebackException | None) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """Say in which line of the user's an error arose, in brackets; nothing if in none."""
+    """Return the user's line in which an error arose, in brackets, or "" if in none."""
     frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if _of_users(frame)]
     # a bolt may be installed like any package: only if no line lies outside
     for frame in [*(each for each in frames if not each.filename.startswith(_PACKAGES)), *frames]:
@@ -79,7 +79,6 @@ def _of_users(frame: traceback.FrameSummary) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    """Return what an error says, whatever its class makes of that."""
     try:
         return str(error)
     except Exception as second:  # noqa: BLE001 - code of the user's

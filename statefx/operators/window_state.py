@@ -46,7 +46,7 @@ Item = tuple[int, int, Sequence[Any]]
 
 
 class ValuesForm:
-    """Of the tuples of a window, the user's own value is kept."""
+    """Keeps the user's own value of a window's tuples."""
 
     computes = True
     """Whether the user's hooks make a value of the value before."""
@@ -82,7 +82,7 @@ class ValuesForm:
 
 
 class RowsForm:
-    """The tuples themselves are kept."""
+    """Keeps the tuples themselves."""
 
     computes = False
     expires = True
@@ -213,7 +213,7 @@ class Tumbling(Kept):
         self._first = self._look()
 
     def _look(self) -> int | None:
-        """Return the start of the first window; what was given to the bolt is passed over, for it leaves traces."""
+        """Return the start of the first window; given windows are skipped, for they leave traces."""
         first = next(self._map.items(self._from), None)
         return None if first is None else first[0][0]
 
@@ -263,7 +263,7 @@ class Tumbling(Kept):
 
 
 class Slides:
-    """Where windows of a length begin and end, of which one begins each slide."""
+    """Bounds of windows of a length, of which one begins each slide."""
 
     def __init__(self, windowing: Windowing) -> None:
         self.length, self.slide, self.pane = windowing.length, windowing.slide, windowing.pane

@@ -114,7 +114,7 @@ class Windowing:
 
     @property
     def pane(self) -> int:
-        """The part of a window that is in the same windows: what windows share is kept once."""
+        """The unit that windows share: what is common to them is kept once."""
         return gcd(self.length, self.slide)
 
     @property
@@ -461,7 +461,7 @@ _FORMS = (
     frozenset({"initWindow", "addToWindow", "emitWindow"}),
     frozenset({"executeBatch", "mergeWindows", "emitWindow"}),
 )
-"""What a windowed bolt defines: one of these, and for the second one ``mergeWindows`` where windows share tuples."""
+"""Hooks of a windowed bolt: one of these, and for the second one ``mergeWindows`` where windows share tuples."""
 
 _USELESS = (
     "executeBroadcast", "onTimer", "finishBatch", "combine", "combineBatch", "initCombine", "combinedFields"
@@ -475,7 +475,7 @@ WINDOW = "window"
 
 
 def keeps_values(bolt: WindowedBolt) -> bool:
-    """Tell whether a bolt keeps a value for each window, and not the tuples."""
+    """Return whether a bolt keeps a value for each window, and not the tuples."""
     return not overrides(type(bolt), "execute")
 
 
@@ -501,7 +501,7 @@ def layout_of(bolt: WindowedBolt, windowing: Windowing) -> Layout:
 
 
 def windowing_of(operator: object) -> Windowing | None:
-    """Return how an operator's tuples are parted into windows; None if it is no windowed bolt."""
+    """Return how an operator's tuples are split into windows, or None if it is no windowed bolt."""
     return operator._windowing if isinstance(operator, WindowedBolt) else None
 
 

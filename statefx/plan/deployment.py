@@ -1,4 +1,4 @@
-"""What one run of a topology sends to its tasks, once."""
+"""Deployment of a topology: sent to its tasks once in each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import TaskOrder
+from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.state.contract.store import FILES_MAX, Namespace, StateContext, StateProvider, Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
@@ -47,19 +47,18 @@ class Deployment:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def build_provider(self) -> StateProvider:
-        """Build the state provider."""
         return load_provider(self.provider, self.options)
 
     def codec(self, component: str) -> Codec:
-        """Make what encodes the keys and values of a component."""
         return self.encodings.get(component, _STANDARD).build()
 
     def namespace(self, component: str, task: int) -> Namespace:
-        """Name the state of a task."""
         return Namespace(self.lineage, self.kept_as.get(component, component), task)
 
-    def state_context(self, order: TaskOrder, task: TaskId, version: Version | None = None) -> StateContext:
-        """Say where the state of a task opens: at `version`, or at the one that `order` names."""
+    def state_context(
+        self, order: RunOrder | TaskResolution, task: TaskId, version: Version | None = None
+    ) -> StateContext:
+        """Return where the state of a task opens: at `version`, or at the one that `order` names."""
         state = order.state(task)
         return StateContext(
             generation=order.generation,

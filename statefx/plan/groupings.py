@@ -25,11 +25,7 @@ class Router(ABC):
     """Chooses target tasks for the rows of one edge, in one attempt of one source task.
 
     A router has no memory beyond the attempt: the next one may run in a process that knows nothing of this one.
-
-    Attributes
-    ----------
-    shares : int
-        How many targets share the rows of a batch.
+    `shares` is how many targets share the rows of a batch.
     """
 
     shares = 1
@@ -125,7 +121,6 @@ class Direct(Router):
         self._chosen: list[int] = []
 
     def choose(self, task: int | None) -> None:
-        """Name the task of the row that comes next."""
         edge = self._edge
         if task is None:
             raise self._unnamed()
@@ -142,7 +137,7 @@ class Direct(Router):
         return len(self._chosen)
 
     def forget(self, chosen: int) -> None:
-        """Go back to so many rows."""
+        """Forget all but the first `chosen` names."""
         del self._chosen[chosen:]
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
@@ -187,7 +182,6 @@ ROUTERS: Mapping[str, type[Router]] = {
 
 
 def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int] | pa.Array) -> Split:
-    """Yield each target's rows, in their order."""
     if isinstance(chosen, pa.Array):
         targets = chosen
     else:

@@ -121,7 +121,7 @@ _SAMPLE = 4096
 
 
 def _repeats(column: pa.Array) -> bool:
-    """Tell whether less than half of a batch of 65,536 rows may be different values: of its first, 95 % may be then."""
+    """Return whether less than half of 65,536 rows may be different values: of the first, 95 % may be then."""
     sample = column.slice(0, _SAMPLE)
     return 20 * len(sample.unique()) <= 19 * len(sample)
 

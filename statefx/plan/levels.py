@@ -27,8 +27,8 @@ from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dedup import DEDUP
 from statefx.operators.spouts import Spout
 from statefx.plan.wire import next_partition, with_roots
-from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
+from statefx.protocol.pipeline import Segment
 from statefx.protocol.watermark import Timing
 from statefx.topology.graph import Component, ComponentKind, Edge, Promise, Topology, is_tracked
 
@@ -36,7 +36,7 @@ ROOT, ROOTS = pa.int64(), pa.list_(pa.int64())
 
 
 def name_shown(component: str) -> str:
-    """Return by which name a user knows what rows come from: statefx may have put a bolt of its own in between."""
+    """Return the name by which a user knows a component: statefx may have put a bolt of its own in between."""
     return component.removeprefix(DEDUP)
 
 
@@ -52,7 +52,6 @@ class Plan:
 
     @cached_property
     def place(self) -> Mapping[TaskId, tuple[int, int]]:
-        """Level and partition of every task."""
         return {
             task: (level, partition)
             for level, chains in enumerate(self.levels)
@@ -62,7 +61,6 @@ class Plan:
 
     @cached_property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Every task of the topology."""
         return tuple(self.place)
 
     @cached_property
@@ -72,7 +70,6 @@ class Plan:
 
     @cached_property
     def timings(self) -> Mapping[str, Timing]:
-        """How event time is read from DataFrames that have it, by id."""
         return {name: timings[DEFAULT_STREAM] for name in self.streams if (timings := self.components[name].timings)}
 
     @cached_property
@@ -81,17 +78,12 @@ class Plan:
         return tuple(sorted(task for task in self.tasks if self.components[task.component].stateful))
 
     @cached_property
-    def stateful_number(self) -> Mapping[TaskId, int]:
-        """Where each task that keeps state stands in `stateful`."""
-        return {task: number for number, task in enumerate(self.stateful)}
-
-    @cached_property
     def spouts(self) -> tuple[TaskId, ...]:
         """Tasks of spouts, in order."""
         return tuple(sorted(task for task in self.tasks if self.components[task.component].kind is ComponentKind.SPOUT))
 
     def is_resident(self, component: str) -> bool:
-        """Tell whether a component is a spout that lives in its tasks."""
+        """Return whether a component is a spout that is resident in its tasks."""
         return isinstance(self.components[component].operator, Spout)
 
     @cached_property
@@ -101,12 +93,10 @@ class Plan:
 
     @cached_property
     def outputs(self) -> Mapping[str, tuple[Edge, ...]]:
-        """Edges out of each bolt."""
         return {name: tuple(e for e in self.edges if e.source == name) for name in self.components}
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[Edge, ...]]:
-        """Edges into each bolt."""
         return {name: tuple(e for e in self.edges if e.target == name) for name in self.components}
 
     @cached_property
@@ -120,16 +110,14 @@ class Plan:
         return frozenset(found)
 
     def fused(self, edge: Edge) -> bool:
-        """Tell whether the rows of `edge` stay inside their Spark task."""
         return self.place[TaskId(edge.source, 0)] == self.place[TaskId(edge.target, 0)]
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Partitions of every level."""
         return tuple(map(len, self.levels))
 
     def follows(self, component: str) -> bool:
-        """Tell whether another task of the same Spark task reads from `component`."""
+        """Return whether another task of the same chain reads from `component`."""
         return any(self.fused(edge) for edge in self.outputs[component])
 
     def channels(self, component: str, task: int) -> frozenset[tuple[int, str, int]]:
@@ -150,10 +138,8 @@ class Plan:
     def barriers_through(self, level: int, partition: int) -> frozenset[tuple[int, int, int, int]]:
         """Return the channels whose barriers come to a chain: those that end there, and those that it passes on (5.5).
 
-        Returns
-        -------
-        frozenset of (level, partition, source, task)
-            Where a channel ends, and the number and the task of the component that sends.
+        Each is (level, partition, source, task): where it ends, and the number and the task of the component that
+        sends.
         """
         found = set()
         for edge in self.edges:
@@ -178,7 +164,6 @@ class Plan:
         return self.components[edge.target].combined or self.stream_schema(edge)
 
     def stream_schema(self, edge: Edge) -> pa.Schema:
-        """Return the schema of the stream that `edge` reads."""
         return self.components[edge.source].outputs[edge.stream]
 
     @cached_property
@@ -199,7 +184,6 @@ class Plan:
         return found
 
     def tracks(self, edge: Edge) -> bool:
-        """Tell whether the rows of an edge travel with the roots of their trees."""
         return is_tracked(edge, self.components[edge.target], self.root_types)
 
     def wire_schema(self, edge: Edge) -> pa.Schema:
@@ -217,14 +201,9 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
     """Lay a topology out in levels.
 
     A bolt's level is one more than the highest level it reads from. Neighbours joined by shuffle, localOrShuffle or
-    none with equal parallelism share a chain, when that source is the only one the consumer has.
-
-    Parameters
-    ----------
-    topology : Topology
-    segments : int
-        1: an attempt is one order to all tasks. 2: it is cut before the committers (see `statefx.plan.levels`). What
-        is behind the cut has levels behind all others, and no chain has tasks on both sides.
+    none with equal parallelism share a chain, when that source is the only one the consumer has. With 2 `segments` the
+    plan is cut before the committers: what is downstream of the cut has levels after all others, and no chain has tasks
+    on both sides.
     """
     edges = list(topology.edges)
     parts = {one.id: _emitting(one, topology) if one.is_stream else one for one in topology.components}
@@ -261,7 +240,7 @@ _READERS_EACH = 4
 
 
 def _shares(reader: Component, topology: Topology) -> bool:
-    """Tell whether each task of a reader is best served by a task of its own: in its chain, or adding up before it."""
+    """Return whether each task of a reader is best served by its own: in its chain, or adding up before it."""
     inputs = topology.inputs(reader.id)
     in_its_chain = all(edge.grouping.promise is Promise.ANY for edge in inputs)
     return reader.combines or (in_its_chain and len({edge.source for edge in inputs}) == 1)
@@ -326,7 +305,7 @@ def _depths(
 
 @dataclass(frozen=True, slots=True)
 class PlanSegment:
-    """What one segment runs of a plan, and what the ledger judges when it has ended."""
+    """One segment's part of a plan, and of the checks when it has ended."""
 
     segment: Segment
     levels: range  # the plan's levels that it runs

@@ -58,7 +58,6 @@ class Address:
     attempt: int
 
     def pack(self) -> bytes:
-        """Write the address as the row's head."""
         return _HEAD.pack(self.level, self.partition, self.edge, self.source, self.task, self.txid, self.attempt)
 
     @property
@@ -68,7 +67,6 @@ class Address:
 
     @classmethod
     def unpack(cls, head: bytes) -> Address:
-        """Read a row's head."""
         return cls(*_HEAD.unpack(head))
 
 
@@ -84,13 +82,12 @@ def next_partition(partition: int, end: tuple[int, int], following: int, widths:
 
 
 def attempt_of(head: bytes) -> tuple[int, int]:
-    """Return the txid and the attempt in a row's head."""
     txid, attempt = struct.unpack_from("<QI", head, _ATTEMPT_AT)
     return txid, attempt
 
 
 def with_roots(schema: pa.Schema, root_type: pa.DataType) -> pa.Schema:
-    """Return the schema of rows that travel with the roots of their trees: one more column, behind all others."""
+    """Return the schema of rows that travel with the roots of their trees: with one more column at the end."""
     return schema.append(pa.field("roots", root_type))
 
 
@@ -120,7 +117,6 @@ def serialize(token: str, batch: pa.RecordBatch) -> bytes:
 
 
 def deserialize(payload: bytes, schema: pa.Schema) -> tuple[str, pa.RecordBatch]:
-    """Read what `serialize` wrote; the batch shares the payload's memory."""
     body = pa.py_buffer(payload).slice(_TOKEN_BYTES)
     return payload[:_TOKEN_BYTES].decode("ascii"), pa.ipc.read_record_batch(body, schema)
 

@@ -1,4 +1,4 @@
-"""What spouts read in each transaction: what is durable of it, and what follows from the transaction before.
+"""Batches of spouts in each transaction: their durable parts, and what follows from the transaction before.
 
 Who says what a batch is, and where that becomes durable (rule 9.4)::
 
@@ -30,28 +30,28 @@ Read = Callable[[Metadata], Partitions]
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What tasks have emitted in transactions in flight, by txid and spout; the log has the rest.
+    """Metadata that tasks have emitted in transactions in flight, by txid and spout; the log has the rest.
 
-    It dies with its driver: what is not durable is emitted anew.
+    Driver memory only: after a restart, tasks re-emit batches that are not in the log.
     """
 
     emitted: Mapping[int, Mapping[str, Partitions]] = field(default_factory=dict)
 
     def processed(self, txid: int, said: Mapping[str, Partitions], committed: int) -> Batches:
-        """Return what counts when the tasks of `txid` have emitted, and `committed` is the last committed txid.
+        """Return the batches after the tasks of `txid` have emitted; those up to `committed` are dropped.
 
-        What an attempt said that is rolled back stays until the next one says it anew: nothing begins behind it before.
+        The metadata of a rolled-back attempt stays until the next attempt replaces it: nothing begins after it before.
         """
         emitted = {number: each for number, each in self.emitted.items() if number > committed}
         return Batches({**emitted, txid: said})
 
     def last(self, state: LogState, spout: str, txid: int, read: Read) -> dict[str, Json]:
-        """Return by partition what a spout said last before `txid`: what the batch of `txid` begins behind."""
+        """Return by partition the last metadata of a spout before `txid`: the batch of `txid` begins after it."""
         committed = [read(layer) for layer in state.committed_metadata.get(spout, ())]
         return merged([*committed, *self.in_flight(state, spout, txid, read)])
 
     def in_flight(self, state: LogState, spout: str, txid: int, read: Read) -> list[Partitions]:
-        """Return what a spout said in the transactions before `txid` that are not committed, the oldest first."""
+        """Return a spout's metadata in the uncommitted transactions before `txid`, the oldest first."""
         layers = []
         for number in range(state.committed + 1, txid):
             durable = durable_batch(state, spout, number, read)
@@ -67,9 +67,9 @@ class Batches:
         names: Callable[[Partitions], Iterable[str]],
         read: Read,
     ) -> tuple[Emission, Partitions]:
-        """Return what the tasks of a spout are told to emit in `txid`: `emission`, if nothing is durable of the batch.
+        """Return what the tasks of a spout emit in `txid`: `emission`, if nothing is durable of the batch.
 
-        `names` says which partitions there are, given what the spout said last.
+        `names` returns the partitions, given the spout's last metadata.
         """
         durable = durable_batch(state, spout, txid, read)
         if durable is not None:
@@ -79,10 +79,10 @@ class Batches:
 
 
 def durable_batch(state: LogState, spout: str, txid: int, read: Read) -> Partitions | None:
-    """Return by partition what a spout reads in a transaction that is not committed; None: that is not durable yet.
+    """Return by partition a spout's batch in a transaction that is not committed, or None if it is not durable yet.
 
-    Of the partitions that its record names, and no others: one in which there was nothing new has the metadata of a
-    batch that is committed, and would be emitted a second time.
+    Only the partitions that its record names: one in which there was nothing new has the metadata of a committed batch,
+    and would be emitted a second time.
     """
     layer = state.planned_metadata.get(txid, {}).get(spout)
     decided = state.committing
@@ -92,23 +92,23 @@ def durable_batch(state: LogState, spout: str, txid: int, read: Read) -> Partiti
 
 
 def not_durable(planned: BySpout, state: LogState, txid: int) -> BySpout:
-    """Return what PREPARING of an attempt of `txid` has to say; what a former attempt has planned stays."""
+    """Return what PREPARING of an attempt of `txid` has to add; what a former attempt planned stays."""
     durable = state.planned_metadata.get(txid, {})
     return {spout: said for spout, said in planned.items() if spout not in durable}
 
 
 def changed(order: EmissionOrder, said: Partitions) -> dict[str, Json]:
-    """Return what a task says beyond what it was told: of 10,000 partitions few may have had new rows."""
+    """Return a task's metadata beyond its instruction: of 10,000 partitions few may have had new rows."""
     return {name: metadata for name, metadata in said.items() if metadata != order.partitions[name]}
 
 
 def to_be_durable(
     orders: Mapping[TaskId, EmissionOrder], said: Mapping[str, Partitions], emission: Emission
 ) -> BySpout:
-    """Return what the spouts of one kind have emitted, for the record in which it becomes durable.
+    """Return what spouts of one kind emitted, for the record that makes it durable.
 
-    `orders` are what the tasks were told, `said` what they say beyond that: of some spouts there may be nothing.
-    `emission` is `NEW` for PROCESSED, `OPAQUE` for COMMITTING.
+    `orders` are the tasks' instructions, `said` the metadata beyond them, of some spouts none. `emission` is `NEW` for
+    PROCESSED, `OPAQUE` for COMMITTING.
     """
     before: dict[str, list[str]] = {}
     for task, order in orders.items():

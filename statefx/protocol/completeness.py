@@ -20,7 +20,7 @@ _REASONS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class AlignmentResult:
-    """What `Alignment.finish` decides."""
+    """The decision of `Alignment.finish`."""
 
     seen: Mapping[TaskId, str]  # source task -> token of its barrier
     received: Mapping[int, int]  # edge id -> rows
@@ -40,10 +40,8 @@ class Alignment:
 
     Barriers at or below `last_txid` are ignored.
 
-    Contract
-    --------
-    * Aligned only if there is a barrier of this attempt from every source task, with one token each, every row
-      carries its barrier's token, and every channel received as many rows as its barrier says.
+    * Aligned only if there is a barrier of this attempt from every source task, with one token each, every row carries
+      its barrier's token, and every channel received as many rows as its barrier says.
     * A failed barrier makes the result a failure of kind ``upstream`` with its reason.
     * The order of calls does not change the result.
     """
@@ -75,7 +73,7 @@ class Alignment:
         self._rows[key] = self._rows.get(key, 0) + rows
 
     def barrier(self, barrier: Barrier) -> None:
-        """Take a barrier; one of another attempt or an earlier transaction is kept aside as stale."""
+        """Take a barrier; one of another attempt or an earlier transaction is set aside as stale."""
         if barrier.attempt != self.attempt:  # of a cancelled or a former attempt (rule 6.4)
             self._stale.append(barrier)
             return
@@ -84,7 +82,7 @@ class Alignment:
             known.append(barrier)
 
     def is_whole(self, channel: Channel) -> bool:
-        """Tell whether a channel's barrier has come, and all rows that it counts; never of a task that has failed."""
+        """Return whether a channel's barrier has come, and all rows that it counts; never of a task that has failed."""
         edge, source, task = channel
         return any(
             barrier.failed is None and self._rows.get((*channel, barrier.token), 0) >= barrier.counts.get(edge, 0)
@@ -92,7 +90,7 @@ class Alignment:
         )
 
     def finish(self) -> AlignmentResult:
-        """Judge what has arrived; call it when the input has ended."""
+        """Check what has arrived; called when the input has ended."""
         seen = {source: self._barriers[source][0].token for source in self._sources if source in self._barriers}
         received = dict.fromkeys(sorted({edge for edge, _, _ in self._channels}), 0)
         for (edge, *_), rows in sorted(self._rows.items()):
@@ -186,24 +184,21 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """The attempt must be rolled back; causes first, what merely follows from them last."""
+    """The attempt must be rolled back; causes come first, their consequences last."""
 
     failures: tuple[Failure, ...]
 
     @property
     def failure(self) -> Failure:
-        """The first cause."""
         return self.failures[0]
 
 
 class AckLedger:
     """The acks of one transaction attempt, one of each task.
 
-    Contract
-    --------
     * Complete only if the token of each ack is the one that every consumer task saw, and per edge rows received = rows
       emitted x multiplicity.
-    * An ack of another transaction attempt changes nothing; it is kept in `stale`. Nor does one that comes again.
+    * An ack of another transaction attempt changes nothing; it is kept in `stale`. Nor does a repeated one.
     * A fenced task makes the attempt incomplete whatever else was acked.
     """
 
@@ -236,7 +231,7 @@ class AckLedger:
         return True
 
     def check(self) -> Complete | Incomplete:
-        """Decide on what has been added so far; call it when no more acks are awaited."""
+        """Decide on the acks so far; called when no more are awaited."""
         failures = [*self._unexpected, *self._failed()]
         fenced = [failure for failure in failures if failure.kind is FailureKind.FENCED]
         if fenced:  # a newer driver is there: this one must end, whatever else has failed, and not try again

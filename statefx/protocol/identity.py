@@ -1,4 +1,4 @@
-"""What names a thing in the protocol: attempt, task, namespace, version, snapshot, file."""
+"""Names in the protocol: of an attempt, a task, a namespace, a version, a snapshot, a file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, order=True)
 class TransactionAttempt:
-    """One try of one transaction.
+    """One attempt of one transaction: `txid` from 1, and how many attempts it had before.
 
-    No two tries have the same one, whatever fails between them: attempts count on when a driver is replaced.
-
-    Attributes
-    ----------
-    txid : int
-        The transaction, from 1.
-    attempt : int
-        How many times it has been tried before, from 0.
+    No two have the same numbers, whatever fails between them: attempts count on when a driver is replaced.
     """
 
     txid: int
@@ -40,13 +33,7 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Read what `str` wrote.
-
-        Raises
-        ------
-        ValueError
-            It is no task's name.
-        """
+        """Read what `str` wrote; ValueError if it is no task's name."""
         component, slash, task = text.rpartition("/")
         if not slash or not component or not task.isdecimal():
             raise ValueError(f"{text!r} is not the name of a task: component/task was expected")
@@ -63,12 +50,12 @@ class Namespace:
 
     @property
     def id(self) -> TaskId:
-        """Whose state it is."""
+        """The task whose state it is."""
         return TaskId(self.component, self.task)
 
     @property
     def prefix(self) -> str:
-        """How the names of its files in a checkpoint begin, before a slash.
+        """The prefix of its files' names in a checkpoint, without the slash.
 
         Without the lineage: a fork goes on with the files that it was copied with.
         """
@@ -108,9 +95,7 @@ class FileRef:
 
     @classmethod
     def of(cls, name: str, data: bytes) -> FileRef:
-        """Return what a record says of a file with this content."""
         return cls(name, hashlib.sha256(data).hexdigest(), len(data))
 
     def fits(self, data: bytes) -> bool:
-        """Tell whether this is what was written."""
         return hashlib.sha256(data).hexdigest() == self.checksum

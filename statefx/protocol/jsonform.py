@@ -33,18 +33,14 @@ class NewerError(ValueError):
 
 
 class Written(dict[str, Json]):
-    """What `to_json` has made already: it is not gone through again."""
+    """JSON text that `to_json` has made already."""
 
 
 def from_json(shape: Any, body: Json) -> Any:
     """Read what `to_json` wrote of a `shape`.
 
-    Raises
-    ------
-    NewerError
-        There is a field, a kind or a version that this release does not know.
-    ValueError
-        It is not of this shape: damaged, or edited.
+    NewerError: it has a field, a kind or a version that this release does not know. ValueError: it is damaged, or
+    edited.
     """
     return _reader(shape)(body)
 
@@ -61,10 +57,7 @@ def json_copy(value: Json) -> Json:
 def to_json(value: Any) -> Json:
     """Return the JSON form of a dataclass, or of anything it may hold; it may share parts with `value`.
 
-    Raises
-    ------
-    TypeError
-        It holds what JSON does not.
+    TypeError if it holds what JSON does not.
     """
     if type(value) in _PLAIN or type(value) is Written:
         return value
@@ -96,7 +89,7 @@ def _key_text(key: Any) -> str:
 
 @cache
 def _written_as(shape: Any) -> tuple[Mapping[str, Json], list[tuple[str, Any]]]:
-    """Return what the JSON of each value of a dataclass begins with, and its fields with their defaults."""
+    """Return the beginning of each value's JSON, and the fields of the dataclass with their defaults."""
     kind, version = _kind(shape), _version(shape)
     head = {} if kind is None else {"kind": kind} if version == 1 else {"kind": kind, "version": version}
     return head, [
@@ -106,7 +99,7 @@ def _written_as(shape: Any) -> tuple[Mapping[str, Json], list[tuple[str, Any]]]:
 
 
 def _kind(shape: Any) -> str | None:
-    """The name by which a dataclass is told from the others that may stand in its place."""
+    """Return the name that tells a dataclass from the others that may stand in its place."""
     kind: str | None = getattr(shape, "kind", None)
     return kind if isinstance(kind, str) else None
 
@@ -128,7 +121,6 @@ def _is_ours(shape: Any) -> bool:
 
 @cache
 def _reader(shape: Any) -> Reader:
-    """Return what reads the JSON form of a type."""
     if not _is_ours(shape):
         return partial(msgspec.convert, type=shape, str_keys=True)
     if is_dataclass(shape):

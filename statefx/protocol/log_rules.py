@@ -1,4 +1,4 @@
-"""What each record does to the state of the log, and where it may not stand."""
+"""Rules of the log's records: how each changes the state, and where it may not stand."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ SNAPSHOTS_KEPT = 2
 def apply(state: LogState, record: Record, time_ms: int = 0) -> LogState:
     """Return the state after `record`, which was written at `time_ms`; `state` is unchanged.
 
-    Raises
-    ------
-    StateCorruptedError
-        The record can't follow what is before it.
+    StateCorruptedError if the record can't follow what is before it.
     """
     rule = cast("Callable[[LogState, Any], LogState]", _RULES[type(record)])
     return rule(replace(state, time_ms=time_ms), record)
@@ -84,7 +81,7 @@ def _lineage(state: LogState, record: Lineage) -> LogState:
 
 
 def _fixed(state: LogState) -> Mapping[str, Published]:
-    """Return what sinks have published, where nobody can take back any of it later (rule 3.14)."""
+    """Return what sinks have published and can't take back any of later (rule 3.14)."""
     return {name: replace(each, fixed=each.last) for name, each in state.published.items()}
 
 
@@ -143,7 +140,7 @@ def _with_positions(state: LogState, becomes: TopologyIdentity) -> LogState:
 
 
 def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] = ()) -> LogState:
-    """Return the state in which bolts and spouts are called otherwise, and without those that are `dropped`."""
+    """Return the state with bolts and spouts renamed, and without those that are `dropped`."""
     if not names and not dropped:
         return state
 
@@ -206,7 +203,7 @@ def _tracked(state: LogState, record: Generation) -> Mapping[str, str]:
 
 
 def new_name(component: str, taken: Collection[str], generation: int) -> str:
-    """Return a name under which the log can have a component, and has no other one."""
+    """Return a name for a component in the log that no other one has."""
     # An export begins again with generation 1, and brings the names that were given before.
     return next(name for number in count(generation) if (name := f"{component}~{number}") not in taken)
 
@@ -259,7 +256,7 @@ def _processed(state: LogState, record: Processed) -> LogState:
 
 
 def _with_metadata(state: LogState, record: Record, txid: int, metadata: BySpout) -> LogState:
-    """Return the state that knows what a transaction reads (rule 9.4).
+    """Return the state with a transaction's input (rule 9.4).
 
     It is written once: the next attempt, perhaps another driver's, must read the same rows.
     """
@@ -314,7 +311,6 @@ def _committed(state: LogState, record: Committed) -> LogState:
 
 
 def _end(state: LogState, record: Record, txid: int) -> LogState:
-    """Return the state in which `txid` is committed, as `record` says."""
     entry = state.committing
     if entry is None or entry.committing is None or entry.txid != txid:
         _refuse(record, f"transaction {txid} is not COMMITTING")
@@ -347,7 +343,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
 
 
 def _targets(targets: Mapping[str, str], committables: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return where sinks have published, after a decision; participants that are no sinks name no target."""
+    """Return the targets of sinks after a decision; participants that are no sinks name no target."""
     decided = {
         name: each["target"] for name, each in committables.items() if isinstance(each, dict) and "target" in each
     }
@@ -417,7 +413,7 @@ def _unpinned(state: LogState, record: Unpinned) -> LogState:
 
 
 def pin_of(state: LogState) -> Pin:
-    """Return where the last transaction that is decided leaves everything."""
+    """Return a pin of the last decided transaction."""
     open_commit = state.committing
     if open_commit is not None and open_commit.committing is not None:
         state = _end(state, open_commit.committing, open_commit.txid)
@@ -495,18 +491,15 @@ def _restored(state: LogState, record: Restored) -> LogState:
 
 
 def with_tasks(state: LogState, tasks: Mapping[str, int]) -> LogState:
-    """Return the state whose topology has so many tasks of some stateful bolts."""
     known = state.topology.stateful
     return with_stateful(state, {bolt: replace(known[bolt], parallelism=number) for bolt, number in tasks.items()})
 
 
 def with_stateful(state: LogState, bolts: Mapping[str, StatefulIdentity]) -> LogState:
-    """Return the state whose topology has some stateful bolts otherwise."""
     return replace(state, topology=replace(state.topology, stateful={**state.topology.stateful, **bolts}))
 
 
 def with_names(state: LogState, names: Mapping[str, str]) -> LogState:
-    """Return the state in which some bolts keep theirs under other names."""
     return replace(state, kept_as={**state.kept_as, **names})
 
 
@@ -519,10 +512,10 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
     if {bolt: known.parallelism for bolt, known in record.stateful.items()}.items() - record.tasks.items():
         _refuse(record, f"what {sorted(record.stateful)} are is not what is said of their tasks, {record.tasks}")
     of_others = {name for name in state.heads if TaskId.parse(name).component not in record.tasks}
-    told = {name: each for name, each in state.watermarks.items() if TaskId.parse(name).component in record.tasks}
-    watermarks = {name: each for name, each in state.watermarks.items() if name not in told}
+    moved = {name: each for name, each in state.watermarks.items() if TaskId.parse(name).component in record.tasks}
+    watermarks = {name: each for name, each in state.watermarks.items() if name not in moved}
     for bolt, tasks in record.tasks.items():
-        own = [each for name, each in told.items() if TaskId.parse(name).component == bolt]
+        own = [each for name, each in moved.items() if TaskId.parse(name).component == bolt]
         if own:  # they read from the same senders
             watermarks |= {str(TaskId(bolt, task)): min(own) for task in range(tasks)}
     return replace(
@@ -538,7 +531,6 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
 
 
 def _numbered(source: Input | None, txid: int) -> Input | None:
-    """Return an input as that of transaction `txid`."""
     return replace(source, batch_id=txid - 1) if isinstance(source, StreamInput) else source
 
 

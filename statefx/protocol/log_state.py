@@ -27,7 +27,7 @@ REASON_CHARS = 200
 
 
 class SinkVolume(NamedTuple):
-    """What one sink was given in a transaction, as its tasks say."""
+    """Rows and bytes of one sink in a transaction, as its tasks report them."""
 
     sink: str
     rows: int
@@ -91,7 +91,6 @@ class History(NamedTuple):
 
     @property
     def past(self) -> tuple[Past, ...]:
-        """All of them, oldest first."""
         return self.older + self.newest
 
     def with_last(self, past: Past) -> History:
@@ -106,7 +105,7 @@ TIMERS_LEFT_MS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight(TransactionState):
-    """A transaction that has begun and not ended: PREPARING or COMMITTING."""
+    """A transaction in flight: PREPARING or COMMITTING."""
 
     generation: int  # who began it
     input: Input  # what it reads
@@ -117,7 +116,7 @@ class InFlight(TransactionState):
     committing_ms: int = field(default=0, compare=False)
 
     def past(self, state: str, ended_ms: int, reason: str = "") -> Past:
-        """Return what people are shown of it; no `state`: it has not ended."""
+        """Return it as people are shown it; without a `state` it has not ended."""
         decision = self.committing
         return Past(
             self.txid,
@@ -137,7 +136,7 @@ class InFlight(TransactionState):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a copy of a checkpoint has left the original's way."""
+    """The point at which a copy of a checkpoint left the original's way."""
 
     origins: tuple[str, ...]  # the original's, and before it those of which it was such a copy itself
     generation: int  # the original's last one that the copy knows
@@ -146,7 +145,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a sink has published, as the log knows it."""
+    """A sink's publications, as the log knows them."""
 
     last: int = 0  # the last transaction of which it had rows
     # The last of those whose rows nobody can take back: the sink can't, or has another target since. 0: none.
@@ -230,21 +229,20 @@ class LogState:
 
     @property
     def committing(self) -> InFlight | None:
-        """The transaction that will be committed whatever happens, if there is one."""
+        """The decided transaction that is not committed yet, or None."""
         first = self.in_flight[0] if self.in_flight else None
         return first if first is not None and first.phase is Phase.COMMITTING else None
 
     @property
     def decided(self) -> int:
-        """The last transaction that is committed, or will be whatever happens."""
+        """The last decided transaction."""
         return self.committed + (self.committing is not None)
 
     def namespace(self, task: TaskId) -> Namespace:
-        """Return where the state of a task is kept."""
         return Namespace(self.lineage, self.kept_as.get(task.component, task.component), task.task)
 
     def pinned_versions(self) -> Mapping[TaskId, list[tuple[Version, SnapshotRef | None]]]:
-        """Return what is pinned of each namespace, by its id: under that, and not its bolt's name, its files lie."""
+        """Return the pinned versions of each namespace, by its id, under which its files lie."""
         found: dict[TaskId, list[tuple[Version, SnapshotRef | None]]] = {}
         for pin in self.pinned.values():
             for name, version in pin.heads.items():
@@ -254,7 +252,7 @@ class LogState:
         return found
 
     def notes_files(self) -> frozenset[str]:
-        """Return the files that hold what sources have written down, now and where something is pinned."""
+        """Return the files of sources' notes, now and where something is pinned."""
         return frozenset(ref.name for notes in (self.notes, *self._pinned_notes) for ref in notes.aside)
 
     @property
@@ -263,7 +261,7 @@ class LogState:
 
     @property
     def taking_back(self) -> TakenBack | None:
-        """What sinks have to take back before the next transaction begins; done again until one is decided."""
+        """The part of sinks that is taken back before the next transaction begins; repeated until one is decided."""
         last = self.taken_back[-1] if self.taken_back else None
         return last if last is not None and last.targets and last.until == self.decided else None
 
@@ -290,27 +288,24 @@ class LogState:
         return self.fork.origins if self.fork is not None and self.decided <= self.fork.txid else ()
 
     def applied(self, batch_id: int) -> bool:
-        """Tell whether a batch of this id, or of a higher one, has been committed."""
+        """Return whether a batch of this id, or of a higher one, has been committed."""
         return self.batch_id is not None and batch_id <= self.batch_id
 
     def next_attempt(self, txid: int) -> int:
-        """Return the number of the next attempt of `txid`."""
         return self.attempts.get(txid, 0)
 
     def clock_ms(self, txid: int) -> int | None:
-        """Return the clock of the attempt of `txid` that is in flight (rule 9.9); None: there is none."""
+        """Return the clock of the attempt of `txid` in flight (rule 9.9), or None if there is none."""
         return next((entry.prepared_ms for entry in self.in_flight if entry.txid == txid), None)
 
     def head(self, name: str) -> Version:
-        """Return the last committed version of ``component/task``."""
         return self.heads.get(name, EMPTY)
 
     def holds(self, component: str) -> bool:
-        """Tell whether a component has committed state."""
         return any(TaskId.parse(name).component == component for name in self.heads)
 
     def stored_bytes(self) -> dict[str, int]:
-        """Return, by component, the bytes of the newest snapshots and of what was committed since them."""
+        """Return, by component, the bytes of the newest snapshots and of what was committed since."""
         found: dict[str, int] = {}
         for name in self.heads:
             kept = self.snapshots.get(name, ())
@@ -324,7 +319,7 @@ class LogState:
         return (*self.history.past, *(entry.past("", 0) for entry in self.in_flight))
 
     def heads_to_come(self) -> Mapping[str, Version]:
-        """Return the heads as they will be once the transaction that is COMMITTING is committed."""
+        """Return the heads as they will be once the decided transaction is committed."""
         open_commit = self.committing
         if open_commit is None or open_commit.committing is None:
             return self.heads

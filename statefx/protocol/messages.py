@@ -1,4 +1,4 @@
-"""What a chain and the driver say to each other over a control connection, as bytes.
+"""Frames between a chain and the driver over a control connection, as bytes.
 
 ::
 
@@ -47,7 +47,7 @@ _OUTCOME = msgspec.msgpack.Decoder(tuple[int, TreeReport])
 
 
 class FrameKind(IntEnum):
-    """Of a frame."""
+    """Kinds of frames."""
 
     HELLO = 1  # chain: I am level, partition of this run
     WELCOME = 2  # driver: so you are
@@ -66,24 +66,17 @@ class FrameKind(IntEnum):
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame of ours, or too many of them."""
+    """Bytes that are no frame, or too many of them."""
 
 
 def frame(kind: FrameKind, body: bytes = b"") -> bytes:
-    """Return a frame."""
     if len(body) > FRAME_BYTES_MAX:
         raise FrameError(f"a {kind.name} of {len(body)} bytes: at most {FRAME_BYTES_MAX}")
     return _HEAD.pack(len(body), kind) + body
 
 
 class Frames:
-    """Cuts a stream of bytes into frames.
-
-    Parameters
-    ----------
-    max_bytes : int
-        Of a body; more is a FrameError.
-    """
+    """Cuts a stream of bytes into frames; a body of more than `max_bytes` is a FrameError."""
 
     def __init__(self, max_bytes: int = FRAME_BYTES_MAX) -> None:
         self.max_bytes = max_bytes
@@ -116,18 +109,17 @@ class ChainId:
 
 
 def proof(secret: bytes, who: bytes, nonce: bytes, run: bytes, chain: ChainId) -> bytes:
-    """Return what only somebody who knows the run's secret can say in answer to `nonce`."""
+    """Return the answer to `nonce` that only a holder of the run's secret can compute."""
     said = who + nonce + run + struct.pack(">HI", chain.level, chain.partition)
     return hmac.digest(secret, said, "sha256")
 
 
 def hello(secret: bytes, nonce: bytes, run: bytes, chain: ChainId) -> bytes:
-    """Return the body of a HELLO."""
     return _HELLO.pack(run, chain.level, chain.partition, proof(secret, b"chain", nonce, run, chain))
 
 
 def check_hello(secret: bytes, nonce: bytes, run: bytes, body: bytes) -> ChainId:
-    """Return the chain that says HELLO; FrameError if it is none of this run's (rule 13.1)."""
+    """Return the chain that sent HELLO; FrameError if it is none of this run's (rule 13.1)."""
     if len(body) != _HELLO.size:
         raise FrameError("no HELLO")
     named, level, partition, proved = _HELLO.unpack(body)
@@ -143,12 +135,11 @@ def welcome(secret: bytes, nonce: bytes, run: bytes, chain: ChainId) -> bytes:
 
 
 def is_welcome(secret: bytes, nonce: bytes, run: bytes, chain: ChainId, body: bytes) -> bool:
-    """Tell whether a WELCOME comes from the driver of the run."""
+    """Return whether a WELCOME comes from the driver of the run."""
     return hmac.compare_digest(body, welcome(secret, nonce, run, chain))
 
 
 def pack_outcome(txid: int, report: TreeReport) -> bytes:
-    """Return the body of OUTCOME."""
     return msgspec.msgpack.encode((txid, report))
 
 
@@ -161,11 +152,9 @@ def unpack_outcome(body: bytes) -> tuple[int, TreeReport]:
 
 
 def pack_attempt(txid: int, attempt: int) -> bytes:
-    """Return the body of ABANDON and CONFIRMED."""
     return _ATTEMPT.pack(txid, attempt)
 
 
 def unpack_attempt(body: bytes) -> tuple[int, int]:
-    """Read what `pack_attempt` wrote."""
     txid, attempt = _ATTEMPT.unpack(body)
     return txid, attempt

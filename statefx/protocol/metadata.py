@@ -1,4 +1,4 @@
-"""What spouts say of their partitions: from where to where a transaction reads each of them.
+"""Metadata of spouts' partitions: from where to where a transaction reads each of them.
 
 A transaction writes what it reads, of the partitions in which there is something new. So the metadata of one spout is a
 stack of layers: the newest layer that names a partition says what holds for it. 10,000 partitions of which one has new
@@ -20,7 +20,7 @@ the log: a hundred of them, each with the metadata of 10,000 partitions, would m
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What one spout says in one transaction."""
+    """A spout's metadata in one transaction."""
 
     # Partition -> its metadata, of those that the transaction reads; null: it is forgotten.
     partitions: Mapping[str, Json] = field(default_factory=dict)
@@ -33,7 +33,7 @@ BySpout = Mapping[str, Metadata]
 
 
 def read_now(before: Iterable[str], now: Mapping[str, Json]) -> Metadata:
-    """Return what a transaction writes that reads the partitions of `now`, where those of `before` have been read.
+    """Return the metadata of a transaction that reads the partitions of `now`, after those of `before`.
 
     >>> read_now(["a", "b"], {"b": 5}).whole, read_now(["a", "b"], {"a": 2, "b": 5}).whole
     (False, True)

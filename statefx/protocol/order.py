@@ -1,4 +1,4 @@
-"""What the driver tells its tasks: which attempt, where their state stands, and what their sources read.
+"""Instructions of the driver to its tasks: which attempt, where their state stands, and what their sources read.
 
 On its way it is JSON, a line for each task that is told something, behind a head that each of them reads::
 
@@ -15,19 +15,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
+from statefx.protocol.pipeline import Resolution
 from statefx.protocol.watermark import TimeOrder
 
 
 @dataclass(frozen=True, slots=True)
 class StateOrder:
-    """What one stateful task is told of its state."""
+    """State version and snapshot that the driver assigns to one stateful task."""
 
     version: Version = EMPTY  # the committed version that it opens; in a commit, the prepared one
     snapshot: SnapshotRef | None = None  # the newest snapshot at or before that version, where there is one
@@ -36,7 +36,7 @@ class StateOrder:
 
 
 class Emission(StrEnum):
-    """What a task of a spout does with the metadata that it is told (rule 9.4)."""
+    """How a task of a spout uses its metadata (rule 9.4)."""
 
     AGAIN = "again"  # it is that of the batch, which the task emits
     NEW = "new"  # it is that of the batch before; what the task says that it emitted is durable before a committer runs
@@ -45,54 +45,13 @@ class Emission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmissionOrder:
-    """What one task of a spout or a DataFrame is told of the batch that it emits."""
+    """The batch that one task of a spout or a DataFrame emits."""
 
     emission: Emission
     # Partition -> metadata, of the partitions that are this task's; the empty name stands for all of a spout that has
     # none. Null where there was no batch before. Of a DataFrame, its parts by their numbers (`StagedPart.told`).
     partitions: Mapping[str, Json]
     cleanup_before: int = 0  # transactions before this one are committed
-
-
-class TaskOrder(Protocol):
-    """An order as a task sees it; the task may read from it what it is told itself, and nothing of other tasks."""
-
-    @property
-    def attempt(self) -> TransactionAttempt:
-        """What is run, committed or rolled back."""
-
-    @property
-    def generation(self) -> int:
-        """The generation of the driver that asks."""
-
-    @property
-    def clock_ms(self) -> int:
-        """When the attempt began, or its resolution, in milliseconds since the epoch, by the driver's clock."""
-
-    def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
-
-
-class RunOrder(TaskOrder, Protocol):
-    """The order of an attempt, as a task sees it."""
-
-    @property
-    def ticks(self) -> tuple[str, ...]:
-        """The bolts whose tasks get a tick."""
-
-    def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch."""
-
-    def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it."""
-
-
-class TaskResolution(TaskOrder, Protocol):
-    """The order of a commit or a rollback, as a task sees it."""
-
-    @property
-    def resolution(self) -> Resolution:
-        """Which of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +72,13 @@ class Order:
     ticks: tuple[str, ...] = ()  # the bolts whose tasks get a tick
 
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
         name = str(task)
         return StateOrder(self.versions.get(name, EMPTY), self.snapshots.get(name), name in self.snapshot_due)
 
     def emission(self, task: TaskId) -> EmissionOrder:
-        """Return what a task of a spout is told of its batch."""
         return self.emissions[task]
 
     def time(self, task: TaskId) -> TimeOrder:
-        """Return what a task that has event time is told of it."""
         return self.times[task]
 
 
@@ -139,12 +95,10 @@ class ResolutionOrder:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """What is committed or rolled back."""
         return self.order.attempt
 
     @property
     def generation(self) -> int:
-        """The generation of the driver that asks."""
         return self.order.generation
 
     @property
@@ -153,73 +107,90 @@ class ResolutionOrder:
         return self.order.clock_ms
 
     def state(self, task: TaskId) -> StateOrder:
-        """Return what a task is told of its state."""
         name, order = str(task), self.order
         return StateOrder(
             order.versions.get(name, EMPTY), order.snapshots.get(name), previous=self.previous.get(name, EMPTY)
         )
 
 
-Runs = tuple[tuple[int, int], ...]
-"""Numbers in order, as (first, how many in a row)."""
-
 _Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
 
 _MARKS: Mapping[type, str] = {StateOrder: "", EmissionOrder: "", TimeOrder: "@"}
-"""What stands before the name of a task in its line: one that keeps state or emits may also be told of time."""
+"""Prefix of a task's name in its line: a task that keeps state or emits may have another line for time."""
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What every task of an order reads."""
+    """The part of an instruction that every task reads."""
 
     attempt: TransactionAttempt
     generation: int
     resolution: Resolution | None = None  # of a ResolutionOrder
-    tasks: Runs = ()  # of a ResolutionOrder, who takes part: runs of numbers of stateful tasks
     clock_ms: int = 0
     ticks: tuple[str, ...] = ()  # of an Order
-
-
-def runs_of(numbers: Sequence[int]) -> Runs:
-    """Return numbers, in their order, as runs.
-
-    >>> runs_of([0, 1, 2, 7, 3])
-    ((0, 3), (7, 1), (3, 1))
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1][1] += 1
-        else:
-            runs.append([number, 1])
-    return tuple((first, count) for first, count in runs)
 
 
 def lines_of(order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
     """Return the lines of stateful `tasks`, and those of the tasks of spouts and of what has event time."""
     lines = [msgspec.json.encode((str(task), order.state(task))).decode() for task in tasks]
     if isinstance(order, Order):
-        for task, told in order.emissions.items():
+        for task, emission in order.emissions.items():
             # By `json`: metadata may hold what msgspec does not write, such as infinity.
-            lines.append(json.dumps([str(task), msgspec.to_builtins(told)], separators=(",", ":")))
+            lines.append(json.dumps([str(task), msgspec.to_builtins(emission)], separators=(",", ":")))
         for task, time in order.times.items():
             lines.append(msgspec.json.encode((_named(task, TimeOrder), time)).decode())
     return "".join(f"\n{line}" for line in lines)
 
 
-def read_line(lines: str, task: TaskId, shape: type[_Told]) -> _Told:
-    """Find and read what `lines_of` wrote for `task`.
+class SentOrder:
+    """An instruction as text: a task's own line is parsed when the task asks for it."""
 
-    Raises
-    ------
-    ValueError
-        There is no line for it, or it is damaged.
-    """
-    start = lines.find(f"\n[{msgspec.json.encode(_named(task, shape)).decode()},")
-    if start < 0:
-        raise ValueError(f"the order says nothing of {task}")
-    told: list[Any] = json.loads(lines[start + 1 :].partition("\n")[0])
-    return msgspec.convert(told[1], shape)
+    def __init__(self, text: str) -> None:
+        first, newline, lines = text.partition("\n")
+        head = msgspec.json.decode(first, type=Head)
+        self.attempt, self.generation, self.clock_ms, self.ticks = (
+            head.attempt,
+            head.generation,
+            head.clock_ms,
+            head.ticks,
+        )
+        self._resolution = head.resolution
+        self._lines = newline + lines
+        self._known: dict[TaskId, StateOrder] = {}
+
+    @property
+    def resolution(self) -> Resolution:
+        assert self._resolution is not None
+        return self._resolution
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """The participants of a commit or rollback: each has a line."""
+        return [TaskId.parse(json.loads(line)[0]) for line in self._lines.split("\n")[1:]]
+
+    def state(self, task: TaskId) -> StateOrder:
+        if task not in self._known:  # asked for when state is opened, and again when it is prepared
+            self._known[task] = self._read(task, StateOrder)
+        return self._known[task]
+
+    def emission(self, task: TaskId) -> EmissionOrder:
+        return self._read(task, EmissionOrder)
+
+    def time(self, task: TaskId) -> TimeOrder:
+        return self._read(task, TimeOrder)
+
+    def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
+        start = self._lines.find(f"\n[{msgspec.json.encode(_named(task, shape)).decode()},")
+        if start < 0:
+            raise ValueError(f"the instruction has no entry for {task}")
+        entry: list[Any] = json.loads(self._lines[start + 1 :].partition("\n")[0])
+        return msgspec.convert(entry[1], shape)
+
+
+RunOrder = Order | SentOrder
+"""An attempt's instruction: whole, or as sent to a chain, whose tasks read only their own entries."""
+
+TaskResolution = ResolutionOrder | SentOrder
+"""The same, of a commit or a rollback."""
 
 
 def _named(task: TaskId, shape: type) -> str:

@@ -17,27 +17,140 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from statefx.protocol.commands import (
-    Acked,
-    Append,
-    Appended,
-    Cancel,
-    Command,
-    Deliver,
-    Failed,
-    Happening,
-    Idle,
-    Offered,
-    Resolution,
-    Resolve,
-    Segment,
-    StartSegment,
-    Stop,
-    Unresolved,
-)
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.transaction import INITIAL, ActionKind, Event, Phase, Stage, TransactionState
+
+
+class Segment(StrEnum):
+    """A part of a topology that runs as one.
+
+    `PROCESSING` has no committer before it; `ORDERED` is the committers and all that is downstream of one.
+    """
+
+    WHOLE = "whole"
+    PROCESSING = "processing"
+    ORDERED = "ordered"
+
+
+class Resolution(StrEnum):
+    """How an attempt ends in its tasks."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Make a record durable; nothing else is appended before its `Appended` or the driver's end."""
+
+    kind: str  # ``PREPARING``, ``PROCESSED``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``
+    attempt: TransactionAttempt
+    # The transaction whose COMMITTED this record carries as well: it costs no record of its own.
+    committed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartSegment:
+    """Start a segment; its state opens at the version before this transaction."""
+
+    segment: Segment
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel an attempt's segment, without waiting for its end."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Commit or roll back in every participant with something to do; `Resolved` follows when all are done."""
+
+    resolution: Resolution
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The commit is complete and in the log: report it to waiting callers.
+
+    It is repeated after a restart, if the former driver may not have reported it (rule 11.3).
+    """
+
+    txid: int
+
+
+Command = Append | StartSegment | Cancel | Resolve | Deliver
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The input of the next transaction is there. Ignored unless the pipeline `admits` one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The record of this `Append` is durable."""
+
+    append: Append
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """All acks of the segment are in and fit together."""
+
+    segment: Segment
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The segment failed, or its acks do not fit; `final`: trying again would not help."""
+
+    attempt: TransactionAttempt
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Every participant finished this commit or rollback."""
+
+    resolution: Resolution
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """At least one participant failed; only the failed ones are retried."""
+
+    resolution: Resolution
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No input is in sight: write by itself what would ride with the next record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Admit nothing more. The lowest transaction may finish, unless `now`; the others are rolled back."""
+
+    now: bool = False
+
+
+Happening = Offered | Appended | Acked | Failed | Resolved | Unresolved | Idle | Stop
+
 
 _RESOLUTIONS: Mapping[ActionKind | None, Resolution] = {
     ActionKind.COMMIT: Resolution.COMMIT,
@@ -47,7 +160,7 @@ _RESOLUTIONS: Mapping[ActionKind | None, Resolution] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What does not change while a topology runs."""
+    """Constants of a running topology."""
 
     pending: int = 1  # how many transactions may be in flight
     segments: int = 1  # 1: one job per attempt. 2: P, then O; needed where more than one is pending
@@ -74,29 +187,16 @@ Outcome = tuple["Pipeline", tuple[Command, ...]]
 class Pipeline:
     """All transactions in flight, and what was decided about them.
 
-    Attributes
-    ----------
-    shape : Shape
-    committed : int
-        The last transaction that is committed for everybody.
-    entries : tuple of TransactionState
-        In flight, from ``committed + 1`` on.
-    attempts, tries : mapping as tuple of (txid, int)
-        The next attempt; how often it has failed here.
-    appending : Append or None
-        Sent and not durable yet.
-    unwritten : bool
-        COMMITTED of `committed` is not in the log yet.
-    stopping, ended : bool
-        Nothing more is admitted; nothing more is left to do.
+    `committed` is the last transaction that every participant committed; `entries` are those in flight, from
+    ``committed + 1`` on. `attempts` has the next attempt of each transaction, `tries` how often it has failed here, as
+    tuples of (txid, int). `appending` was sent and is not durable yet; `unwritten`: COMMITTED of `committed` is not in
+    the log yet. `stopping`: nothing more is admitted; `ended`: nothing is left to do.
 
-    Contract
-    --------
     * Transactions in flight are a contiguous range; at most one of them is COMMITTING.
     * O(t) runs only when COMMITTING(t-1) is durable; COMMITTING(t) is appended only when t-1 is committed.
     * Once the append of COMMITTING(t) has begun, t is never rolled back.
-    * ROLLED_BACK is appended from the newest down; what is below a transaction that failed is not touched.
-    * Only the transaction that failed uses up a try.
+    * ROLLED_BACK is appended from the newest down; transactions before a failed one are not touched.
+    * Only the transaction that failed uses up an attempt.
     * An event of an attempt that is not in flight changes nothing.
     """
 
@@ -135,7 +235,7 @@ class Pipeline:
 
     @property
     def admits(self) -> bool:
-        """Whether the next transaction may begin: there is room, nothing is rolled back, nobody stops."""
+        """Whether the next transaction may begin: there is room, nothing is rolling back, and it was not stopped."""
         room = len(self.entries) < self.shape.pending
         if (
             self.stopping
@@ -149,7 +249,6 @@ class Pipeline:
 
     @property
     def next(self) -> TransactionAttempt:
-        """The attempt that would be admitted next."""
         txid = self.entries[-1].txid + 1 if self.entries else self.committed + 1
         return TransactionAttempt(txid, dict(self.attempts).get(txid, 0))
 
@@ -159,13 +258,12 @@ class Pipeline:
         return self.stopping and not self.entries and self.appending is None and not self.unwritten
 
     def failures(self, txid: int) -> int:
-        """Return how often a transaction has failed here."""
         return dict(self.tries).get(txid, 0)
 
     # ---- events
 
     def on(self, event: Happening) -> Outcome:
-        """Return the pipeline after `event`, and what is to be done now, in this order."""
+        """Return the pipeline after `event`, and the commands that follow, in order."""
         match event:
             case Offered():
                 return self._admit() if self.admits else (self, ())
@@ -222,7 +320,7 @@ class Pipeline:
         return moved, (Deliver(ended), *commands)
 
     def _noted(self, append: Append) -> Pipeline:
-        """Return the pipeline in which the record stands, and nothing has followed from it."""
+        """Return the pipeline with the record written, before anything follows from it."""
         entry = self._entry(append.attempt)
         if entry is None:
             return self
@@ -311,8 +409,8 @@ class Pipeline:
     def _commit(self, entry: TransactionState) -> Outcome | None:
         """Carry the decision out.
 
-        Whether anybody has to be told was decided with it. One that was found in the log may be of a topology that had
-        more to do at a commit than this one has: it names who is told, and COMMITTED has to follow it.
+        The decision fixed whether participants have work. One of a former driver may be of a topology that had more to
+        do at a commit than this one has: it names the tasks, and COMMITTED has to follow it.
         """
         if entry.stage is Stage.UNRESOLVED:
             return self._tell(entry)
@@ -334,7 +432,6 @@ class Pipeline:
         return self._with(replace(entry, stage=Stage.RESOLVING)), (resolve,)
 
     def _step_undecided(self) -> Outcome | None:
-        """Take the next step of a transaction that is not decided."""
         newest = self.entries[-1] if self.entries else None
         if newest is not None and newest.is_rolling_back:
             step = self._roll_back(newest)

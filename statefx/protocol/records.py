@@ -15,10 +15,10 @@ from statefx.protocol.watermark import UnitTime
 
 @dataclass(frozen=True, slots=True)
 class SourceNotes:
-    """What the sources of a stream have written down for themselves, below Spark's ``sources/``.
+    """Notes of a stream's sources, below Spark's ``sources/``.
 
     A record has what is new since the record before it: with a million files read, a transaction that reads one more
-    adds one line to the log. What is large lies in files beside the log.
+    adds one line to the log. Large notes lie in files beside the log.
     """
 
     # Path below ``sources/`` -> content; None for one that is no longer needed.
@@ -28,7 +28,7 @@ class SourceNotes:
     aside: tuple[FileRef, ...] = ()
 
     def then(self, later: SourceNotes) -> SourceNotes:
-        """Return what both come to, `later` being what a record has."""
+        """Return both together, `later` being a record's."""
         if later.aside:
             return later
         if not later.files:
@@ -53,7 +53,7 @@ class StreamInput:
     kind: ClassVar[str] = "stream"
 
     def is_batch_of(self, other: Input | None) -> bool:
-        """Tell whether both read the same rows: query, number and offsets are equal."""
+        """Return whether both read the same rows: query, number and offsets are equal."""
         return isinstance(other, StreamInput) and (self.query_id, self.batch_id, self.offsets) == (
             other.query_id,
             other.batch_id,
@@ -93,8 +93,8 @@ class Lineage:
 class Generation:
     """A driver has started here; `topology` is the identity of what it runs.
 
-    Stateful bolts and spouts that were called otherwise before, old name to new one, keep what they have; what those in
-    `dropped` have is given up. Where it `takes_over` targets of sinks, others may have had them meanwhile.
+    Renamed stateful bolts and spouts, old name to new one, keep what they have; that of the `dropped` ones is given up.
+    Where it `takes_over` targets of sinks, others may have had them meanwhile.
     """
 
     generation: int
@@ -126,7 +126,7 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The sources of a stream have written something down while no transaction was beginning (rule 3.8).
+    """The sources of a stream have written notes while no transaction was beginning (rule 3.8).
 
     A source that begins with what is newest notes where that is, and may then wait for hours for its first row: the
     next driver must begin there too.
@@ -140,7 +140,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """An attempt has passed its processing phase; `emitted` is what its transactional spouts say that they emitted.
+    """An attempt has passed its processing phase; `emitted` is the metadata of its transactional spouts.
 
     It is durable before a committer runs, and kept and never changed as what is planned.
     """
@@ -154,7 +154,7 @@ class Processed:
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """The attempt will be committed whatever happens."""
+    """The attempt is decided."""
 
     txid: int
     attempt: int
@@ -190,7 +190,7 @@ class Committing:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Every task has committed."""
+    """Every participant has committed."""
 
     txid: int
 
@@ -238,7 +238,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Unpinned:
-    """What was pinned under this name may go."""
+    """The pin of this name is deleted."""
 
     name: str
 
@@ -247,7 +247,7 @@ class Unpinned:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Where a transaction had left everything: the state of its tasks, and how far its sources were read."""
+    """A transaction's outcome: the state of its tasks, and how far its sources were read."""
 
     txid: int
     time_ms: int = 0  # when it was pinned

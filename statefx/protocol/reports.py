@@ -1,4 +1,4 @@
-"""What tasks report: failures, what became of trees of tuples, barriers to readers, and acks and reports to the driver.
+"""Reports of tasks: failures, outcomes of trees of tuples, barriers to readers, and acks to the driver.
 
 The root of a tree is a number of 63 bits: the transaction that emitted the tuple, the task of a spout that did, and the
 tuple's place in what the task emitted. So a task that meets a root can tell how old it is without asking anybody.
@@ -24,7 +24,7 @@ from statefx.protocol.watermark import Part, TimeReport
 
 
 class FailureKind(StrEnum):
-    """What the driver makes of a failure depends on its kind alone."""
+    """The driver's reaction to a failure depends on its kind alone."""
 
     FAILED = "failed"
     """The bolt said so with a FailedException: another attempt may succeed."""
@@ -89,7 +89,6 @@ def root_of(txid: int, task: int, place: int) -> int:
 
 
 def txid_of(root: int) -> int:
-    """Return the transaction that has emitted a root."""
     return root >> (_TASK_BITS + _PLACE_BITS)
 
 
@@ -103,7 +102,7 @@ def task_of(root: int) -> int:
 
 
 class Handled(NamedTuple):
-    """What a task of a bolt did with tuples of one tree in one transaction."""
+    """A task's handling of tuples of one tree in one transaction."""
 
     received: int
     held: int  # from this transaction on
@@ -113,7 +112,7 @@ class Handled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeReport:
-    """What became of trees in one transaction; the default: every tree that began in it has ended well."""
+    """Outcomes of trees in one transaction; the default: every tree that began in it has ended well."""
 
     # Roots of trees that have failed, by why.
     failed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -131,7 +130,7 @@ class TreeReport:
     steps: Mapping[str, Mapping[int, Handled]] = field(default_factory=dict)
 
     def part_of(self, tasks: Mapping[int, str], restored: Container[int] = ()) -> TreeReport:
-        """Return what some tasks of spouts are told, given by number and name.
+        """Return the part of some tasks of spouts, given by number and name.
 
         They have `restored` too: roots from before the start, when tasks may have had other numbers.
         """
@@ -155,13 +154,11 @@ class TreeReport:
         )
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
         said = self.failed or self.acked or self.held or self.pending or self.due_ms
         return bool(said or self.holding or self.steps)
 
 
 def merged(reports: Iterable[TreeReport]) -> TreeReport:
-    """Return what several tasks say together."""
     said = [report for report in reports if report]
     if not said:
         return NOTHING
@@ -202,11 +199,9 @@ class Report:
 
     @property
     def id(self) -> TaskId:
-        """Whose it is."""
         return TaskId(self.component, self.task)
 
     def pack(self) -> bytes:
-        """Return the report as bytes that `unpack` reads."""
         return _packed(self)
 
     @classmethod
@@ -234,7 +229,6 @@ class Barrier:
     parts: Mapping[str, Part] = field(default_factory=dict)  # the same of spouts whose partitions can finish, by stream
 
     def pack(self) -> bytes:
-        """Return the barrier as bytes that `unpack` reads."""
         return _packed(self)
 
     @classmethod
@@ -245,7 +239,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a spout has left out of its batches, as its user has told it to; `emitPartitionBatch` returns it."""
+    """Rows that a spout skipped in its batches, as its user wants it; `emitPartitionBatch` returns it."""
 
     # gone, refused: How many offsets were deleted before they were read, and how many records can't be rows.
     gone: int = 0
@@ -253,11 +247,9 @@ class LeftOut:
     why: str = ""  # the first of the refused records, and the reason
 
     def __add__(self, other: LeftOut) -> LeftOut:
-        """Return both together."""
         return LeftOut(self.gone + other.gone, self.refused + other.refused, self.why or other.why)
 
     def __bool__(self) -> bool:
-        """Whether anything is left out."""
         return bool(self.gone or self.refused)
 
     def __str__(self) -> str:
@@ -269,23 +261,21 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Rows of which a bolt has raised an error, and which were skipped or became dead letters, as its user wants it."""
+    """Rows that a bolt raised an error for, and that were skipped or became dead letters, as its user wants it."""
 
     rows: int = 0
     why: str = ""  # the task, the hook and the error of the first one
 
     def __add__(self, other: SetAside) -> SetAside:
-        """Return both together."""
         return SetAside(self.rows + other.rows, self.why or other.why)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return self.rows > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What one task attempt reports to the driver for one transaction attempt."""
+    """A task's report to the driver for one transaction attempt."""
 
     attempt: TransactionAttempt  # what is acknowledged
     # component, task, token: Who, and the name of what was prepared.
@@ -325,22 +315,14 @@ class Ack:
 
     @property
     def id(self) -> TaskId:
-        """Who acknowledges."""
         return TaskId(self.component, self.task)
 
     def pack(self) -> bytes:
-        """Return the ack as bytes that `unpack` reads."""
         return _packed(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Ack:
-        """Read what `pack` wrote.
-
-        Raises
-        ------
-        StatefxError
-            The bytes are not an ack of this version: driver and executors run different statefx releases.
-        """
+        """Read what `pack` wrote; StatefxError if driver and executors run different statefx releases."""
         return _unpacked(cls, data)
 
 

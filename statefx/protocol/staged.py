@@ -31,16 +31,14 @@ class StagedPart:
     ahead: int = 0
 
     def pack(self) -> bytes:
-        """Return the part as bytes that `unpack` reads."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> StagedPart:
-        """Read what `pack` wrote."""
         return msgspec.msgpack.decode(data, type=cls)
 
     def share(self, start: int, stop: int) -> Json:
-        """Return what a task is told that emits the rows from `start` up to `stop`."""
+        """Return the instruction to emit the rows from `start` up to `stop`."""
         return [self.content, self.name, self.checksum, start, stop]
 
 
@@ -53,7 +51,7 @@ class Sharing(Enum):
 
 
 def orders_of(parts: Sequence[StagedPart], streams: Mapping[str, tuple[int, Sharing]]) -> dict[TaskId, EmissionOrder]:
-    """Return what the tasks of all streams are told, by their number and how they share: the rows that each emits."""
+    """Return the rows that each task of all streams emits, by their number and how they share."""
     found: dict[TaskId, EmissionOrder] = {}
     for stream, (width, sharing) in streams.items():
         own = [part for part in parts if part.stream == stream]
@@ -83,7 +81,7 @@ def _even_shares(parts: Sequence[StagedPart], width: int) -> list[dict[str, Json
 
 
 def times_of(parts: Sequence[StagedPart], timings: Mapping[str, Timing], clock_ms: int) -> dict[str, UnitTime]:
-    """Return what the rows of a transaction say of event time, by stream."""
+    """Return the event times of a transaction's rows, by stream."""
     found: dict[str, UnitTime] = {}
     for part in parts:
         if part.greatest_us is not None:

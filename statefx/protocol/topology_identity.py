@@ -1,4 +1,4 @@
-"""What must stay the same of a topology for it to go on with a checkpoint: a value, compared before a start."""
+"""The identity of a topology, which a checkpoint requires to stay the same: a value, compared before a start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statefx.protocol.jsonform import Json
 
 @dataclass(frozen=True, slots=True)
 class KeyFields:
-    """By which fields rows come to a bolt from one of its inputs."""
+    """The fields by which rows of one input come to a bolt."""
 
     # source, stream: Where they come from.
     source: str

@@ -16,7 +16,7 @@ from statefx.protocol.identity import TransactionAttempt
 
 
 class Phase(StrEnum):
-    """Where a transaction is."""
+    """Phases of a transaction."""
 
     NOTHING = "NOTHING"
     PREPARING = "PREPARING"
@@ -44,7 +44,7 @@ class Stage(IntEnum):
 
 
 class Event(StrEnum):
-    """What happens to it."""
+    """Events of a transaction."""
 
     START = "start"
     PREPARE = "prepare"
@@ -55,7 +55,7 @@ class Event(StrEnum):
 
 
 class ActionKind(StrEnum):
-    """What the driver has every task do."""
+    """Actions of every task."""
 
     PREPARE = "PREPARE"
     COMMIT = "COMMIT"
@@ -63,7 +63,7 @@ class ActionKind(StrEnum):
 
 
 class Which(StrEnum):
-    """Which attempt the next state is about."""
+    """The attempt that the next state is about."""
 
     SAME = "same"
     NEXT_ATTEMPT = "next attempt"
@@ -161,7 +161,6 @@ class TransactionState:
 
     @property
     def name(self) -> TransactionAttempt:
-        """The attempt this state is about."""
         return TransactionAttempt(self.txid, self.attempt)
 
     @property
@@ -171,22 +170,14 @@ class TransactionState:
 
     @property
     def decided(self) -> bool:
-        """Whether COMMITTING is durable."""
         return self.phase is Phase.COMMITTING
 
     @property
     def is_rolling_back(self) -> bool:
-        """Whether it is being rolled back."""
         return self.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
 
     def step(self, event: Event, stage: Stage = Stage.ADMITTED) -> Self:
-        """Return the state after `event`, at `stage` of its phase.
-
-        Raises
-        ------
-        TransactionError
-            The event is illegal in this phase.
-        """
+        """Return the state after `event`, at `stage` of its phase; TransactionError if the event is illegal in it."""
         entry = self._entry(event)
         if entry.which is Which.NEXT_TRANSACTION:
             return replace(self, phase=entry.phase, txid=self.txid + 1, attempt=0, stage=stage, ordered=False)

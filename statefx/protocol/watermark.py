@@ -30,7 +30,7 @@ DEFAULT_STREAM = "default"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the event time of a stream's rows stands, and what is made of it."""
+    """Where the event time of a stream's rows stands, and how it is read."""
 
     field: str
     lateness_us: int = 0  # how much earlier than the greatest time a row may be without being late
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
     @property
     def reached(self) -> int | None:
-        """How far they have come together; None: they hold nothing."""
+        """How far they have come together, or None if they hold nothing."""
         return self.finished if self.holding is None else self.holding
 
 
@@ -74,7 +74,7 @@ def together(parts: Iterable[Mapping[str, Part]]) -> Mapping[str, Part]:
 
 
 class UnitTime(NamedTuple):
-    """What is known of a unit."""
+    """The time of a unit."""
 
     time_us: int  # the greatest time of its rows
     at_ms: int = 0  # the order's clock when the last row came; 0 where nobody asks whether it is idle
@@ -82,7 +82,7 @@ class UnitTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeOrder:
-    """What a task is told of event time: what was decided before its transaction."""
+    """A task's event time, as decided before its transaction."""
 
     watermark: int = BEGINNING  # the task's own
     # Of the units that it emits; of a DataFrame with what the rows of the transaction say, all of which are known.
@@ -96,7 +96,7 @@ class TimeOrder:
 
 @dataclass(frozen=True, slots=True)
 class TimeReport:
-    """What a task says of event time at the end of a transaction."""
+    """A task's event time at the end of a transaction."""
 
     watermark: int  # the task's own
     unit_times: Mapping[str, UnitTime] = field(default_factory=dict)  # units that had rows
@@ -124,7 +124,7 @@ def least(watermarks: Iterable[int | None]) -> int | None:
 
 
 def reached(unit: UnitTime | None, timing: Timing, clock_ms: int, since_ms: int) -> int | None:
-    """Return how far a unit has come by the order's clock; None: it is idle."""
+    """Return how far a unit has come by the order's clock, or None if it is idle."""
     if timing.idle_ms is not None:
         # Rule 14.5: what has come meanwhile waits in all units, and is read one after the other.
         # A clock that ran ahead for a while has left times that are still to come: they say nothing.

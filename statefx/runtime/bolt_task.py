@@ -49,7 +49,7 @@ class BoltTask(Task):
     """
 
     state_class: type[TaskState] = TaskState
-    """What a stateful bolt is given; the tester's also watches what the bolt does with values."""
+    """The state of a stateful bolt; the tester's also watches what the bolt does with values."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -97,7 +97,7 @@ class BoltTask(Task):
             self._guarded = GuardedCalls(attempt, attempt.collector.guard, self._state)
 
     def _timers_refusal(self) -> str:
-        """Return why a timer of event time can't be set: it would be kept for ever, without a word."""
+        """Return why a timer of event time can't be set: it would be kept for ever, silently."""
         if self.attempt.time is not None:
             return ""
         plan, id = self.deployment.plan, self.id.component
@@ -110,7 +110,7 @@ class BoltTask(Task):
 
     @property
     def _own(self) -> Windows | ReadyMade | None:
-        """What of statefx's own says how many rows came late, and when a transaction has to come."""
+        """The part of statefx's own that counts late rows, and knows when a transaction is due."""
         return self._object if isinstance(self._object, ReadyMade) else self._windows
 
     @property
@@ -176,7 +176,7 @@ class BoltTask(Task):
             check_nothing("executeBatch", bolt.executeBatch(batch, collector))
 
     def _broadcast(self, *, on: bool) -> None:
-        """Take note whether what comes now comes to all tasks."""
+        """Note whether the coming rows come to all tasks."""
         if on is not self._broadcasting:
             assert self._state is not None  # the builder refuses others
             self._broadcasting = on
@@ -212,7 +212,7 @@ class BoltTask(Task):
         return False
 
     def end(self) -> None:
-        """Give the bolt its tick if it gets one, and its timers, call finishBatch; tell the acker of what is held."""
+        """Give the bolt its tick if it gets one, and its timers, call finishBatch; send the acker the held tuples."""
         bolt, attempt = self._object, self.attempt
         self._broadcast(on=False)
         if attempt.trees is not None and isinstance(bolt, Stateful):
@@ -278,7 +278,7 @@ class BoltTask(Task):
             timers.fired = None
 
     def _due_ms(self, timers: Timers) -> int:
-        """Return when a transaction has to come for a timer; 0: never."""
+        """Return when a transaction is due for a timer; 0: never."""
         watermark, first = self.attempt.watermark, due_micros(timers, Clock.EVENT)
         if watermark is not None and first is not None and first <= watermark:
             return TIMERS_LEFT_MS  # more were due than one transaction fires, or it was set when the others had fired
@@ -363,7 +363,7 @@ def _refuse_endless(fired: Counter[tuple[Any, str]], timer: Timer) -> None:
 
 
 def _lives_for_one_attempt(bolt: Bolt) -> bool:
-    """Tell whether a bolt's attributes belong to the batch: those of a BatchBolt without state, as in Storm.
+    """Return whether a bolt's attributes belong to the batch: those of a BatchBolt without state, as in Storm.
 
     One with state begins every transaction in ``initState``.
     """
@@ -371,5 +371,5 @@ def _lives_for_one_attempt(bolt: Bolt) -> bool:
 
 
 def _marked(batch: pa.RecordBatch, edge: Edge, source: str) -> pa.RecordBatch:
-    """Say in the schema's metadata where a batch came from."""
+    """Note in the schema's metadata where a batch came from."""
     return batch.replace_schema_metadata({"source": source, "stream": edge.stream})

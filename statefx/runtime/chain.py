@@ -22,22 +22,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import msgspec
 import pyarrow as pa
 
 from statefx.operators.spouts import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
-from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, Channel
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.order import EmissionOrder, Head, RunOrder, StateOrder, read_line
+from statefx.protocol.order import RunOrder, SentOrder
 from statefx.protocol.reports import Ack, Barrier
-from statefx.protocol.watermark import TimeOrder
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
 from statefx.runtime.sink_task import SinkTask
@@ -76,17 +73,14 @@ class Control(Protocol):
     """Called by that thread with each sign of life of the driver, about once a second."""
 
     def next(self, timeout_secs: float | None = None) -> tuple[FrameKind, bytes] | None:
-        """Wait for what the driver says next; None after `timeout_secs`."""
+        """Wait for the driver's next frame; return None after `timeout_secs`."""
 
-    def send(self, kind: FrameKind, body: bytes = b"") -> None:
-        """Tell the driver."""
-
+    def send(self, kind: FrameKind, body: bytes = b"") -> None: ...
     def check(self) -> None:
         """Raise if the driver is gone."""
 
 
 def task_of(worker: Worker, deployment: Deployment, id: TaskId, **options: Any) -> Task:
-    """Make a task of the kind of its component."""
     component = deployment.plan.components[id.component]
     match component.kind:
         case ComponentKind.STREAM:
@@ -100,58 +94,13 @@ def task_of(worker: Worker, deployment: Deployment, id: TaskId, **options: Any) 
     return kind(worker, deployment, id, **options)
 
 
-_Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
-
-
-class SentOrder:
-    """An order as text, from which a task reads its own line, and only when it asks for it (see `TaskOrder`)."""
-
-    def __init__(self, text: str, deployment: Deployment) -> None:
-        first, newline, lines = text.partition("\n")
-        head = self._head = msgspec.json.decode(first, type=Head)
-        self.attempt, self.generation = head.attempt, head.generation
-        self.clock_ms, self.ticks = head.clock_ms, head.ticks
-        self._lines = newline + lines
-        self._deployment = deployment
-        self._known: dict[TaskId, StateOrder] = {}
-
-    def state(self, task: TaskId) -> StateOrder:
-        if task not in self._known:  # asked for when state is opened, and again when it is prepared
-            self._known[task] = self._read(task, StateOrder)
-        return self._known[task]
-
-    def emission(self, task: TaskId) -> EmissionOrder:
-        return self._read(task, EmissionOrder)
-
-    def time(self, task: TaskId) -> TimeOrder:
-        return self._read(task, TimeOrder)
-
-    def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
-        return read_line(self._lines, task, shape)
-
-
-class SentResolution(SentOrder):
-    """The order of a commit or a rollback."""
-
-    @property
-    def resolution(self) -> Resolution:
-        assert self._head.resolution is not None
-        return self._head.resolution
-
-    @property
-    def tasks(self) -> Sequence[TaskId]:
-        stateful = self._deployment.plan.stateful
-        return [stateful[first + place] for first, count in self._head.tasks for place in range(count)]
-
-
 class EarlyRows:
-    """Rows that came before their order, by attempt: in memory up to a bound, further ones in a file (rule 13.2)."""
+    """Rows that came before their instruction, by attempt: in memory up to a bound, then in a file (rule 13.2)."""
 
     def __init__(self) -> None:
         self._queues: dict[TransactionAttempt, BatchQueue[None]] = {}
 
     def put(self, attempt: TransactionAttempt, batch: pa.RecordBatch) -> None:
-        """Keep a batch; OSError if the file can't be written."""
         if attempt not in self._queues:
             # Of attempts that were doomed while they waited for their order, nobody else tells.
             self.drop(lambda each: each.txid == attempt.txid and each < attempt)
@@ -159,7 +108,7 @@ class EarlyRows:
         self._queues[attempt].append(None, batch)
 
     def take(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
-        """Yield what was kept of an attempt, in order, and forget it."""
+        """Yield the rows of an attempt, in order, and forget them."""
         queue = self._queues.pop(attempt, BatchQueue())
         try:
             while queue:
@@ -175,17 +124,13 @@ class EarlyRows:
 class ReadAhead:
     """The rows of an iterator, one by one, read by a thread as they come: in memory up to a bound, others in files.
 
-    For chains behind the cut (rule 13.9): rows of t+1 come before their order, while that of t, or its decision, is
-    awaited. Meanwhile Spark's connections would hold all of them in memory: of 300 MB that waited, 262 were seen there.
-    Chains before the cut don't need it: they take an attempt's rows as soon as they have done with the one before.
+    For chains downstream of the cut (rule 13.9): rows of t+1 come before their instruction, while that of t, or its
+    decision, is awaited. Meanwhile Spark's connections would hold all of them in memory: of 300 MB that waited, 262
+    were seen there. Chains before the cut don't need it: they take an attempt's rows as soon as they have done with the
+    one before.
 
-    Rows of an attempt go when one of the transaction's next attempt comes: a chain that waits for its order would else
-    keep those of all attempts that have failed before the cut, however often they are tried. Fillers go at once.
-
-    Raises
-    ------
-    Exception
-        What `rows` has raised, where its rows end; OSError if a file can't be written.
+    Rows of an attempt go when one of the transaction's next attempt comes: otherwise a waiting chain would keep those
+    of all attempts that failed before the cut. Fillers go at once. What `rows` raises is raised where its rows end.
     """
 
     def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
@@ -239,7 +184,7 @@ class ReadAhead:
             self._changed.notify()
 
     def _is_newest(self, attempt: TransactionAttempt) -> bool:
-        """Tell whether an attempt is the newest of its transaction, and forget the rows of those before it."""
+        """Return whether an attempt is the newest of its transaction, and forget the rows of those before it."""
         newest = self._newest.get(attempt.txid)
         if newest is None or newest < attempt:
             self._newest[attempt.txid] = attempt
@@ -250,12 +195,9 @@ class ReadAhead:
         return newest is None or newest <= attempt
 
     def close(self) -> None:
-        """Read the rows to their end, and forget them.
+        """Read the rows to their end, and forget them; TimeoutError if they don't end.
 
-        Raises
-        ------
-        TimeoutError
-            They don't end. Spark would use this process again for another task, of which the thread might take rows.
+        Spark would use this process for another task, of which the thread might take rows.
         """
         with self._changed:
             self._closed = True
@@ -266,19 +208,10 @@ class ReadAhead:
 
 
 class TaskChain:
-    """The tasks of one level and partition, for as long as a run lasts.
+    """The tasks of one level and partition, resident for a run.
 
-    Parameters
-    ----------
-    worker : Worker
-    deployment : Deployment
-    chain : ChainId
-    control : Control
-    fillers : (int, int)
-        How many batches of fillers there are behind the barriers, and the bytes of each for each reader: as many as
-        make the worker and Spark send at once what they have gathered.
-    make_task : callable
-        Makes the tasks.
+    `fillers` are the number of filler batches after the barriers, and the bytes of each for each reader: as many as
+    make the worker and Spark send at once what they have gathered.
     """
 
     def __init__(
@@ -310,7 +243,7 @@ class TaskChain:
         control.alive = self._show_life
 
     def run(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take orders until the driver ends the run; yield the rows for the next level."""
+        """Execute instructions until the driver ends the run; yield the rows for the next level."""
         try:
             yield from self._orders(rows)
         except ProcessGone:
@@ -333,7 +266,7 @@ class TaskChain:
             match kind:
                 case FrameKind.RUN:
                     self._has_woken = False  # before the spout is asked: what it emits from here on may be too late
-                    yield from self._attempt(SentOrder(body.decode(), self._deployment), rows)
+                    yield from self._attempt(SentOrder(body.decode()), rows)
                 case FrameKind.OUTCOME:
                     txid, report = messages.unpack_outcome(body)
                     for host in self._hosts:
@@ -352,7 +285,7 @@ class TaskChain:
                     raise messages.FrameError(f"the driver sent {kind.name}")
 
     def _next(self) -> tuple[FrameKind, bytes]:
-        """Wait for what the driver says next; ask spouts meanwhile."""
+        """Wait for the driver's next frame; call spouts meanwhile."""
         waits = 0
         while True:
             if not self._has_woken and any(host.is_waiting for host in self._hosts):
@@ -376,7 +309,7 @@ class TaskChain:
                 self._control.send(FrameKind.HANGS, said.encode())
 
     def _wait_secs(self, waits: int) -> float:
-        """Return how long a spout is left alone that has had nothing so many times in a row."""
+        """Return how long to leave a spout alone that had nothing `waits` times in a row."""
         if not waits:
             return 0.0
         first_ms: int = self._deployment.config["topology.sleep.spout.wait.strategy.time.ms"]
@@ -450,7 +383,7 @@ class TaskChain:
             running.abandon()
 
     def _drop(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
-        """Forget an attempt, tell those that read from here, and confirm (rule 13.5)."""
+        """Forget an attempt, wake the readers of this chain, and confirm (rule 13.5)."""
         self._abandoned.add(attempt)
         self._early.drop(lambda each: each == attempt)
         yield from self._wake_readers(attempt)
@@ -459,8 +392,8 @@ class TaskChain:
     def _wake_readers(self, attempt: TransactionAttempt) -> Iterator[pa.RecordBatch]:
         if self._readers:
             head = wire.Address(0, 0, -1, 0, 0, attempt.txid, attempt.attempt).pack()
-            told: list[wire.WireRow] = [(reader, wire.ABANDONED, 0, head, b"") for reader in self._readers]
-            yield wire.to_batch([*told, *self._fillers()])
+            notices: list[wire.WireRow] = [(reader, wire.ABANDONED, 0, head, b"") for reader in self._readers]
+            yield wire.to_batch([*notices, *self._fillers()])
             yield from self._more_fillers()
 
     def _fillers(self) -> list[wire.WireRow]:
@@ -473,7 +406,7 @@ class TaskChain:
     # ---- commit and rollback
 
     def _resolve(self, body: bytes) -> None:
-        order = SentResolution(body.decode(), self._deployment)
+        order = SentOrder(body.decode())
         for task in order.tasks:
             self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
             self._control.send(FrameKind.REPORT, self.tasks[task].resolve(order).pack())
@@ -488,25 +421,19 @@ def _rows_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _closed_by(row: pa.RecordBatch) -> wire.ChannelEnd | None:
-    """Return the channel that a row closes; None if it is no barrier."""
+    """Return the channel that a row closes, or None if it is no barrier."""
     if row.column(1)[0].as_py() != wire.BARRIER:
         return None
     return wire.Address.unpack(row.column(3)[0].as_py()).channel_end
 
 
 class HeldRows:
-    """What has come for one task in one attempt, from its first row until its broadcast inputs are whole.
+    """Rows for one task in one attempt, from its first row until its broadcast inputs are whole.
 
     An input is whole when it has its barrier and all rows that the barrier counts. One that never is, because a task
-    before it has failed or rows are missing, is found out at the end of the input (rule 5.3): then nothing of what is
-    held is ever executed (rule 5.7).
-
-    Parameters
-    ----------
-    alignment : Alignment
-        Of the task's input; it has been told of all that is put here.
-    channels : collection of Channel
-        The broadcast inputs, one or more.
+    before it has failed or rows are missing, is noticed at the end of the input (rule 5.3): then none of the held rows
+    is ever executed (rule 5.7). `alignment` has counted all rows that are put here; `channels` are the broadcast
+    inputs, one or more.
     """
 
     def __init__(self, alignment: Alignment, channels: Collection[Channel]) -> None:
@@ -518,11 +445,9 @@ class HeldRows:
         self._others: BatchQueue[Edge] = BatchQueue()
 
     def put(self, edge: Edge, task: int, batch: pa.RecordBatch) -> None:
-        """Hold rows that a task of the edge's source has sent; OSError if a file can't be written."""
         self._first.get((edge.id, edge.source, task), self._others).append(edge, batch)
 
     def is_whole(self) -> bool:
-        """Tell whether all rows of the broadcast inputs are here."""
         while self._open and self._alignment.is_whole(self._open[-1]):
             self._open.pop()
         return not self._open
@@ -534,7 +459,7 @@ class HeldRows:
                 yield queue.popleft()
 
     def close(self) -> None:
-        """Forget what nobody has taken."""
+        """Forget the rows that are left."""
         for queue in (*self._first.values(), self._others):
             queue.close()
 
@@ -546,19 +471,8 @@ class AbandonedError(Exception):
 class ChainAttempt:
     """One attempt of a chain's tasks: rows in, through the chain, rows out; then barriers, then acks.
 
-    Parameters
-    ----------
-    deployment : Deployment
-    chain : ChainId
-    tasks : sequence of Task
-        In the order of the chain.
-    order : RunOrder
-    ack : callable
-        Takes the acks.
-    check : callable
-        Raises if the chain must prepare nothing more (rule 13.7).
-    behind_barriers : sequence of wire.WireRow
-        Sent behind the barriers.
+    `tasks` are in the order of the chain. `ack` takes the acks, `check` raises if the chain must prepare nothing more
+    (rule 13.7), and `behind_barriers` are sent after the barriers.
     """
 
     def __init__(
@@ -606,7 +520,6 @@ class ChainAttempt:
         )
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the attempt over rows of the level before, and yield rows for the next one."""
         done = False
         try:
             for task in self._tasks.values():
@@ -652,7 +565,7 @@ class ChainAttempt:
             raise AbandonedError
 
     def _deliver(self, edge: Edge, sender: TaskId, token: str) -> Deliver:
-        """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""
+        """Return what takes the batches of `edge`: the next task's inbox, or the outbox."""
         if self._plan.fused(edge):
 
             def follow(target: int, batch: pa.RecordBatch) -> None:
@@ -674,7 +587,7 @@ class ChainAttempt:
     # ---- rows
 
     def _take_wire(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Give rows of the level before to the head of the chain, and pass on what is for later levels."""
+        """Give rows of the level before to the head of the chain, and pass on those for later levels."""
         for kind, rows, head, payload in wire.rows_of(batch):
             address = wire.Address.unpack(head)
             if address.level != self._level:  # rule 5.5: rows and barriers of one sender go through the same relay
@@ -712,7 +625,7 @@ class ChainAttempt:
         yield from self._go_on(task, task.attempt.step("execute", task.feed, edge, batch))
 
     def _go_on(self, task: Task, paused: bool | None) -> Iterator[pa.RecordBatch]:
-        """Resume a task until its batch is done; before each time, let go of what it has emitted."""
+        """Resume the task until its batch is done; before each resume, drain downstream tasks and flush the outbox."""
         while paused:
             # Only the tasks downstream of it work through their inboxes: its own next batch must not overtake this one.
             chain = list(self._tasks.values())
@@ -728,7 +641,7 @@ class ChainAttempt:
             yield from self._feed(task, *inbox.popleft())
 
     def _let_go(self) -> Iterator[pa.RecordBatch]:
-        """Let the followers work through what a batch has come to, and send on what is much by now."""
+        """Drain the downstream tasks; flush the outbox if it is full."""
         for task in self._tasks.values():
             yield from self._work_through(task)
             if self._plan.follows(task.id.component):

@@ -1,4 +1,4 @@
-"""What a bolt hands its results to, in one task and one attempt."""
+"""The collector of a bolt's results, in one task and one attempt."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class TaskCollector(Collector):
 
     @property
     def count(self) -> int:
-        """How many rows came for the streams that have readers."""
+        """Rows for the streams that have readers."""
         found = self._closed_with
         for gathering in self._streams.values():  # asked twice for each partition of a spout: `sum` takes twice as long
             found += gathering.count
@@ -277,7 +277,7 @@ class TaskCollector(Collector):
             ) from error
 
     def ack(self, tup: Any) -> None:
-        """Take note that a plain bolt has dealt with a tuple, if that is tracked; the barrier closes all others."""
+        """Note that a plain bolt has dealt with a tuple, if that is tracked; the barrier closes all others."""
         self._check_tuple("ack", tup)
         if self._trees is not None:
             self._trees.ack(tup)
@@ -295,7 +295,7 @@ class TaskCollector(Collector):
         raise self._failed
 
     def resetTimeout(self, tup: Any) -> None:
-        """Let the time of the trees of `tup` begin anew, if it is tracked; no other tuple has a timeout of its own."""
+        """Restart the timeout of the trees of `tup`, if it is tracked; no other tuple has one of its own."""
         self._check_tuple("resetTimeout", tup)
         if self._trees is not None:
             self._trees.reset_timeout(tup)
@@ -318,9 +318,9 @@ class TaskCollector(Collector):
         self.close()
 
     def refuse_late(self, tell: Callable[[BoltError], None]) -> None:
-        """Raise BoltError if something was emitted since `finish`; from now on that is told by `tell`, in any thread.
+        """Raise BoltError if something was emitted since `finish`; from now on `tell` is called for it, in any thread.
 
-        A row that is emitted late is in no transaction. The thread that emits it learns of it, and nobody else.
+        A row that is emitted late is in no transaction. Only the thread that emits it learns of it.
         """
         self._tell_late = tell
         if self._late is not None:

@@ -35,13 +35,9 @@ from statefx.topology.graph import ComponentKind
 
 
 class StreamTimes:
-    """The greatest event times of the rows of one stream in one attempt, by unit.
+    """The `greatest` event times of the rows of one stream in one attempt, by unit.
 
-    Attributes
-    ----------
-    greatest : dict of str to int
-    ahead : int
-        Rows whose times were too far ahead to count.
+    `ahead` counts the rows whose times were too far ahead to count.
     """
 
     def __init__(self, place: int, limit_us: int, unit: str) -> None:
@@ -56,7 +52,7 @@ class StreamTimes:
         self._marks.append((first, unit))
 
     def take(self, batch: pa.RecordBatch, first: int = 0) -> None:
-        """Look at the times of a batch; `first` is the number of its first row."""
+        """Take the times of a batch; `first` is the number of its first row."""
         column, marks, at, end = batch.column(self._place), self._marks, first, first + batch.num_rows
         while at < end:
             while len(marks) > 1 and marks[1][0] <= at:
@@ -81,27 +77,12 @@ def _greatest(times: pa.Array) -> int | None:
 
 
 class TaskTime:
-    """Event time at one task in one attempt.
+    """Event time at one task in one attempt; `clock_ms` is the instruction's.
 
-    Parameters
-    ----------
-    plan : Plan
-    task : TaskId
-    clock_ms : int
-        The order's.
-
-    Attributes
-    ----------
-    watermark : int
-        That of the task: what was decided before, and from `end_input` on what it is after this transaction.
-    sent : int or None
-        What its barriers say; None: it holds nobody's watermark.
-    parts : Mapping of str to Part
-        What else its barriers say: of spouts whose partitions can finish, by stream.
-    late : int
-        Rows of this attempt that came too late for the bolt.
-    emitted : Mapping of str to StreamTimes
-        By stream that it emits, those whose rows are looked at for their times.
+    `watermark` is what was decided before, and from `end_input` on what it is after this transaction. `sent` is what
+    its barriers say, None if it holds no reader's watermark; `parts` what else they say: of spouts whose partitions can
+    finish, by stream. `late` counts the rows that came too late for the bolt; `emitted` has the times of the streams
+    that it emits.
     """
 
     def __init__(self, plan: Plan, task: TaskId, clock_ms: int) -> None:
@@ -134,28 +115,27 @@ class TaskTime:
         self.watermark = told.watermark
 
     def begin_partition(self, name: str, rows_of: Callable[[str], int]) -> None:
-        """What is emitted from now on is of this partition; `rows_of` tells how many rows of a stream came before."""
+        """Begin the rows of a partition; `rows_of` returns how many rows of a stream came before."""
         if self._partitioned:
             for stream, times in self.emitted.items():
                 times.begin(unit_of(self._task.component, int(name), stream), rows_of(stream))
 
     @property
     def asks_finished(self) -> bool:
-        """Whether it counts which partitions are finished."""
         return self._told.unfinished is not None and bool(self._timings)
 
     def finish_partition(self, number: int) -> None:
         self._finished.append(number)
 
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
-        """Get on to what the barriers of the input allow."""
+        """Advance to what the barriers of the input allow."""
         if self._told.closing:  # rule 14.12
             self._get_on(END, {})
             return
         self._get_on(barriers, parts)
 
     def end_output(self) -> None:
-        """Get on by the rows that were emitted, if their times count."""
+        """Advance by the rows that were emitted, if their times count."""
         if not self._timings or self._told.closing:
             return
         if self.asks_finished:
@@ -176,7 +156,7 @@ class TaskTime:
             self.watermark = max(self.watermark, reached)
 
     def _units(self) -> Iterator[tuple[str, Timing, int | None]]:
-        """Yield all that the task emits, with the greatest time of now; None: it has none."""
+        """Yield the units that the task emits, each with its greatest time of this attempt, or None."""
         name, task = self._task
         if self._is_stream:  # the whole of it, whatever the task has of it
             yield from ((name, timing, None) for timing in self._timings.values())
@@ -188,7 +168,7 @@ class TaskTime:
                 yield unit, timing, self.emitted[stream].greatest.get(unit)
 
     def _part(self, stream: str) -> Part:
-        """Return how far the task's partitions of a spout have come that can finish."""
+        """Return how far the task's partitions that can finish have come."""
         timing, name, greatest = self._timings[stream], self._task.component, self.emitted[stream].greatest
         open_now = set(self._told.unfinished or ()).difference(self._finished)
         units = [unit_of(name, number, stream) for number in open_now]
@@ -199,7 +179,7 @@ class TaskTime:
         return Part(holding, reached(finished, timing, self._clock_ms, self._told.since_ms))
 
     def _together(self, stream: str) -> UnitTime | None:
-        """Return what is known of the finished partitions of a stream, as one unit."""
+        """Return the time of the finished partitions of a stream, as one unit."""
         timing, name, told = self._timings[stream], self._task.component, self._told.unit_times
         greatest = self.emitted[stream].greatest
         open_now = {unit_of(name, number, stream) for number in self._told.unfinished or ()}

@@ -35,7 +35,6 @@ def weight(value: Any) -> int:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are texts or bytes."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
@@ -47,13 +46,7 @@ GATHERED_ROWS_MAX = 65_536
 
 
 class Anchor:
-    """What the rows that are emitted now are anchored to.
-
-    Attributes
-    ----------
-    root : int, list of int or None
-        The roots of the trees that they belong to; None: of no tree.
-    """
+    """The anchor of what is emitted now: `root` is the root, or roots, of its trees, or None."""
 
     __slots__ = ("root",)
 
@@ -65,14 +58,8 @@ class Gathering:
     """The rows of one stream of a task, until there are enough for a batch.
 
     Values of nested types are copied as they come, so that what a bolt changes afterwards changes neither the row nor
-    the way it takes; those of other types can't change. Without outlets, rows go nowhere.
-
-    Attributes
-    ----------
-    direct : list of Direct
-        The routers of readers by directGrouping.
-    plain_width : int
-        How many values a tuple must have that `add` takes as it is; -1 where none may go that way.
+    its target; those of other types can't change. Without outlets, rows go nowhere. `direct` are the routers of readers
+    by directGrouping; `plain_width` is how many values a tuple must have that `add` takes as it is, -1 if none may.
     """
 
     __slots__ = (
@@ -123,7 +110,7 @@ class Gathering:
         self._held_bytes = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
-        """Take one row for the readers that there are; nested values in it are fitted."""
+        """Take one row, if there are readers; nested values in it are fitted."""
         # It runs for every row that is emitted: a call or an attribute less is saved a million times a transaction.
         self._rows.append(row)
         held_bytes = self._held_bytes + self._row_bytes
@@ -158,11 +145,10 @@ class Gathering:
 
     @property
     def count(self) -> int:
-        """How many rows came, as far as there are readers."""
+        """Rows that came, if there are readers."""
         return len(self._rows) + self._gone
 
     def choose(self, task: int | None) -> None:
-        """Name the task of the next row, for readers by directGrouping."""
         if task is not None and self.outlets and not self.direct:
             readers = ", ".join(f"{outlet.edge.target!r} by {outlet.edge.grouping}" for outlet in self.outlets)
             raise SchemaError(
@@ -173,7 +159,7 @@ class Gathering:
             route.choose(task)
 
     def checked(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a row that is to be taken later: its width is right, and its nested values are copies."""
+        """Return a row to be taken later: its width is right, and its nested values are copies."""
         if len(row) != len(self._schema):
             raise self._wrong_width(row)
         return self._copied(row)
@@ -219,7 +205,7 @@ class Gathering:
         self._count(batch)
 
     def _count(self, batch: pa.RecordBatch) -> None:
-        """Take note of a batch that has gone to its readers, if there are any."""
+        """Count a batch that has gone to its readers, if there are any."""
         if self.outlets:
             if self._times is not None:
                 self._times.take(batch, self._gone)

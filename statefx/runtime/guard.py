@@ -1,4 +1,4 @@
-"""What a bolt's call does until it is known to have gone well: it is written down, and nothing leaves the task.
+"""Guards a bolt's call until it is known to have succeeded: changes are journalled, and nothing leaves the task.
 
 ::
 
@@ -31,7 +31,7 @@ from statefx.state.view.task_state import TaskState
 
 
 def is_of_row(error: Exception) -> bool:
-    """Tell whether an error of a bolt's code may be put down to the row that it was given.
+    """Return whether an error of a bolt's code may be put down to its row.
 
     Not FailedException, what statefx has met outside of the bolt's code, and what may hit any row: short memory.
     """
@@ -45,18 +45,9 @@ def is_of_row(error: Exception) -> bool:
 class CallGuard:
     """Keeps what a call does, or undoes it.
 
-    Attributes
-    ----------
-    journal : list
-        How to undo what the present call has done so far.
-    active : bool
-        Whether calls are guarded now; the hooks that concern no row are not.
-    waiting : bool
-        Whether something was emitted that has to be sent on after the call.
-    full : dict
-        The streams of which there is enough for a batch.
-    later : list of callable
-        Send on whole batches, which are not gathered, and what was emitted behind them.
+    `journal` undoes what the call has done so far; `active` says whether calls are guarded now (the hooks that concern
+    no row are not), `waiting` whether something was emitted that has to be sent after the call. `full` are the streams
+    with enough rows for a batch; `later` sends whole batches, which are not gathered, and what was emitted after them.
     """
 
     __slots__ = ("_state", "active", "full", "journal", "later", "waiting")
@@ -82,20 +73,14 @@ class CallGuard:
         self.journal.clear()
 
     def undo(self) -> None:
-        """Undo what the call has done.
-
-        Raises
-        ------
-        Exception
-            A read of state has failed: the transaction can't be kept, whatever the bolt has made of it.
-        """
+        """Undo the call; raises if a read of state has failed: the transaction can't be kept then."""
         if self._state is None:
             take_back(self.journal)
         else:
             task_state.undo(self._state, self.journal)
 
     def keep(self) -> None:
-        """Keep what the call has done, and send on what waits."""
+        """Keep what the call has done, and send what waits."""
         self.journal.clear()
         if not self.waiting:
             return
@@ -132,7 +117,7 @@ _ALWAYS: dict[pa.DataType, type] = {
 
 @cache
 def _quick_test(kinds: tuple[pa.DataType, ...]) -> Callable[[tuple[Any, ...]], bool]:
-    """Return what tells of nearly every row that fits that it does; False: Arrow has to be asked.
+    """Return a test that is true for nearly every row that fits; if it is false, Arrow has to decide.
 
     It is one expression, as a `namedtuple` has one, for it runs for every row: a loop over the fields takes as long as
     all else that is done with a row that is emitted.
@@ -155,7 +140,7 @@ def _quick_test(kinds: tuple[pa.DataType, ...]) -> Callable[[tuple[Any, ...]], b
 
 
 class _Guarded(Gathering):
-    """Gathers rows that may be taken back until the call is over that has emitted them."""
+    """Gathers rows that may be taken back until the call that emitted them is over."""
 
     def __init__(self, *given: Any, guard: CallGuard, **anchored: Any) -> None:
         super().__init__(*given, **anchored)
@@ -222,7 +207,7 @@ class GuardedGathering(_Guarded):
 
 
 class GuardedAnchoredGathering(_Guarded, AnchoredGathering):
-    """The same, where tuples are tracked."""
+    """The rows of one stream of a task whose calls may be undone and whose tuples are tracked."""
 
     def add(self, row: tuple[Any, ...]) -> None:
         """Take one row, once it is known to fit; outside of guarded calls the batch tells."""

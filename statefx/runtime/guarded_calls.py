@@ -33,20 +33,9 @@ LOST = "the tuple is lost, for its message has no id, or it was emitted without 
 
 
 class GuardedCalls:
-    """Calls ``execute`` or ``executeBatch`` of a bolt that has an ``onError``, or is given tuples of a spout's.
+    """Calls ``execute`` or ``executeBatch`` of a bolt that has an ``onError``, or gets a spout's tuples.
 
-    Parameters
-    ----------
-    task : TaskAttempt
-    guard : CallGuard
-        The collector's.
-    state : TaskState or None
-        The bolt's.
-
-    Attributes
-    ----------
-    sets_aside : bool
-        Whether the bolt has an ``onError``.
+    `sets_aside` says whether the bolt has an ``onError``.
     """
 
     _edge: Edge
@@ -84,7 +73,7 @@ class GuardedCalls:
         return SetAside(self._rows, self._why)
 
     def received(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take note of a batch; return it as the bolt has it."""
+        """Note a batch; return it as the bolt gets it."""
         self._edge, self._keys, self._numbers = edge, None, None
         if self._quarantine is not None and batch.schema.names[-1] == NUMBER:
             last = batch.num_columns - 1
@@ -109,7 +98,7 @@ class GuardedCalls:
         return keys
 
     def take(self, batch: pa.RecordBatch, columns: list[list[Any]]) -> list[Any]:
-        """Take note of the tuples that come next; return their `columns`, which are to be read in order."""
+        """Note the tuples that come next; return their `columns`, which are to be read in order."""
         # No row is counted on its way: that would cost as much as to write down what it changes.
         self._batch, self._left = batch, iter(columns[0])
         if self._may_hold_back:
@@ -117,7 +106,7 @@ class GuardedCalls:
         return [self._left, *columns[1:]]
 
     def run_tuples(self, execute: Callable[..., object], tuples: Iterator[Any]) -> bool:
-        """Give the bolt the tuples that are left, which are not tracked; True if it has to pause."""
+        """Give the bolt the tuples that are left, which are not tracked; return True if it has to pause."""
         task, guard, journal = self._task, self._guard, self._guard.journal
         collector, outbox = task.collector, task.outbox
         clear = journal.clear
@@ -148,9 +137,9 @@ class GuardedCalls:
     def run_tracked(
         self, trees: Trees, execute: Callable[..., object], tuples: Iterator[tuple[Any, Roots]], name: str
     ) -> bool:
-        """Give the bolt the tuples that are left, each with its roots; True if it has to pause.
+        """Give the bolt the tuples that are left, each with its roots; return True if it has to pause.
 
-        One that all tasks are given fails the transaction: else one of them might have it, and another not.
+        A broadcast tuple that fails fails the transaction: otherwise one task might have it, and another not.
         """
         collector, outbox = self._task.collector, self._task.outbox
         journal, one_by_one = self._guard.journal, name == "execute"
@@ -187,7 +176,7 @@ class GuardedCalls:
     def _deal_with(
         self, error: Exception, tup: Any, roots: Roots, execute: Callable[..., object], *, is_broadcast: bool
     ) -> Callable[..., object]:
-        """Deal with what a call has raised for a tuple, or raise it on; return what executes those that come next."""
+        """Deal with an error of a call for a tuple, or raise it; return what executes the next tuples."""
         trees = self._task.trees
         assert trees is not None
         if is_broadcast:
@@ -272,7 +261,7 @@ class GuardedCalls:
         return self.sets_aside and self._quarantine is None
 
     def guarding_timers(self, on_timer: Callable[..., object]) -> Callable[..., object]:
-        """Return what calls ``onTimer`` so that a call that raises is undone; the timer has fired all the same."""
+        """Return a caller of ``onTimer`` that undoes a call that raises; the timer has fired all the same."""
 
         def guarded(key: Any, at: datetime, value: Any, collector: Any) -> object:
             guard = self._guard
@@ -308,13 +297,13 @@ class GuardedCalls:
 
     @staticmethod
     def _is_of_trees(error: Exception, roots: Sequence[Roots] | None) -> bool:
-        """Tell whether an error of a batch is to fail single rows, and not the transaction."""
+        """Return whether an error of a batch is to fail single rows, and not the transaction."""
         # A row alone that is of replayable input fails the transaction; among others, the blame has to be found.
         is_replayable = roots is None or all(root is None for root in roots)
         return isinstance(error, FailedException) and not is_replayable
 
     def _lose_tuple(self, failure: FailedException, execute: Callable[..., object]) -> Callable[..., object]:
-        """Undo the call for the tuple that the bolt was given last, and lose that; return what executes the others."""
+        """Undo the call for the tuple that the bolt got last, and lose that; return what executes the others."""
         trees = self._task.trees
         assert trees is not None
         self._guard.undo()
@@ -353,7 +342,7 @@ class GuardedCalls:
 
     @property
     def _at(self) -> int:
-        """The place in its batch of the tuple that the bolt was given last."""
+        """The index in its batch of the tuple that the bolt got last."""
         at: int = self._batch.num_rows - operator.length_hint(self._left) - 1
         return at
 
@@ -387,9 +376,10 @@ class GuardedCalls:
         return part.filter(pa.array(passing)), None if roots is None else list(compress(roots, passing))
 
     def _may_pass(self, row: pa.RecordBatch, key: bytes, number: int | None) -> bool:
-        """Tell whether a row may be executed: no row of its key waits, or it is the first that does.
+        """Return whether a row may be executed: no row of its key waits, or it is the first that does.
 
-        Else it becomes a letter, again if it was one; what was dealt with already, or is to be forgotten, is dropped.
+        Otherwise it becomes a letter, again if it was one; what was dealt with already, or is to be forgotten, is
+        dropped.
         """
         assert self._quarantine is not None
         found = self._quarantine.get(key)
@@ -425,7 +415,7 @@ class GuardedCalls:
     # ---- rows that are set aside
 
     def _set_tuple_aside(self, error: Exception, execute: Callable[..., object]) -> Callable[..., object]:
-        """Set aside the tuple that the bolt was given last; return what executes those behind it."""
+        """Set aside the tuple that the bolt got last; return what executes the next ones."""
         at, key, number = self._at, None, None
         if self._quarantine is not None:
             if self._keys is None:  # of the batch, nothing was in quarantine so far

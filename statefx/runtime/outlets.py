@@ -62,16 +62,9 @@ Deliver = Callable[[int, pa.RecordBatch], None]
 class Outlet:
     """The way out of a task along one edge; a combiner adds up the rows before they are split.
 
-    Attributes
-    ----------
-    rows_before_combining : int
-        Rows that came to the combiner; 0 if there is none.
-    emitted : int
-        Rows that were split, before they were copied for an all-grouping. Sums are what barriers and acks speak of.
-    sent : list of int
-        Rows that went, by target task.
-    tracked : bool
-        Whether rows travel with the roots of their trees.
+    `rows_before_combining` counts the rows that came to the combiner, 0 without one; `emitted` those that were split,
+    before they were copied for an all-grouping: barriers and acks count sums. `sent` counts rows by target task.
+    `tracked`: rows travel with the roots of their trees.
     """
 
     __slots__ = (
@@ -176,7 +169,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the sums that are left, and begin anew."""
+        """Yield the sums that are left, and begin again."""
 
 
 class BatchCombiner(Combiner):
@@ -325,7 +318,7 @@ class TupleCombiner(Combiner):
 
 
 def combiner_of(plan: Plan, edge: Edge, sender: TaskId, txid: int) -> Combiner | None:
-    """Return what adds up the rows that `sender` emits along `edge`; None if they are sent as they are."""
+    """Return the combiner of the rows of `sender` on `edge`, or None if they are sent as they are."""
     reader = plan.components[edge.target]
     if not reader.combines:
         return None
@@ -354,19 +347,10 @@ class _File:
 
 
 class BatchQueue(Generic[Tag]):
-    """Arrow batches, each with a tag, first in, first out; what is more than a bound waits in temporary files.
+    """Arrow batches, each with a tag, first in, first out.
 
-    The files have no names, and are gone with the process. Their folder is Spark's for such files, where it is known.
-
-    Parameters
-    ----------
-    bytes_max : int
-        Bytes of batches in memory, or of one batch that is larger.
-
-    Attributes
-    ----------
-    held_bytes : int
-        Of those in memory.
+    Beyond `bytes_max` bytes in memory they wait in temporary files. These have no names, and are gone with the process.
+    Their folder is Spark's for such files, where it is known. OSError if a file can't be written.
     """
 
     def __init__(self, bytes_max: int = 0) -> None:
@@ -380,13 +364,6 @@ class BatchQueue(Generic[Tag]):
         return len(self._waiting)
 
     def append(self, tag: Tag, batch: pa.RecordBatch) -> None:
-        """Take a batch.
-
-        Raises
-        ------
-        OSError
-            The file can't be written.
-        """
         if not self.held_bytes or self.held_bytes + batch.nbytes <= self._bytes_max:
             self.held_bytes += batch.nbytes
             self._waiting.append((tag, batch, None))
@@ -433,7 +410,7 @@ class BatchQueue(Generic[Tag]):
                 self._file = None
 
     def close(self) -> None:
-        """Forget what nobody has taken, and delete the files."""
+        """Forget what is left, and delete the files."""
         for _, _, place in self._waiting:
             if place is not None:
                 place[1].file.close()
@@ -457,7 +434,6 @@ class Outbox:
     _batches: BatchQueue[None] = field(default_factory=BatchQueue)
 
     def send(self, address: Address, kind: int, rows: int, payload: bytes) -> None:
-        """Queue one row for the task that `address` names."""
         self.forward(address.level, address.partition, kind, rows, address.pack(), payload)
 
     def forward(self, level: int, partition: int, kind: int, rows: int, head: bytes, payload: bytes) -> None:
@@ -470,7 +446,7 @@ class Outbox:
             self.pressing = True
 
     def add(self, rows: Iterable[WireRow]) -> None:
-        """Queue rows that say themselves to which partition of the next level they go."""
+        """Queue rows that name their partition of the next level."""
         self._rows.extend(rows)
 
     def _pack(self) -> None:
@@ -481,7 +457,7 @@ class Outbox:
         self._size_bytes = 0
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield what has gathered, if anything, and forget it."""
+        """Yield the gathered rows, and forget them."""
         self._pack()
         while self._batches:
             yield self._batches.popleft()[1]

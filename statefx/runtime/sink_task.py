@@ -20,7 +20,7 @@ logger = logging.getLogger("statefx")
 
 
 class SinkTask(Task):
-    """Writes rows so that nobody sees them, and tells the driver where they are."""
+    """Writes rows so that no reader sees them, and reports where they are."""
 
     _writer: SinkWriter | None = None
 
@@ -80,7 +80,7 @@ class SinkTask(Task):
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        """Turn what the writer raises into an error that names the sink; that of a disk may be over at the next try."""
+        """Name the sink in what the writer raises; an error of a disk may be over at the next attempt."""
         try:
             yield
         except (FailedException, FencedError, BoltError, OSError, StateError):

@@ -27,7 +27,7 @@ from statefx.topology.graph import Edge
 
 
 class SourceTask(Task):
-    """A task without inputs: it emits what the order says."""
+    """A task without inputs: it emits what its instruction says."""
 
     _left: Iterator[None] = iter(())
 
@@ -62,8 +62,8 @@ class StreamTask(SourceTask):
 
     def _emission(self) -> Iterator[None]:
         collector, storage = self.attempt.collector, self.deployment.staged
-        for told in self.attempt.order.emission(self.id).partitions.values():
-            for batch in read_part(storage, told):
+        for share in self.attempt.order.emission(self.id).partitions.values():
+            for batch in read_part(storage, share):
                 collector.emitBatch(batch)
                 yield
 
@@ -82,11 +82,11 @@ class SpoutTask(SourceTask):
         self._told: Mapping[str, Json] = {}
         self._left_out = LeftOut()
         self._method = "open"
-        """What was called last, and how many rows had come when it returned."""
+        """The last call, and how many rows had come when it returned."""
         self._rows = 0
 
     def prepare(self) -> Prepared:
-        """Tell the driver what was emitted: its metadata, if the driver does not know that."""
+        """Report what was emitted: its metadata, if the driver does not know that."""
         self._refuse_late_rows()
         self.flush()
         return Prepared(metadata=self._metadata or None, left_out=self._left_out)
@@ -136,7 +136,7 @@ class SpoutTask(SourceTask):
                 yield
 
     def _ask_finished(self, spout: ReplayingSpout, name: str, metadata: Json, time: TaskTime) -> None:
-        """Have the spout say whether the batch of this metadata was the partition's last; None: there was none."""
+        """Ask the spout whether the batch of this metadata (None: there was none) was the partition's last."""
         if metadata is None:
             return
         with self._hook("isFinished"):
@@ -147,7 +147,7 @@ class SpoutTask(SourceTask):
             time.finish_partition(int(name))
 
     def _before(self, partition: str, given: Json) -> Json:
-        """Return what a partition's metadata was when the spout was given it, whose own it is to change and return."""
+        """Return a partition's metadata as the spout got it: it may change and return its own."""
         if not isinstance(given, dict | list):
             return given
         if not self._told:  # read a second time, and only for those: copies of 10,000 take longer than their calls
@@ -155,7 +155,7 @@ class SpoutTask(SourceTask):
         return self._told[partition]
 
     def _refuse_late_rows(self) -> None:
-        """Refuse rows that came while no call was running: nobody could say of which batch they are."""
+        """Refuse rows emitted while no call was running: they belong to no batch."""
         late = self.attempt.collector.count - self._rows
         if late:
             with self._hook(self._method):
@@ -165,7 +165,7 @@ class SpoutTask(SourceTask):
                 )
 
     def _take(self, method: str, partition: str, metadata: Any, rows: int, last: Json) -> None:
-        """Take what a call returned as the metadata of what it emitted."""
+        """Take a call's result as the metadata of what it emitted."""
         with self._hook(method):
             if metadata is not None and (metadata != last or not rows):
                 self._metadata[partition] = check_json(metadata)
@@ -193,7 +193,7 @@ class SpoutTask(SourceTask):
         return "emitPartitionBatch", lambda name, metadata: again(attempt, collector, int(name), metadata)
 
     def _generated(self, method: str, rows: Iterator[object]) -> Generator[None, None, Any]:
-        """Run a call of the spout's that is a generator; yield where that yields."""
+        """Run a spout's call that is a generator; yield where it yields."""
         while True:
             with self._hook(method):
                 try:

@@ -33,7 +33,7 @@ PART_BYTES = 64 << 20
 
 
 _DAMAGED = {errno.EIO, errno.EBADMSG, errno.ESTALE}
-"""What a file system says of a file that no later try will read either."""
+"""Errors of a file system for a file that no later try will read either."""
 
 
 class PartLostError(Exception):
@@ -43,20 +43,8 @@ class PartLostError(Exception):
 class PartWriter:
     """Writes rows of one stream in parts.
 
-    Parameters
-    ----------
-    storage : Storage
-        Of the files.
-    stem : str
-        How the names of files begin; nobody else writes such names.
-    stream : str
-    partition : int
-        Of Spark.
-    schema : pyarrow.Schema
-    timing : Timing, optional
-        How event time is read from them.
-    clock_ms : int
-        What a time is ahead of.
+    `stem` begins the names of files, and is unique; `partition` is Spark's. `timing` says how event time is read;
+    `clock_ms` is what a time is ahead of.
     """
 
     def __init__(
@@ -129,17 +117,13 @@ class PartWriter:
         return self._parts
 
 
-def read_part(storage: Storage, told: Json) -> Iterator[pa.RecordBatch]:
+def read_part(storage: Storage, share: Json) -> Iterator[pa.RecordBatch]:
     """Yield a share of the rows of a part.
 
-    Raises
-    ------
-    PartLostError
-        Its file is missing or damaged.
-    OSError
-        It can't be read now; the next attempt reads the same part (rule 15.2).
+    PartLostError: its file is missing or damaged. OSError: it can't be read now; the next attempt reads the same part
+    (rule 15.2).
     """
-    content, name, checksum, start, stop = msgspec.convert(told, tuple[str, str, str, int, int])
+    content, name, checksum, start, stop = msgspec.convert(share, tuple[str, str, str, int, int])
     if content:
         data = base64.b64decode(content)
     else:

@@ -28,11 +28,11 @@ from statefx.operators.hooks import overrides
 from statefx.operators.user_errors import place_of
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
-from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, AlignmentResult
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
-from statefx.protocol.order import RunOrder, TaskOrder, TaskResolution
+from statefx.protocol.order import RunOrder, TaskResolution
+from statefx.protocol.pipeline import Resolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
@@ -52,7 +52,7 @@ ACKED_BYTES_MAX = 64 << 10
 record of the log. At 1,000 tasks that are 64 MB, ten times what a record should have."""
 
 METRICS = ("restore", "open", "execute", "finish")
-"""What an ack has the milliseconds of."""
+"""Metrics in milliseconds of an ack."""
 
 HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
 
@@ -62,19 +62,11 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a task has made ready for the commit; it stands under the task attempt's token, and nobody can see it yet.
+    """A task's prepared result; it stands under the task attempt's token, and is invisible.
 
-    Attributes
-    ----------
-    size_bytes, keys, found_keys, snapshot
-        Of state: as in `Ack`.
-    committable : JSON or None
-        What a sink's commit needs; it stands in the record of the decision. More than `ACKED_BYTES_MAX` is staged as a
-        file, and the committable names the file with its checksum.
-    metadata : JSON or None
-        What an emitter needs to emit the same rows again, or the rows that come after them.
-    left_out, set_aside, trees, counts, due_ms
-        As in `Ack`.
+    `committable` stands in COMMITTING for a sink's commit: more than `ACKED_BYTES_MAX` is staged as a file that it
+    names with its checksum. `metadata` is what an emitter needs to emit the same rows again, or the rows after them.
+    All else is as in `Ack`.
     """
 
     size_bytes: int = 0
@@ -90,7 +82,7 @@ class Prepared:
     due_ms: int = 0
 
     def check_size(self, id: TaskId) -> None:
-        """Refuse what no ack may carry: BoltError."""
+        """Raise BoltError for what no ack may carry."""
         for name in ("committable", "metadata"):
             value = getattr(self, name)
             if value is not None and (size := len(json.dumps(value))) > ACKED_BYTES_MAX:
@@ -108,34 +100,13 @@ class Prepared:
 
 @dataclass(slots=True)
 class TaskAttempt:
-    """All that belongs to one attempt of a task.
+    """State of one attempt of a task.
 
-    Attributes
-    ----------
-    deployment : Deployment
-    id : TaskId
-        The task.
-    order : RunOrder
-    token : str
-        Names this very execution and what it prepares (rule 1.3: nothing else ever has that name).
-    collector : TaskCollector
-        Takes what the task emits.
-    outbox : Outbox
-        When it is ``pressing``, the task pauses between two rows.
-    input : Alignment
-    trees : Trees or None
-        Of a task whose tuples are tracked.
-    time : TaskTime or None
-        Of a task that has event time.
-    inbox : BatchQueue
-        Batches of the tasks before it in its chain, each with its edge.
-    failure : Failure or None
-        Why the task can't prepare. From then on nothing of it is called, but its barriers and its ack still go out:
-        they tell the tasks that read from it and the driver (rule 6.6), and the chain lives on.
-    acked : bool
-        The driver may know that the task has prepared: only the log says what becomes of that.
-    secs : dict of str to float
-        Seconds by metric.
+    `token` names this very execution and what it prepares (rule 1.3: nothing else ever has that name). When the
+    `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
+    each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
+    and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
+    know that the task has prepared; only the log says what becomes of that. `secs` are by metric.
     """
 
     deployment: Deployment
@@ -155,7 +126,7 @@ class TaskAttempt:
 
     @property
     def watermark(self) -> int | None:
-        """How far event time has come, in microseconds since 1970; None: nothing is known."""
+        """The watermark in microseconds since 1970, or None if nothing is known."""
         return None if self.time is None or self.time.watermark == BEGINNING else self.time.watermark
 
     @property
@@ -169,7 +140,7 @@ class TaskAttempt:
     def step(
         self, metric: str, call: Callable[_Arguments, _Result], *args: _Arguments.args, **named: _Arguments.kwargs
     ) -> _Result | None:
-        """Call something of the task; what fails this attempt alone becomes its failure.
+        """Call a step of the task; an error that fails this attempt alone becomes its failure.
 
         The clock is read around whole steps, of which a batch of rows has one or two, never for a tuple.
         """
@@ -200,7 +171,7 @@ class TaskAttempt:
         self.failure = Failure(kind, *self.id, reason, facts)
 
     def end_input(self) -> Sequence[Barrier]:
-        """Check the input (rule 5.3); return the barriers that are ignored."""
+        """Check the input (rule 5.3); return the stale barriers."""
         aligned = self._aligned = self.input.finish()
         if self.failure is None:  # its own comes first: an input that was cut off may well follow from it
             self.failure = aligned.failure
@@ -209,7 +180,6 @@ class TaskAttempt:
         return aligned.stale
 
     def ack(self, prepared: Prepared | None) -> Ack:
-        """Return what the driver is told."""
         if prepared is None or self.failure is not None:
             prepared = Prepared()
         outlets = self.collector.outlets
@@ -246,7 +216,7 @@ class TaskAttempt:
 
 
 class Task(ABC):
-    """One task of one component, for as long as its chain lives. It owns the user's object and its state.
+    """One task of one component, for as long as its chain is resident. It owns the user's object and its state.
 
     A chain makes it and calls it from one thread::
 
@@ -254,37 +224,17 @@ class Task(ABC):
         between two:  resolve
         at the end:   close
 
-    `end` and `prepare` come only if a barrier has come from every task that this one reads from (rule 5.3). What is
-    emitted is sent between the two: those that read from it need not wait until it has prepared. After anything of an
-    attempt has raised, only `drop` comes; it comes also after `begin` has raised.
+    `end` and `prepare` are called only if a barrier has come from every task that this one reads from (rule 5.3). What
+    is emitted is sent between the two: readers need not wait until it has prepared. After anything of an attempt has
+    raised, only `drop` is called; also after `begin` has raised.
 
     A sink has no outputs: it stages in `feed`, and what it has staged goes when the attempt is dropped. Spouts and
-    streams have no inputs: they emit in `emit`.
+    streams have no inputs: they emit in `emit`. With `fresh`, each attempt gets a user's object of its own, as if the
+    process had been lost before it.
 
-    Parameters
-    ----------
-    worker : Worker
-        The process that it runs in.
-    deployment : Deployment
-    id : TaskId
-    fresh : bool
-        Whether each attempt gets an object of the user's of its own, as if the process had been lost before it.
-
-    Attributes
-    ----------
-    attempt : TaskAttempt
-        The present one, or the last.
-
-    Raises
-    ------
-    BoltError
-        From any method of an attempt: code of the user's has raised. The transaction is rolled back and the query ends.
-    FailedException
-        This attempt fails, and is tried again.
-    FencedError
-        A newer driver has taken over.
-    StateError, OSError
-        Where the task keeps things can't be reached, or is damaged.
+    Any method of an attempt may raise BoltError (the user's code raised: the transaction is rolled back and the query
+    ends), FailedException (the attempt fails, and is tried again), FencedError (a newer driver has taken over), and
+    StateError or OSError (where the task keeps things is unreachable or damaged).
     """
 
     attempt: TaskAttempt
@@ -338,18 +288,18 @@ class Task(ABC):
             self.attempt.time.open(self.attempt.order.time(self.id))
 
     def emit(self) -> bool:
-        """Emit what needs no input; True if it has paused, until `resume`."""
+        """Run the work that needs no input; return True if it paused."""
         return False
 
     @abstractmethod
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
-        """Take rows that have come along `edge`; True if it has paused among them, until `resume`.
+        """Take rows of `edge`; return True if it has paused among them, until `resume`.
 
         It must pause, and soon, when the outbox is ``pressing``: what is emitted can't leave the process before.
         """
 
     def resume(self) -> bool:
-        """Go on after a pause; True if it has paused again."""
+        """Go on after a pause; return True if it has paused again."""
         return False
 
     def flush(self) -> None:
@@ -367,13 +317,13 @@ class Task(ABC):
 
     @abstractmethod
     def prepare(self) -> Prepared:
-        """Prepare: the input has come whole. What is prepared is durable when this returns, and invisible.
+        """Prepare: the input is whole. What is prepared is durable when this returns, and invisible.
 
-        It may never take the place of what another run of this task has prepared (rule 4.1).
+        It may never replace what another run of this task has prepared (rule 4.1).
         """
 
     def prepare_checked(self) -> Prepared:
-        """Prepare, and refuse what no ack may carry, and rows that nobody has sent."""
+        """Prepare; refuse what no ack may carry, and rows that were never sent."""
         prepared = self.prepare()
         prepared.check_size(self.id)
         self.attempt.collector.refuse_late(partial(self.worker.keep_late, self.deployment, self.id))
@@ -399,7 +349,7 @@ class Task(ABC):
     def drop(self, *, acked: bool) -> None:
         """Release what the attempt holds: it has failed, or its chain has gone no further.
 
-        Nobody will ever name what it has staged, unless it is `acked`: the driver may have decided.
+        No record will name what it has staged, unless it is `acked`: the driver may have decided.
         """
 
     def close(self) -> None:
@@ -411,10 +361,10 @@ class Task(ABC):
         self._object = None
 
     def resolve(self, order: TaskResolution) -> Report:
-        """Commit what was prepared, or roll it back; whatever goes wrong is reported, never raised.
+        """Commit what was prepared, or roll it back; any error is reported, never raised.
 
-        First the bolt's hook, then the store: a store that is committed can't be told again what the hook may still
-        refuse. Both may have been done before, by this driver or another one, so both must be repeatable.
+        First the bolt's hook, then the store: a committed store can't take back what the hook may still refuse. Both
+        may have been done before, by this driver or another one, so both must be repeatable.
         """
         try:
             # Rule 1.7: a record of before may name a task whose bolt has lost its hook; its store is told all the same.
@@ -485,7 +435,7 @@ class Task(ABC):
             self.restores_since = None
             self.attempt.secs["restore"] = time.monotonic() - began
 
-    def _store_of(self, order: TaskOrder, version: Version | None = None) -> StateStore:
+    def _store_of(self, order: RunOrder | TaskResolution, version: Version | None = None) -> StateStore:
         context = self.deployment.state_context(order, self.id, version=version)
         return open_store(self.worker.provider(self.deployment), self.deployment.namespace(*self.id), context)
 

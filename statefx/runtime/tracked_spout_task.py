@@ -60,33 +60,14 @@ _Tracked = tuple[Any, bytes, float]
 
 
 class SpoutHost(SpoutCollector):
-    """Calls the user's spout, and buffers and tracks what it emits: the collector that it is given.
+    """Calls the user's spout, and buffers and tracks what it emits: its collector.
 
-    Parameters
-    ----------
-    task : TaskId
-    spout : Spout
-        With its context, and not open: it is opened when the acker has told which of its trees go on.
-    outputs : Mapping[str, pyarrow.Schema]
-        What it may emit, by stream.
-    number : int
-        Of the task among those of all spouts, for its roots.
-    batch_secs : float
-        How long the spout is asked when a transaction begins.
-    pending_max : int or None
-        Tuples that may be neither acked nor failed.
-    name : str, optional
-        Of the spout in trees that may outlive their transaction, which another id does not change; without it, none
-        may.
-    dedup : bool
-        Whether its rows travel with the ids of their messages.
-    clock : callable
-        Seconds.
-
-    Attributes
-    ----------
-    failure : StatefxError or None
-        What the spout has raised between two transactions: the next one raises it.
+    `spout` has its context, and is opened when the acker has reported which of its trees go on. `outputs` are its
+    streams' schemas; `number` is of the task among those of all spouts, for its roots. `batch_secs` is how long the
+    spout is called when a transaction begins; `pending_max` limits the tuples that are neither acked nor failed. `name`
+    is the spout's in trees that may outlive their transaction, which another id does not change; without it, none may.
+    With `dedup` its rows travel with the ids of their messages. `failure` is what the spout raised between two
+    transactions: the next one raises it.
     """
 
     def __init__(
@@ -114,7 +95,7 @@ class SpoutHost(SpoutCollector):
         self._waiting: list[tuple[str, tuple[Any, ...], int | None, _Tracked | None]] = []
         self._waiting_bytes = 0
         self._kept: dict[int, Sequence[Delivery]] = {}
-        """What a transaction has emitted that is not decided, by txid."""
+        """Rows of the transactions that are not decided, by txid."""
         self._tracked: dict[int, _Tracked] = {}
         """By root: what was emitted in a transaction, and neither acked nor failed."""
         self._pending: set[bytes] = set()
@@ -148,17 +129,17 @@ class SpoutHost(SpoutCollector):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a transaction is needed: for what was emitted, or to say what the spout has raised, or an id."""
+        """Whether a transaction is needed: for what was emitted, or to report what the spout raised, or an id."""
         return bool(self._waiting or self._unnamed) or self.failure is not None
 
     def ask(self) -> bool:
-        """Call nextTuple; tell whether it has emitted anything."""
+        """Call nextTuple; return whether it has emitted anything."""
         before = len(self._waiting)
         self._call("nextTuple", self._spout.nextTuple, self)
         return len(self._waiting) > before
 
     def on_committed(self, txid: int, report: TreeReport) -> None:
-        """Tell the spout what became of its tuples, now that a transaction is committed."""
+        """Call the spout back for its tuples, now that a transaction is committed."""
         if not self._is_open:
             self._open(report.pending.get(str(self._task), ()))
         failed = {root: reason for reason, roots in report.failed.items() for root in roots}
@@ -178,7 +159,7 @@ class SpoutHost(SpoutCollector):
             self._end(root, "fail", self._spout.fail, failed[root])
 
     def _end(self, root: int, name: str, method: Callable[[Any], object], reason: str = "") -> None:
-        """Tell the spout how a tree has ended, and why it has failed, if it is one of its own."""
+        """Call the spout back for the end of a tree, if it is one of its own."""
         if self.failure is not None or (tracked := self._tracked.pop(root, None)) is None:
             return
         id, key, emitted = tracked
@@ -194,7 +175,7 @@ class SpoutHost(SpoutCollector):
         object.__setattr__(context_of(self._spout), "failure", "")
 
     def _open(self, pending: Iterable[tuple[int, bytes]]) -> None:
-        """Let the spout begin, which knows by now the ids of its trees that go on."""
+        """Open the spout: the ids of its trees that go on are known by now."""
         self._is_open = True
         for root, key in pending:
             self._tracked[root] = _decode(key), key, self._clock()
@@ -214,7 +195,7 @@ class SpoutHost(SpoutCollector):
             close_object(self._spout)
 
     def _call(self, name: str, method: Callable[..., object], *arguments: object) -> None:
-        """Call the spout; what it raises, the next transaction tells the driver."""
+        """Call the spout; the next transaction reports to the driver what it raises."""
         self._calling = name
         self._calls += 1
         try:
@@ -268,7 +249,7 @@ class SpoutHost(SpoutCollector):
         return self._kept[txid]
 
     def _numbered(self, txid: int) -> list[Delivery]:
-        """Return what waits as what a transaction emits, and what the acker is told before."""
+        """Return what waits as what a transaction emits, and what the acker gets before."""
         found: list[Delivery] = []
         if not self._is_open:
             asking = f"{self._task}\0{self._name}".encode()
@@ -297,7 +278,7 @@ class SpoutHost(SpoutCollector):
             pass
 
     def counts(self) -> dict[str, int | float]:
-        """Return what is shown of it to people (see `Ack.counts`)."""
+        """Return its counts for people (see `Ack.counts`)."""
         counts = self._counts
         found: dict[str, int | float] = {
             "emitted": counts["emitted"],
@@ -359,12 +340,9 @@ class SpoutHost(SpoutCollector):
 
 
 class TrackedSpoutTask(SourceTask):
-    """Emits what a spout that lives in it has handed out for the transaction.
+    """Emits what a resident spout has handed out for the transaction.
 
-    Attributes
-    ----------
-    host : SpoutHost or None
-        The first attempt makes it. What it has emitted is emitted again if an attempt is rolled back.
+    The first attempt makes the `host`, which emits the same again if an attempt is rolled back.
     """
 
     host: SpoutHost | None = None

@@ -52,38 +52,16 @@ _RECEIVED, _HELD, _RELEASED, _FAILED = range(4)
 
 
 class Trees:
-    """What becomes of the trees of a task's tuples.
+    """Outcomes of the trees of a task's tuples.
 
-    A BasicBolt's tuple is acked when ``execute`` returns, so nothing is noted of it unless it fails. A plain bolt says
-    so itself, of each tuple.
+    A BasicBolt's tuple is acked when ``execute`` returns, so nothing is noted of it unless it fails. A plain bolt acks
+    each tuple itself (`by_hand`). Without an `acker` nothing may be held. With `tracing` the task reports its handling
+    of each tree. `kept` is a batch bolt's, which may keep tuples until ``finishBatch``. `loose` are the roots of loose
+    tuples, in the form of those that the task emits.
 
-    Parameters
-    ----------
-    component : str
-    by_hand : bool
-        Whether it is a plain bolt's.
-    acker : bool
-        Whether there is an acker: without one nothing may be held.
-    tracing : bool
-        Whether to tell what the task did with each tree.
-    kept : bool
-        Whether it is a batch bolt's, which may keep tuples until ``finishBatch``.
-    loose : int or list
-        The roots of loose tuples, in the form of those that the task emits.
-
-    Attributes
-    ----------
-    anchor : Anchor
-        Of what is emitted now.
-    by_hand, tracing, kept, loose
-        As given.
-    of_many : int, list or None
-        The roots of rows that come of no single tuple: loose, if the task has been given nothing but loose tuples, and
-        they don't come of state.
-    journal : list or None
-        While calls are guarded: how to undo what the present one has said of tuples.
-    lost : list of str
-        Why ``collector.fail`` was called for loose tuples, until they are counted.
+    `anchor` is of what is emitted now. `of_many` are the roots of rows that come of no single tuple: loose, if the task
+    got only loose tuples, and they don't come of state. `journal`, while calls are guarded, undoes what the present one
+    has done with tuples; `lost` is why ``collector.fail`` was called for loose tuples, until they are counted.
     """
 
     def __init__(
@@ -129,7 +107,7 @@ class Trees:
         self._reset: set[int] = set()
 
     def received(self, roots: Iterable[Roots]) -> Iterator[Roots]:
-        """Yield the roots of tuples, as the bolt takes one after the other; take note of each."""
+        """Yield the roots of tuples, as the bolt takes one after the other; note each."""
         for each in roots:
             self._note(each, _RECEIVED)
             yield each
@@ -140,12 +118,12 @@ class Trees:
                 self._handled.setdefault(root, [0] * len(Handled._fields))[what] += 1
 
     def bring(self, roots: Sequence[Roots] | None) -> None:
-        """Take note of the roots of a batch; None: its rows have none."""
+        """Note the roots of a batch, or None if its rows have none."""
         self._has_others = self._has_others or roots is None or any(roots) or None in roots
         self.anchor.root = self.of_many = None if self._has_others else self.loose
 
     def end_input(self) -> None:
-        """Take note that what a bolt emits from here on comes of its state.
+        """Note that what a bolt emits from here on comes of its state.
 
         So it may come of tuples of earlier transactions, whose messages were acked: if it fails, it must not be lost.
         """
@@ -181,7 +159,7 @@ class Trees:
         self.anchor.root = self.of_many
 
     def is_taken_back(self) -> bool:
-        """Tell whether the call that has returned is to be undone: it has failed its own tuple, which is loose.
+        """Return whether the call that has returned is to be undone: it has failed its own tuple, which is loose.
 
         Not if it has dealt with other tuples too, as a bolt does that gathers some and acks or fails each: what it has
         done with those counts.
@@ -194,7 +172,7 @@ class Trees:
             self.journal.append(undo)
 
     def ack(self, tup: Any) -> None:
-        """Take note that a plain bolt has dealt with a tuple; a second time changes nothing."""
+        """Note that a plain bolt has dealt with a tuple; a second time changes nothing."""
         number = getattr(tup, "_held", None)
         if self._told and (number is not None or getattr(tup, "_roots", None) is not None):
             raise BoltError(
@@ -221,7 +199,7 @@ class Trees:
             del self._acked[number]
 
     def fail(self, tup: Any, reason: object) -> bool:
-        """Fail the trees of a tuple, or lose it if it is loose; False if the transaction has to fail."""
+        """Fail the trees of a tuple, or lose it if it is loose; return False if the transaction has to fail."""
         roots = self._roots_of(tup, "fail")
         if roots or roots is None:
             return self.fail_tuple(tup, roots, reason)
@@ -233,7 +211,7 @@ class Trees:
         return True
 
     def _roots_of(self, tup: Any, call: str) -> Roots:
-        """Return the roots of a tuple; BoltError if the bolt has none of it any more."""
+        """Return the roots of a tuple; BoltError if the bolt no longer has it."""
         if self.by_hand:
             roots: Roots = getattr(tup, "_roots", None)
             return roots
@@ -253,12 +231,12 @@ class Trees:
         return roots
 
     def fail_tuple(self, tup: Any, roots: Roots, reason: object) -> bool:
-        """Fail the trees of a tuple with these roots; False if there are none."""
+        """Fail the trees of a tuple with these roots; return False if there are none."""
         self.ack(tup)
         return self.fail_roots(roots, reason)
 
     def fail_roots(self, roots: Roots, reason: object) -> bool:
-        """Fail trees; False if there are none."""
+        """Fail trees; return False if there are none."""
         if not roots:
             return False
         said = f"{reason}"[:REASON_CHARS] or WITHOUT_REASON  # users give errors, too
@@ -283,7 +261,7 @@ class Trees:
         return back
 
     def reset_timeout(self, tup: Any) -> None:
-        """Let the time of a tuple's trees begin anew."""
+        """Restart the timeout of a tuple's trees."""
         added = set(_each(self._roots_of(tup, "resetTimeout"))) - self._reset
         self._reset |= added
         self._undoable(partial(self._reset.difference_update, added))
@@ -297,10 +275,7 @@ class Trees:
         return tup._roots  # type: ignore[no-any-return]  # as `begin` has set them
 
     def roots_of(self, anchors: Iterable[Any]) -> Roots:
-        """Return the roots of all trees that the anchors belong to, each once.
-
-        Of none of them: they are loose, unless one of them is not.
-        """
+        """Return the roots of all trees of the anchors, each once; without any: loose, unless an anchor is not."""
         found: set[int] = set()
         is_loose = True
         for tup in anchors:
@@ -325,7 +300,7 @@ class Trees:
     # ---- at the end of the transaction
 
     def rows(self) -> pa.RecordBatch:
-        """Hold what is open; return what the acker is told, if there is one."""
+        """Hold what is open; return the acker's rows, if there is one."""
         if not self._acker:
             return _NO_ROWS
         self._told = True
@@ -352,19 +327,19 @@ class Trees:
                 self._note(roots, _RELEASED)
         self._open.clear()
         failed = set().union(*self._failed.values())
-        told = np.array([*held, *released, *failed, *self._reset], np.int64)
-        if not len(told):
+        reported = np.array([*held, *released, *failed, *self._reset], np.int64)
+        if not len(reported):
             return _NO_ROWS
         counts = (len(held), len(released), len(failed), len(self._reset))
         kinds = np.repeat([TreeEvent.HELD, TreeEvent.RELEASED, TreeEvent.FAILED, TreeEvent.RESET], counts)
-        numbers = np.zeros(len(told), np.int64)
+        numbers = np.zeros(len(reported), np.int64)
         numbers[: len(held) + len(released)] = [*held.values(), *released.values()]
-        columns = (key_of(told), place_of(told), kinds, numbers, pa.nulls(len(told), pa.binary()))
+        columns = (key_of(reported), place_of(reported), kinds, numbers, pa.nulls(len(reported), pa.binary()))
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
     def report(self, task: str) -> TreeReport:
-        """Return what the driver is told of the trees, by the "component/task" that says it."""
+        """Return the report of the trees, by the "component/task" that sends it."""
         who = f"bolt {self._component!r}"
         return TreeReport(
             {f"{who}: {reason}": tuple(sorted(roots)) for reason, roots in self._failed.items()},

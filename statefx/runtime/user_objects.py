@@ -46,12 +46,12 @@ _CONTEXT = "_statefx_context"
 
 
 class ProcessGone(BaseException):
-    """The worker process has died, as tests play it: nothing may take it for an error of the bolt's."""
+    """The worker process has died, as tests play it: no code may take it for an error of the bolt's."""
 
 
 @contextmanager
 def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[None]:
-    """Turn what a hook of the user's raises into an error that names component, task, hook and transaction."""
+    """Name component, task, hook and transaction in what a user's hook raises."""
     try:
         yield
     except (FailedException, FencedError):
@@ -103,13 +103,12 @@ def made_object(
 
 
 def context_of(bolt: Bolt | ReplayingSpout | Spout) -> Context:
-    """Return the context with which a bolt was opened."""
     context: Context = bolt.__dict__[_CONTEXT]
     return context
 
 
 def check_nothing(name: str, returned: object) -> None:
-    """Refuse what a hook returns: nobody would see it, and it was likely meant to be emitted."""
+    """Refuse what a hook returns: it would be ignored, and was likely meant to be emitted."""
     if returned is None:
         return
     if inspect.iscoroutine(returned):
@@ -121,13 +120,12 @@ def check_nothing(name: str, returned: object) -> None:
 
 
 def close_object(bolt: Bolt | ReplayingSpout | Spout) -> None:
-    """Close a bolt or a spout that is given up."""
     try:
         bolt.close()
     except ProcessGone:
         raise
     except BaseException:
-        logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
+        logger.exception("%s: close() raised; ignored", type(bolt).__name__)
 
 
 def init_state(task: TaskId, bolt: Stateful, state: TaskState, txid: int, timers_refusal: str = "") -> None:
@@ -178,7 +176,6 @@ def view_of(
 
 
 def values_of(batch: pa.RecordBatch, source: str, edge: Edge) -> list[list[Any]]:
-    """Return the columns of a batch as Python values."""
     found = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:

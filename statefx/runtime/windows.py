@@ -48,13 +48,7 @@ _INT64_MIN = -(1 << 63)
 
 
 class Windows:
-    """The windows of one task, in one attempt.
-
-    Attributes
-    ----------
-    late : int
-        Tuples of this transaction that came too late for every window.
-    """
+    """The windows of one task, in one attempt; `late` counts the tuples that came too late for every window."""
 
     def __init__(self, bolt: WindowedBolt, state: TaskState, task: TaskAttempt) -> None:
         self._bolt, self._task = bolt, task
@@ -81,7 +75,7 @@ class Windows:
 
     @property
     def _now(self) -> int:
-        """Up to where windows have ended."""
+        """How far windows have ended."""
         if self._by_clock:
             return max(self._passed, self._task.order.clock_ms * 1000)
         return BEFORE_ALL if self._task.watermark is None else self._task.watermark
@@ -93,7 +87,7 @@ class Windows:
         guarded: GuardedCalls | None = None,
         roots: Sequence[Roots] | None = None,
     ) -> None:
-        """Put the rows of a batch into windows; `guarded` sets those aside of which an error comes."""
+        """Put the rows of a batch into windows; `guarded` sets aside those that raise an error."""
         one = self._inputs[edge.id]
         take = partial(self._feed_batch if self._bolt.vectorised else self._feed_rows, one)
         if guarded is None or not guarded.sets_aside:
@@ -180,7 +174,7 @@ class Windows:
 
     @property
     def due_ms(self) -> int:
-        """When a transaction has to come for a window that ends by the clock; 0: never."""
+        """When a transaction is due for a window that ends by the clock; 0: never."""
         first = self._kept.first_end() if self._by_clock else None
         return 0 if first is None else max(1, -(-first // 1000))
 
@@ -239,7 +233,7 @@ class Windows:
 
 
 def _check_names(task: TaskAttempt, state: TaskState) -> None:
-    """Refuse a map of the user's that tools could not tell from the open windows."""
+    """Refuse a user's map that tools could not tell from the open windows."""
     if any(has_taken(state, kind, WINDOWS) for kind in (NameKind.MAP, NameKind.BROADCAST)):
         with hook(task.id, "initState", task.txid):
             raise TypeError(

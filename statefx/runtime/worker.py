@@ -1,4 +1,4 @@
-"""What the tasks of one Python process share: deployments and state providers."""
+"""Data that the tasks of one Python process share: deployments and state providers."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ TASKS_BEFORE_FROZEN = 2
 
 @dataclass(slots=True)
 class _Run:
-    """What is kept of one run of a topology."""
+    """A worker's data of one run of a topology."""
 
     deployment: Deployment
     provider: StateProvider | None = None
     late: dict[TaskId, BoltError] = field(default_factory=dict)
-    """What a task has emitted after its attempt had prepared."""
+    """The error of rows that a task emitted after its attempt had prepared."""
 
 
 class Worker:
     """One Python process that runs tasks; Spark's has one, a test has as many as it likes.
 
-    Contract
-    --------
-    * What it keeps is known by the run, not by lineage and generation: both come again when a checkpoint is replaced by
-      a backup, and the code of the bolts may be another then.
+    Its data is by run, not by lineage and generation: both come again when a checkpoint is replaced by a backup, and
+    the code of the bolts may be another then.
     """
 
     def __init__(self, build_provider: Callable[[Deployment], StateProvider] = Deployment.build_provider) -> None:
@@ -62,20 +60,20 @@ class Worker:
         return run.provider
 
     def keep_late(self, deployment: Deployment, task: TaskId, error: BoltError) -> None:
-        """Keep for the next attempt of a task that a thread of its bolt has emitted too late; called by that thread."""
+        """Keep for a task's next attempt that a thread of its bolt has emitted too late; called by that thread."""
         logger.error("%s; the next transaction of task %d fails because of it", error.message, task.task)
         run = self._runs.get(deployment.run)
         if run is not None:
             run.late.setdefault(task, error)
 
     def raise_late(self, deployment: Deployment, task: TaskId) -> None:
-        """Raise what was kept of a task: rows of a transaction that is committed are lost."""
+        """Raise what was kept of a task: rows of a committed transaction are lost."""
         late = self._run(deployment).late
         if task in late:  # and it stays, for whatever is tried next
             raise late[task]
 
     def freeze_loaded_objects(self) -> None:
-        """Take what the first tasks have loaded out of the garbage collector's sight; call it after each task.
+        """Hide what the first tasks have loaded from the garbage collector; called after each task.
 
         Spark's worker runs a full collection after every task; modules and bolts that live as long as the process made
         it cost 26 to 50 ms.
@@ -86,12 +84,11 @@ class Worker:
             gc.freeze()
 
     def close(self) -> None:
-        """Forget all runs."""
         for run in list(self._runs):
             self._forget(run)
 
     def _run(self, deployment: Deployment) -> _Run:
-        """Return what is kept of a run, and forget what it takes the place of."""
+        """Return the data of a run, and forget what it replaces."""
         run = self._runs.pop(deployment.run, None)
         if run is None:
             run = _Run(deployment)
@@ -117,4 +114,4 @@ def release_sinks(deployment: Deployment) -> None:
             try:
                 component.operator.release()
             except Exception:
-                logger.exception("release of sink %r failed; it changes nothing", id)
+                logger.exception("sink %r: release() raised; ignored", id)

@@ -28,7 +28,7 @@ _CONTENT = "content"
 
 
 class RunFolder:
-    """A folder that nobody else uses.
+    """A folder of this process alone.
 
     Its process holds a lock on it, which the kernel takes away when the process has died, and not when it is merely
     stopped: so the folder of a driver that was replaced while it slept is left alone until it has ended. A process id
@@ -53,7 +53,7 @@ class RunFolder:
         os.mkdir(self.path)
 
     def remove(self) -> None:
-        """Delete it; whatever the JVM still writes there is deleted by the next one that begins."""
+        """Delete it; the next one that begins deletes what the JVM still writes there."""
         shutil.rmtree(self._root, ignore_errors=True)
         os.close(self._lock)
         os.close(self._folder)
@@ -71,9 +71,9 @@ def sweep(above: str) -> None:
 
 
 def _lock(root: str) -> int | None:
-    """Lock a folder; None if somebody else has it, or has deleted it.
+    """Lock a folder; return None if another process has it, or has deleted it.
 
-    Nobody waits here: a driver that was stopped while it begins would keep its successors from beginning.
+    It never waits: a driver that was stopped while it begins would keep its successors from beginning.
     """
     path = os.path.join(root, _LOCK)
     with suppress(BlockingIOError, FileNotFoundError), ExitStack() as opened:
@@ -88,7 +88,7 @@ def _lock(root: str) -> int | None:
 
 
 _NOTE = 'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark notes of a batch that has ended; without stateful operators of its own it has no use for a watermark."""
+"""Spark's note of an ended batch; without stateful operators of its own it has no use for a watermark."""
 
 
 def query_id(state: LogState) -> str | None:
@@ -98,13 +98,13 @@ def query_id(state: LogState) -> str | None:
 
 
 def _known(state: LogState) -> list[StreamInput]:
-    """Inputs that the log can vouch for, by batch id."""
+    """Return the inputs that the log has, by batch id."""
     given = (state.previous_input, state.last_input, state.planned, *(entry.input for entry in state.in_flight))
     return [source for source in given if isinstance(source, StreamInput)]
 
 
 class SparkCheckpoint:
-    """What Spark keeps of a stream's progress, in a folder of this run alone (rule 3.7).
+    """Spark's record of a stream's progress, in a folder of this run alone (rule 3.7).
 
     Spark looks whether a file is there and then renames one over it, without fsync: two drivers could write over each
     other's files, and a crash of the machine could take any of them. Neither matters, because every start builds the
@@ -133,18 +133,11 @@ class SparkCheckpoint:
         self.folder = ""
 
     def rebuild(self, compact_interval: int) -> None:
-        """Build the folder; called once, when nothing is under way any more.
+        """Build the folder; called once, when nothing is in flight any more.
 
-        `compact_interval` is a setting of the session (`statefx.spark.source_notes.SETTING`).
-
-        Raises
-        ------
-        StateCorruptedError
-            What the log names is missing or damaged.
-        FencedError
-            A newer generation has taken over.
-        CheckpointError
-            The folder can't be made.
+        `compact_interval` is a setting of the session (`statefx.spark.source_notes.SETTING`). StateCorruptedError: what
+        the log names is missing or damaged. FencedError: a newer generation has taken over. CheckpointError: the folder
+        can't be made.
         """
         state = self._log.state
         try:
@@ -174,7 +167,6 @@ class SparkCheckpoint:
             ) from error
 
     def _named(self) -> frozenset[str]:
-        """Return the files beside the log that it names now."""
         return self._log.state.notes_files()
 
     def _write(self, name: str, text: str) -> None:
@@ -184,7 +176,6 @@ class SparkCheckpoint:
             file.write(text)
 
     def batch(self, query: str, batch_id: int) -> StreamInput:
-        """Return which batch Spark has planned."""
         path = os.path.join(self.folder, "offsets", str(batch_id))
         try:
             with open(path, encoding="utf-8", newline="") as file:
@@ -197,12 +188,9 @@ class SparkCheckpoint:
             ) from error
 
     def with_notes(self, batch: StreamInput) -> StreamInput:
-        """Return the batch as PREPARING holds it: with what is new of what the sources have written down.
+        """Return the batch as PREPARING holds it: with the new notes of its sources.
 
-        Raises
-        ------
-        CheckpointError
-            Something that the batch needs can't be kept: nothing may be begun.
+        CheckpointError: something that the batch needs can't be kept, and no transaction may begin.
         """
         state = self._log.state
         before = next((source.offsets for source in _known(state) if source.batch_id < batch.batch_id), "")
@@ -219,10 +207,10 @@ class SparkCheckpoint:
         return StreamInput(batch.query_id, batch.batch_id, batch.offsets, notes)
 
     def note(self) -> None:
-        """Log where sources begin, if they have written down something new between transactions (rule 3.8).
+        """Log where sources begin, if they have written notes between transactions (rule 3.8).
 
-        A source that begins with what is newest may wait for hours for its first row, and its driver may die
-        meanwhile. The next one must begin where this one did.
+        A source that begins with what is newest may wait for hours for its first row, and its driver may die meanwhile.
+        The next one must begin where this one did.
         """
         with self._noting:  # the record comes before that of a batch that is planned at this moment
             notes = self._sources.beginnings(self._log.state.notes)

@@ -75,27 +75,9 @@ Lost = Callable[[ChainId, str], None]
 class ControlServer:
     """The driver's end of the control connections of one run.
 
-    Parameters
-    ----------
-    host : str
-        Where it listens.
-    port : int
-        0: any that is free.
-    run, secret : bytes
-        Of the run (rule 13.1).
-    chains : collection of ChainId
-        Those that may connect, once each.
-    on_frame : callable
-        Takes what a chain says; called by the server's thread, with HELLO when the chain is there.
-    lost : callable
-        Takes a chain whose connection is gone or silent, and why; likewise.
-    clock : callable
-        Seconds.
-
-    Raises
-    ------
-    ConfigError
-        Nobody can listen at host and port.
+    Port 0 is any that is free; ConfigError if it can't listen there. `run` and `secret` are of rule 13.1. Each of
+    `chains` may connect once. The server's thread calls `on_frame` for a chain's frames, with HELLO when the chain is
+    there, and `lost` for a chain whose connection is gone or silent, with the reason.
     """
 
     def __init__(
@@ -135,7 +117,7 @@ class ControlServer:
     # ---- for any thread
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a frame to a chain; one that is not there gets none, and was or will be told as lost."""
+        """Queue a frame for a chain; drop it if the chain is disconnected, which is or will be reported as lost."""
         self._outgoing.append((chain, frame(kind, body)))
         self._wake()
 
@@ -300,7 +282,7 @@ class ControlServer:
                 self._enqueue(peer, frame(FrameKind.ALIVE))
 
     def _end(self, peer: _Peer, why: str) -> None:
-        """Close a connection; say so of a chain's, count a stranger's."""
+        """Close a connection; report a chain's, count a stranger's."""
         if peer.socket not in self._peers:
             return
         self._drop(peer)
@@ -326,7 +308,6 @@ class ControlServer:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """Listen at host and port, IPv4 or IPv6."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -353,29 +334,15 @@ class ControlLostError(ConnectionError):
 
 
 class DriverUnreachableError(ControlLostError):
-    """No connection to the driver's port comes about; the text says which, and what to do."""
+    """The driver's port can't be reached; the text says which, and what to do."""
 
 
 class ChainControl:
     """A chain's end of its control connection.
 
-    A thread reads: it answers signs of life while the chain's own thread runs a bolt, and tells of an attempt that is
-    abandoned in the middle of it.
-
-    Parameters
-    ----------
-    address : (host, port)
-    run, secret : bytes
-    chain : ChainId
-    timeout_secs : float
-        For the connection and the greeting.
-
-    Raises
-    ------
-    DriverUnreachableError
-        The driver can't be reached.
-    ControlLostError
-        It does not answer, or is another one.
+    A thread reads: it answers signs of life while the chain's own thread runs a bolt, and reports an attempt that is
+    abandoned in the middle of it. `timeout_secs` is for the connection and the greeting. DriverUnreachableError: the
+    driver can't be reached. ControlLostError, of any call: the connection is gone, or the driver is another one.
     """
 
     def __init__(
@@ -421,7 +388,7 @@ class ChainControl:
         threading.Thread(target=self._read, args=(incoming,), name="statefx-control", daemon=True).start()
 
     def next(self, timeout_secs: float | None = None) -> tuple[FrameKind, bytes] | None:
-        """Wait for what the driver says next; None after `timeout_secs`; ControlLostError without a connection."""
+        """Wait for the driver's next frame; return None after `timeout_secs`."""
         with self._ready:
             if not self._frames and self._lost is None and timeout_secs != 0:
                 self._ready.wait_for(lambda: self._frames or self._lost is not None, timeout_secs)
@@ -432,7 +399,6 @@ class ChainControl:
             return None
 
     def send(self, kind: FrameKind, body: bytes = b"") -> None:
-        """Tell the driver; ControlLostError when the connection is gone."""
         try:
             with self._sending:
                 self._socket.sendall(frame(kind, body))
@@ -440,12 +406,10 @@ class ChainControl:
             raise ControlLostError(f"the driver is gone: {error.strerror or error}") from error
 
     def check(self) -> None:
-        """Raise ControlLostError if the connection is gone."""
         if self._lost is not None:
             raise ControlLostError(self._lost)
 
     def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

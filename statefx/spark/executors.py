@@ -34,12 +34,7 @@ _REPORT_SECS = 0.5
 class Executors:
     """The executors of a session; a piece whose worker or machine is lost is done again, as Spark tries a task.
 
-    Parameters
-    ----------
-    session : SparkSession
-        A classic session.
-    what : str
-        What Spark's UI calls the job.
+    `session` is a classic one; `what` is the job's name in Spark's UI.
     """
 
     def __init__(self, session: SparkSession, what: str) -> None:
@@ -52,14 +47,9 @@ class Executors:
         return int(self._context.defaultParallelism)
 
     def run(self, work: Callable[[P, Report], R], pieces: Sequence[P], report: Report) -> Iterable[R]:
-        """Return what `work` returns for each piece.
+        """Return what `work` returns for each piece; it raises the StatefxError of `work`.
 
-        Raises
-        ------
-        StatefxError
-            As `work` raised it.
-        JobFailedError, TransactionError
-            Spark could not do a piece.
+        JobFailedError, TransactionError: Spark could not do a piece.
         """
         try:
             outcomes = with_open_workers(lambda: self._outcomes(work, pieces, report))
@@ -85,7 +75,7 @@ class Executors:
 
 
 def with_open_workers(job: Callable[[], R]) -> R:
-    """Return what `job` returns, which changes nothing; do it again where Spark gives it a worker without a connection.
+    """Return what `job` returns, which changes nothing; repeat it if Spark gives it a worker without a connection.
 
     Each failure takes such a worker away.
     """

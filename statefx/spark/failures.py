@@ -1,4 +1,4 @@
-"""What the failure of a Spark job means: a lost machine, or a mistake. A bolt's error fails no job: it is acked."""
+"""Failures of Spark jobs: a lost machine, or a mistake. A bolt's error fails no job: it is acked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHOWN = 600
 
 
 def job_error(error: Exception, *, local: bool) -> StatefxError:
-    """Return what an error of PySpark's or py4j's amounts to: JobFailedError if it may be tried again."""
+    """Return the error for one of PySpark's or py4j's: JobFailedError if it may be tried again."""
     text = str(error)
     missing = _MISSING.search(text)
     if missing:
@@ -66,10 +66,10 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
 
 
 def without_internal_frames(error: StatefxError, when: str) -> StatefxError:
-    """Take off an error of ours what stands above its text on a terminal; the text says what is wrong and what to do.
+    """Remove the frames of statefx, and the causes in Spark or py4j, from an error whose text says what to do.
 
-    These are frames of statefx, and what Spark or py4j raised below it, with a hundred lines of the JVM's. What the
-    user's own code raised stays. A log at DEBUG has all of it.
+    These would be a hundred lines of the JVM's above it on a terminal. What the user's own code raised stays. A log at
+    DEBUG has all of it.
     """
     logger.debug(when, exc_info=error)
     if isinstance(error.__cause__, (Py4JError, PySparkException)):

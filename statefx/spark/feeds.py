@@ -198,7 +198,7 @@ class StreamFeed:
         return staged(self._plan, replace(without_rows(state.last_input), batch_id=state.committed), [])
 
     def _watch(self, query: StreamingQuery, source: StagedSource) -> None:
-        """Tell the source how Spark's query has ended."""
+        """End the source as Spark's query has ended."""
         try:
             while not query.awaitTermination(_CONTEXT_POLL_SECS):
                 if is_stopped(self._context):  # Spark itself would look for input for ever
@@ -219,7 +219,7 @@ class StreamFeed:
             source.end(error)
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
-        """Tell what Spark's words mean for the topology: they speak of its own query and files alone."""
+        """Return the error for the topology: Spark's words speak of its own query and files alone."""
         reason = " ".join(str(failure).partition("=== Streaming Query ===")[0].split())
         committed = self._coordinator.log.state.committed
         return InputError(
@@ -233,14 +233,12 @@ class StreamFeed:
         )
 
     def drain(self) -> None:
-        """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""
         self._draining = True
         self._end_input()
         self._coordinator.stop()
         self._ended.wait()
 
     def cancel(self) -> None:
-        """Cancel what runs (see `Feed.cancel`)."""
         self._draining = True
         if not self._ended.is_set():
             self._end_input()
@@ -373,7 +371,6 @@ class BatchFeed:
         self._cancelled = False
 
     def run(self, started: Callable[[], None]) -> None:
-        """Run the one transaction (see `Feed.run`)."""
         started()
         try:
             self._stager.sweep()
@@ -401,11 +398,9 @@ class BatchFeed:
             self._done.set()
 
     def drain(self) -> None:
-        """Wait for the transaction (see `Feed.drain`)."""
         self._done.wait()
 
     def cancel(self) -> None:
-        """Cancel it (see `Feed.cancel`)."""
         self._cancelled = True
         if not self._done.is_set():
             self._coordinator.stop(now=True)
@@ -413,7 +408,6 @@ class BatchFeed:
             self._stager.cancel()
 
     def process_all_available(self, ended: threading.Event) -> None:
-        """Wait for the transaction (see `Feed.process_all_available`)."""
         while not ended.wait(_POLL_SECS):  # in pieces: see `Query._wait`
             pass
 
@@ -444,20 +438,19 @@ class SpoutFeed:
 
     def _watch(self) -> None:
         """Warn of each hook on the driver that takes long: the loop that calls it waits for it."""
-        progress, told = self._coordinator.progress, None
+        progress, warned = self._coordinator.progress, None
         while not self._ended.wait(_WATCH_SECS):
             asked = progress.asked(SLOW_SECS)
-            if asked is not None and asked != told:
+            if asked is not None and asked != warned:
                 logger.warning("%s: nothing is committed while it runs", asked.reason(progress.clock()))
-                told = asked
+                warned = asked
 
     def drain(self) -> None:
-        """Begin no further transaction, and wait for the lowest one under way (see `Feed.drain`)."""
+        """Begin no further transaction, and wait for the lowest one in flight (see `Feed.drain`)."""
         self._coordinator.stop()
         self._ended.wait()
 
     def cancel(self) -> None:
-        """Cancel what runs (see `Feed.cancel`)."""
         if not self._ended.is_set():
             self._coordinator.stop(now=True)
             self._engine.stop()

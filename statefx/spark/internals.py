@@ -45,12 +45,12 @@ _WORKERS = "STATEFX_WORKERS"
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Tell whether a SparkContext was stopped; a Py4JError means that the JVM is gone."""
+    """Return whether a SparkContext was stopped; a Py4JError means that the JVM is gone."""
     return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
 def stopped_here(context: SparkContext) -> bool:
-    """Tell whether a SparkContext was stopped by this process; costs no call into the JVM."""
+    """Return whether a SparkContext was stopped by this process; costs no call into the JVM."""
     return context._jsc is None
 
 
@@ -60,28 +60,26 @@ def clone(session: SparkSession) -> SparkSession:
 
 
 def activate(session: SparkSession) -> None:
-    """Make `session` the one whose settings the JVM's thread of this thread goes by.
+    """Make `session` the one whose settings the JVM's thread of this thread uses.
 
-    Spark does that by itself around what it runs. A part of a plan that is asked for directly is otherwise made by
-    Spark's defaults, whatever the user has set.
+    Spark does that by itself around what it runs. A part of a plan that is made directly otherwise uses Spark's
+    defaults, whatever the user has set.
     """
     SparkSession._get_j_spark_session_class(_jvm(session.sparkContext)).setActiveSession(session._jsparkSession)
 
 
 def rebase(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Return `frame` as a DataFrame of `session`."""
     dataset = _jvm(session.sparkContext).org.apache.spark.sql.classic.Dataset
     return DataFrame(dataset.ofRows(session._jsparkSession, frame._jdf.queryExecution().logical()), session)
 
 
 def runs_query(session: SparkSession, query_id: str) -> bool:
-    """Tell whether a streaming query with this id runs in any session of the application."""
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return bool(running.containsKey(_jvm(session.sparkContext).java.util.UUID.fromString(query_id)))
 
 
 def has_read_all(query: StreamingQuery) -> bool:
-    """Tell whether a streaming query that has ended did so since its source had nothing more; else it was stopped.
+    """Return whether an ended streaming query read its source to the end; otherwise it was stopped.
 
     Its last trigger has then asked its sources to the end, without a batch.
     """
@@ -190,7 +188,7 @@ _STUCK = re.compile(r"java\.lang\.NullPointerException\n(?:\s+at .*\n)*\s+at [\w
 
 
 def cant_start_workers(error: Exception) -> bool:
-    """Tell whether Spark will start no more workers for functions of the same environment, on some executor.
+    """Return whether Spark will start no more workers for functions of the same environment, on some executor.
 
     When the program that forks them is killed while it starts, and the task that waits for it is interrupted (its job
     was cancelled, or failed elsewhere), Spark keeps the dead program, without the path of its socket. Each job that
@@ -204,7 +202,7 @@ _CLOSED = re.compile(r"ClosedChannelException\n(?:\s+at .*\n)*\s+at [\w.]*Python
 
 
 def got_closed_worker(error: Exception) -> bool:
-    """Tell whether Spark gave a task an idle worker whose connection was closed; nothing of the task was run.
+    """Return whether Spark gave a task an idle worker whose connection was closed; nothing of the task was run.
 
     With ``spark.python.udf.pipelined.enabled``, the thread that gives a worker its rows is interrupted when the task
     ends. If it is still in its last write, Java closes the connection, and Spark has counted the worker as idle
@@ -217,15 +215,7 @@ def got_closed_worker(error: Exception) -> bool:
 
 
 class WatchedFrame(ClassicFrame):
-    """A DataFrame with the rows of another one, whose filters are told to a function.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Whose rows it has.
-    filtered : callable
-        Is given what ``filter`` or ``where`` has made, and returns what the user gets instead.
-    """
+    """The rows of `frame`; `filtered` gets the result of ``filter`` or ``where``, and returns its replacement."""
 
     def __init__(self, frame: DataFrame, filtered: Callable[[DataFrame], DataFrame]) -> None:
         super().__init__(frame._jdf, frame.sparkSession)
@@ -272,7 +262,7 @@ def mapped_otherwise(frame: DataFrame, other: DataFrame) -> DataFrame:
 
 
 def check_streaming(frame: DataFrame) -> None:
-    """Have Spark's analysis look at a streaming query in output mode ``update``; AnalysisException if it refuses."""
+    """Have Spark analyse a streaming query in output mode ``update``; AnalysisException if it refuses."""
     spark = _jvm(frame.sparkSession.sparkContext).org.apache.spark.sql
     mode = spark.streaming.OutputMode.Update()
     spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(_analyzed(frame), mode)
@@ -306,7 +296,7 @@ _CLEANED = re.compile(r"cleansource -> (?!off\b)")
 
 
 def lets_go(frame: DataFrame) -> bool:
-    """Tell whether a stream may let go of rows when its callback has returned: Spark then calls ``Source.commit``."""
+    """Return whether a stream may let go of rows when its callback has returned: Spark then calls ``Source.commit``."""
     for leaf in _leaves(_analyzed(frame)):
         kind = _kind(leaf)
         if kind == "StreamingRelation":
@@ -320,7 +310,7 @@ def lets_go(frame: DataFrame) -> bool:
 
 
 def sources_of(frame: DataFrame) -> list[int]:
-    """Return the number of the source behind each place where a streaming query reads, in the order of its offsets.
+    """Return the number of the source of each place where a streaming query reads, in the order of its offsets.
 
     Spark makes one source for all places that read the same stream, and yet writes its offset once for each.
     """
@@ -335,21 +325,21 @@ def sources_of(frame: DataFrame) -> list[int]:
 
 
 def keeps_shuffles(frame: DataFrame) -> bool:
-    """Tell whether every attempt over `frame` would read the same shuffle files.
+    """Return whether every attempt over `frame` would read the same shuffle files.
 
-    What a streaming query hands to foreachBatch stands on one RDD, and so does a batch DataFrame made of an RDD or of
-    a cache; where that has shuffles of its own, a job after a lost executor would mix what is left of the first one
-    with what is computed again.
+    What a streaming query hands to foreachBatch stands on one RDD, and so does a batch DataFrame made of an RDD or of a
+    cache; where that has shuffles of its own, a job after a lost executor would mix what is left of the first one with
+    what is computed again.
     """
     # Of the plan with what is cached in it: Spark reads a cache in the place of what it was made of.
     return any(map(_stands_on_shuffles, _leaves(frame._jdf.queryExecution().withCachedData())))
 
 
 def stages_kept(frame: DataFrame) -> set[int] | None:
-    """Return the stages, by their RDDs, of which a job over `frame` reads what jobs before it have left.
+    """Return the stages, by their RDDs, whose former results a job over `frame` reads.
 
-    None: of one of these a part is lost, so the job would mix it with what is computed again. Where a whole cache or
-    shuffle is there, nothing that it comes from is needed, and none of it may run.
+    None: a part of one is lost, so the job would mix it with what is computed again. Where a whole cache or shuffle is
+    there, nothing that it comes from is needed, and none of it may run.
     """
     inner = _scala(frame.sparkSession.sparkContext)
     cached = {info.id(): info.numCachedPartitions() / info.numPartitions() for info in inner.getRDDStorageInfo()}
@@ -379,7 +369,7 @@ def stages_kept(frame: DataFrame) -> set[int] | None:
 
 
 def _map_outputs(context: SparkContext) -> Any:
-    """Return what knows where the files of shuffles are; as a field, since py4j fails over a method of SparkEnv's."""
+    """Return Spark's table of shuffle files; as a field, since py4j fails over a method of SparkEnv's."""
     field = _jvm(context).java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("mapOutputTracker")
     field.setAccessible(True)
     return field.get(_scala(context).env())
@@ -390,7 +380,7 @@ def _rdd_of(leaf: Any) -> Any:
 
 
 def has_shuffles(frame: DataFrame) -> bool:
-    """Tell whether a job over `frame` has more than one stage, or reads what such a one has left."""
+    """Return whether a job over `frame` has more than one stage, or reads results of one that had."""
     if keeps_shuffles(frame):
         return True
     # What a streaming query hands over is one RDD: its lineage has told all.
@@ -399,7 +389,7 @@ def has_shuffles(frame: DataFrame) -> bool:
 
 
 def _stands_on_shuffles(leaf: Any) -> bool:
-    """Tell whether a leaf of a logical plan is an RDD or a cache that comes out of a shuffle."""
+    """Return whether a leaf of a logical plan is an RDD or a cache that comes out of a shuffle."""
     kind = leaf.getClass().getSimpleName()
     if kind == "LogicalRDD":
         lineage = str(leaf.rdd().toDebugString())
@@ -479,7 +469,6 @@ def pipelined_onto(exchange: Any, child: Any) -> Any:
 
 
 def task_slots(context: SparkContext) -> int:
-    """Return how many tasks can run at once in the whole cluster, busy slots included."""
     scala = _scala(context)
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
@@ -534,12 +523,12 @@ def ended_jobs(context: SparkContext, tag: str) -> Mapping[int, Sequence[int]] |
 
 
 def tasks_run(context: SparkContext, tag: str) -> bool:
-    """Tell whether any task of the jobs with `tag` runs now, as far as the status store knows."""
+    """Return whether any task of the jobs with `tag` runs now, as far as the status store knows."""
     return any(stage.numActiveTasks() > 0 for stage in _stages(context, tag))
 
 
 def waits_for_slots(context: SparkContext, tag: str) -> bool:
-    """Tell whether the jobs with `tag` have tasks to run, and none of them runs."""
+    """Return whether the jobs with `tag` have tasks to run, and none of them runs."""
     stages = list(_stages(context, tag))
     left = any(stage.submissionTime() > 0 and stage.numCompletedTasks() < stage.numTasks() for stage in stages)
     return left and not any(stage.numActiveTasks() > 0 for stage in stages)
@@ -588,6 +577,5 @@ def _jvm(context: SparkContext) -> Any:
 
 
 def _scala(context: SparkContext) -> Any:
-    """Return Spark's own SparkContext."""
     inner: Any = context._jsc
     return inner.sc()

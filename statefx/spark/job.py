@@ -49,7 +49,7 @@ _THEN = " → "
 
 
 class Labels:
-    """What the jobs of one topology are called; the UI shows `details` where a stage is unfolded."""
+    """The names of one topology's jobs; the UI shows `details` where a stage is unfolded."""
 
     def __init__(self, name: str, plan: Plan, details: str) -> None:
         self._name = name
@@ -58,7 +58,6 @@ class Labels:
         self._read = f"read {_short(', '.join(plan.streams))}"
 
     def name_staging(self, own: Any, txid: int) -> None:
-        """Name the job that stages the rows of a transaction, and its stages."""
         own.setProperty(DESCRIPTION, f"{self._name} tx {txid}: {self._read}")
         own.setProperty(STAGE_DETAILS, self._details)
         own.setProperty(STAGE_NAME, f"{self._read} tx {txid}")
@@ -133,14 +132,9 @@ class RunPlan:
         internals.chain_of(self._frame)
 
     def run(self, own: Any, names: Sequence[str]) -> None:
-        """Run the job; returns when all its tasks have ended.
+        """Run the job until all its tasks have ended.
 
-        Parameters
-        ----------
-        own : java.util.Properties
-            The thread's local properties.
-        names : sequence of str
-            Of the stages, lowest first.
+        `own` are the thread's local properties, `names` those of the stages, lowest first.
         """
         session = self._frame.sparkSession
         internals.activate(session)  # the nodes that are copied go by the settings of the thread
@@ -198,16 +192,8 @@ def warm_up(session: SparkSession, plan: Plan) -> None:
 class PipelinedEngine(RunEngine):
     """Runs one deployment as one Spark job that holds all its tasks.
 
-    Parameters
-    ----------
-    deployment : Deployment
-    session : SparkSession
-        Its settings are the run's: one of its own, as `planning_session` returns.
-    timeout_secs : float
-    port : int
-        Where the driver listens for its tasks; 0: any that is free.
-    stopping : threading.Event
-        Set when the query is being stopped.
+    The settings of `session` are the run's: it is one of its own, from `planning_session`. Port 0 is any that is free.
+    `stopping` is set when the query is being stopped.
     """
 
     def __init__(
@@ -234,7 +220,6 @@ class PipelinedEngine(RunEngine):
         self.labels = Labels(deployment.name, deployment.plan, details)
 
     def close(self) -> None:
-        """End the run."""
         _open.discard(self)
         super().close()
 
@@ -258,13 +243,13 @@ class PipelinedEngine(RunEngine):
             return True
 
     def stop(self) -> None:
-        """End what is under way; called by any thread."""
+        """End everything in flight; any thread may call it."""
         self._stopping_event.set()
         super().stop()
         self.cancel_tag(self._calls)
 
     def job_over(self, run: SparkRun, error: Exception | None) -> None:
-        """Tell that Spark's job has ended."""
+        """Handle the end of Spark's job."""
         if self._is_stopped:
             self.on_ended(run, TransactionError(CONTEXT_STOPPED))
             return
@@ -293,18 +278,15 @@ class PipelinedEngine(RunEngine):
         InheritableThread(target=tagged, name=f"statefx-{name}", daemon=True).start()
 
     def serve(self, run: bytes, secret: bytes, on_frame: Any, lost: Any) -> ControlServer:
-        """Listen for the chains of a run."""
         return ControlServer(self._bind, self._port, run, secret, self.chains, on_frame, lost)
 
     def planned(self, run: str, secret: bytes, control: ControlServer) -> RunPlan:
-        """Have Spark plan a run."""
         meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, self._fillers)
         return RunPlan(
             self._session, self._plan, lambda level: ResidentLevel(self._parcel, level, meeting), self._workers
         )
 
     def run_job(self, plan: RunPlan, run: str, tag: str) -> None:
-        """Run Spark's job to its end."""
         context = self._session.sparkContext
         with internals.own_properties(context) as own:
             # Not of the group of whoever has begun it: Spark's query cancels what its callback has begun.
@@ -314,7 +296,6 @@ class PipelinedEngine(RunEngine):
             plan.run(own, self.labels.name_run(own, run[:8]))
 
     def cancel_tag(self, tag: str) -> None:
-        """Cancel Spark's job."""
         context = self._session.sparkContext
         with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
             if not internals.stopped_here(context):
@@ -322,7 +303,7 @@ class PipelinedEngine(RunEngine):
 
 
 class SparkRun:
-    """A Spark job in which all chains live, and its control connections (see `PipelinedRun`)."""
+    """A Spark job in which all chains are resident, and its control connections (see `PipelinedRun`)."""
 
     def __init__(self, engine: PipelinedEngine) -> None:
         self._engine = engine
@@ -342,11 +323,9 @@ class SparkRun:
         self._thread.start()
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a chain a frame (see `PipelinedRun.send`)."""
         self._control.send(chain, kind, body)
 
     def wait(self) -> None:
-        """Wait until the job has ended, for `END_SECS`."""
         self._thread.join(END_SECS)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What would fail on the executors or for want of slots, found before anything starts."""
+"""Checks before anything starts, for what would fail on the executors or for want of slots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from statefx.topology.graph import Topology
 _PROBES_PER_EXECUTOR = 2
 
 _FOUND = "host string, problem string, module string, missing string"
-"""What a probe tells: of a module that it could not import, and of the one that was missing, maybe another."""
+"""A probe's answer: a module that it could not import, and the one that was missing, maybe another."""
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or distinct",
@@ -54,22 +54,17 @@ By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplica
 missing here is found before it has begun anything (`SparkCheckpoint.with_notes`)."""
 
 _UNSEEN = "unseen"
-"""What an executor answers that sees nothing where the checkpoint is."""
+"""The answer of an executor that sees nothing where the checkpoint is."""
 
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""
 
 
 def check_stream(frame: DataFrame) -> None:
-    """Refuse what Spark's analysis refuses in a streaming query, and Spark's own stateful operators.
+    """Refuse what Spark's analysis refuses in a streaming query, and Spark's own stateful operators: TopologyError.
 
     Their tasks write state on any machine, outside of the topology's transactions. To carry it along, each start would
     need a copy of it in a shared folder with hard links, which object stores lack; a bolt keeps it in the checkpoint.
-
-    Raises
-    ------
-    TopologyError
-        Before the checkpoint is touched; with Spark's reason, or the operator's name and what to use instead.
     """
     for name in internals.streaming_operators(frame):
         for prefix, operator in _STATEFUL.items():
@@ -90,13 +85,7 @@ def check_stream(frame: DataFrame) -> None:
 
 
 def check_apart(frame: DataFrame, location: str) -> None:
-    """Refuse a checkpoint inside a folder that the input is read from: its files would come as rows, for ever.
-
-    Raises
-    ------
-    ConfigError
-        Names both folders.
-    """
+    """Refuse a checkpoint inside a folder that the input is read from: its files would come as rows, for ever."""
     for option in internals.streamed_paths(frame):
         if is_remote(location) and location.startswith(f"{_store_url(option)}/"):
             raise ConfigError(
@@ -116,13 +105,7 @@ def check_apart(frame: DataFrame, location: str) -> None:
 
 
 def check_alone(session: SparkSession, query_id: str | None, location: str) -> None:
-    """Refuse a moved or copied checkpoint whose original runs in this application: Spark would stop that one silently.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        Nothing was changed.
-    """
+    """Refuse a moved or copied checkpoint whose original runs here: Spark would stop that one silently."""
     if query_id is not None and internals.runs_query(session, query_id):
         raise CheckpointMismatchError(
             f"the checkpoint that {location} was copied from is at work in this Spark application, and Spark runs a "
@@ -143,13 +126,6 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     In addition to statefx and the topology's operators workers load `references`, as ``module:Class``: the state
     provider, the user's encodings. `session` is the one that the topology's jobs are planned in: they get the workers
     that are started here.
-
-    Raises
-    ------
-    ConfigError
-        Python or packages differ; names the host. Or names the component and the module that can't be imported.
-    CheckpointError
-        The checkpoint location isn't shared.
     """
     context = session.sparkContext
     master = str(context.master)
@@ -196,7 +172,7 @@ def _store_url(option: str) -> str:
 
 
 def unseen(location: str, host: str) -> str:
-    """Say that an executor does not see a checkpoint."""
+    """Return the error text for an executor that does not see a checkpoint."""
     return (
         f"checkpointLocation {location} is not visible on executor {host}: use a folder that is mounted at the same "
         "path on the driver and on every executor"
@@ -215,14 +191,14 @@ def _modules(topology: Topology) -> dict[str, str]:
 
 
 def _is_installed(module: str) -> bool:
-    """Tell whether a module lies where this Python looks for packages, whatever the folder of the script."""
+    """Return whether a module lies where this Python looks for packages, whatever the folder of the script."""
     found = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
     installed = {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     return found is not None and any(os.path.realpath(found).startswith(each + os.sep) for each in installed)
 
 
 def _is_this_python(program: str) -> bool:
-    """Tell whether a program is the interpreter of this process, or another name of it in the same environment."""
+    """Return whether a program is the interpreter of this process, or another name of it in the same environment."""
     found = shutil.which(program)
     if found is None or not sys.executable:
         return False
@@ -270,7 +246,7 @@ def _prober(
 
 
 def _import_failure(module: str, problem: str) -> str:
-    """Say what to do about a module that workers find, and whose own code raises when they import it."""
+    """Return the remedy for a module that workers find, but whose own code raises."""
     said = f"Spark's workers import module {module!r} for it, which raises {problem.splitlines()[0]}"
     if "CONTEXT_ONLY_VALID_ON_DRIVER" in problem:
         return (
@@ -314,12 +290,9 @@ def slots_needed(topology: Topology, plan: Plan) -> int:
 
 
 def check_slots(topology: Topology, plan: Plan, session: SparkSession, checkpoint: str = "") -> None:
-    """Refuse a session that can't hold all tasks at once; of a driver of the same `checkpoint` they end.
+    """Refuse a session that can't hold all tasks at once; those of a driver of the same `checkpoint` end.
 
-    Raises
-    ------
-    ConfigError
-        Says what to write, with the number of slots.
+    ConfigError says what to write, with the number of slots.
     """
     context = session.sparkContext
     needed, held = slots_needed(topology, plan), held_slots(checkpoint)
@@ -346,14 +319,12 @@ def check_slots(topology: Topology, plan: Plan, session: SparkSession, checkpoin
 
 
 def _session(context: SparkContext, slots: int) -> str:
-    """Say how a session with so many slots is built."""
     if not is_local(context):
         return f'statefx.session("{context.appName}")'
     return f'statefx.session("{context.appName}"' + (f', master="local[{slots}]")' if slots > SLOTS else ")")
 
 
 def _more(context: SparkContext, slots: int) -> str:
-    """Say where more slots come from."""
     if not is_local(context):
         return "Take more executors, or more spark.executor.cores (which may be more than there are cores)"
     own = f"local[{slots}] or more (slots are threads there, not cores)"

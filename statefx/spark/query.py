@@ -38,7 +38,7 @@ _COLUMNS_MAX = 79
 
 
 class Line(logging.Filter):
-    """The last line of a terminal; as a filter of loggers and handlers it makes room for what is logged."""
+    """The last line of a terminal; as a filter of loggers and handlers it makes room for log lines."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -47,12 +47,12 @@ class Line(logging.Filter):
         self._drawn = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Wipe the line: what is logged now may go to the same terminal. The next transaction draws it again."""
+        """Wipe the line: the record may go to the same terminal. The next transaction draws it again."""
         self.draw("")
         return True
 
     def draw(self, text: str, end: str = "\r") -> None:
-        """Show `text` in the place of what the line shows; with a line feed as `end` it stays."""
+        """Show `text` on the line; with a line feed as `end` it stays."""
         with self._lock, contextlib.suppress(OSError, ValueError):  # the terminal is gone; the query goes on
             if end == "\r":
                 text = text[: max(1, min(shutil.get_terminal_size().columns - 1, _COLUMNS_MAX))]
@@ -65,7 +65,7 @@ class Line(logging.Filter):
 
 
 class Bar:
-    """What the line says of one query: transactions, rows, rows a second."""
+    """The line's text for one query: transactions, rows, rows a second."""
 
     def __init__(self, name: str, line: Line, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -76,7 +76,6 @@ class Bar:
         self._text = ""
 
     def committed(self, done: TransactionProgress) -> None:
-        """Count a transaction."""
         self._transactions += 1
         self._rows += done.input_rows
         rate = self._rows / max(self._clock() - self._began, 0.001)
@@ -85,7 +84,7 @@ class Bar:
         self._line.draw(self._text)
 
     def ended(self) -> None:
-        """Let the last text stand: the query has ended."""
+        """Let the last text stand."""
         if self._text:
             self._line.draw(self._text, end="\n")
 
@@ -132,16 +131,16 @@ these are cancelled; one that waits for a server may take any time, and nobody c
 
 
 class Feed(Protocol):
-    """Brings transactions to the coordinator until its input ends or it is told to stop."""
+    """Brings transactions to the coordinator until its input ends or it is stopped."""
 
     def run(self, started: Callable[[], None]) -> None:
-        """Feed; returns when the input has ended, raises what ended it otherwise."""
+        """Feed; returns when the input has ended, and raises any other end."""
 
     def drain(self) -> None:
-        """Begin no further transaction, and wait for the one under way."""
+        """Begin no further transaction, and wait for the current one."""
 
     def cancel(self) -> None:
-        """Cancel the transaction under way; it is rolled back."""
+        """Cancel the current transaction; it is rolled back."""
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Wait until all input that is there now has been committed, or `ended` is set."""
@@ -224,7 +223,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query is doing: phase, txid, attempt; ``stuck`` if a commit fails again and again.
+        """The query's status: phase, txid, attempt; ``stuck`` if a commit fails again and again.
 
         ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
         were there, and ``runs`` how many such jobs there were.
@@ -354,7 +353,7 @@ class Query:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """While the block runs, its thread is told what ends the query."""
+        """Deliver the query's end to the thread while the block runs."""
         self._listeners.add(threading.get_ident())
         try:
             yield
@@ -371,7 +370,7 @@ _running: weakref.WeakSet[Query] = weakref.WeakSet()
 
 
 def watch(query: Query) -> None:
-    """Stop `query` when the process is asked to terminate, and say so if the process ends while it runs.
+    """Stop `query` when the process is asked to terminate, and warn if the process ends while it runs.
 
     A handler of the user's own is left alone. Handlers can be set in the main thread only: a query that is submitted
     elsewhere is not stopped.
@@ -384,7 +383,7 @@ def watch(query: Query) -> None:
 
 @atexit.register
 def _tell() -> None:
-    """Say which queries end with the process: threads of a query don't keep it alive."""
+    """Name the queries that end with the process: threads of a query don't keep it alive."""
     for query in list(_running):
         if query.isActive:
             logger.warning(

@@ -1,4 +1,4 @@
-"""What a Spark session must be, what makes it quicker, and one that has all of it."""
+"""Spark sessions: checks, hints, and one with all recommended settings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_session(spark: Any, caller: str = "submit") -> SparkSession:
 
 
 def hint(spark: SparkSession, *, streaming: bool) -> None:
-    """Say once per process which settings would help; a batch has no use for those of streams."""
+    """Log once per process which settings would help; a batch has no use for those of streams."""
     global _hinted  # noqa: PLW0603 - once per process
     missing = {
         key: value
@@ -79,7 +79,7 @@ def hint(spark: SparkSession, *, streaming: bool) -> None:
 
 
 def is_local(context: Any) -> bool:
-    """Tell whether tasks run in the driver's own JVM; ``local-cluster`` has executors, which come and are lost."""
+    """Return whether tasks run in the driver's own JVM; ``local-cluster`` has executors, which come and are lost."""
     return re.match(r"local($|\[)", str(context.master)) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the sources of a stream write down for themselves, and where the transaction log keeps it.
+"""Notes of a stream's sources for themselves, and where the transaction log keeps them.
 
 A file source keeps lists of the files that it has read, Kafka the offsets at which it began, a rate source the time.
 None of this can be had from the offsets of a batch, and without it a batch can't be run again. Whatever lies below
@@ -71,7 +71,7 @@ class _Aside:
 
 
 class SourceFiles:
-    """The folder ``sources/`` of one run, and what of it the log has."""
+    """The folder ``sources/`` of one run, and the part of it that the log has."""
 
     def __init__(
         self,
@@ -105,12 +105,9 @@ class SourceFiles:
     # ---- from the log to the folder
 
     def restore(self, notes: SourceNotes) -> None:
-        """Write all that the log has of it, and delete what older drivers put aside without a record that names it.
+        """Write all that the log has of it, and delete files of older drivers that no record names.
 
-        Raises
-        ------
-        StateCorruptedError
-            A file that the log names is missing or damaged.
+        StateCorruptedError: a file that the log names is missing or damaged.
         """
         files: dict[str, str | None] = {}
         for ref in notes.aside:
@@ -178,7 +175,7 @@ class SourceFiles:
     # ---- from the folder to the log
 
     def beginnings(self, known: SourceNotes) -> SourceNotes:
-        """Return what is new but for the lists of file sources, which come with the batch that reads them.
+        """Return the new notes, except the lists of file sources, which come with the batch that reads them.
 
         `known` is what the log has now. What is returned must be its next notes; the same holds for `of_batch`.
         """
@@ -186,14 +183,10 @@ class SourceFiles:
         return self._recorded(known, dict(self._changes("", passed_over=self._newest)))
 
     def of_batch(self, known: SourceNotes, offsets: str, before: str) -> SourceNotes:
-        """Return what is new, for the record with which a batch begins.
+        """Return the new notes, for the record with which a batch begins.
 
-        `before` are the offsets of the oldest batch that Spark may still ask for; empty if there is none.
-
-        Raises
-        ------
-        CheckpointError
-            A list of files that the batch reads is not there, or the notes can't be written.
+        `before` are the offsets of the oldest batch that Spark may still ask for, empty if there is none.
+        CheckpointError: a list of files that the batch reads is not there, or the notes can't be written.
         """
         self._restore_beginnings()
         lists = lists_of(offsets, self._sources)
@@ -288,7 +281,7 @@ class SourceFiles:
                 yield f"{source}/{name}"
 
     def _recorded(self, known: SourceNotes, new: Mapping[str, str | None]) -> SourceNotes:
-        """Return the notes of a record; what is much is put aside first, and durable before the record names it."""
+        """Return the notes of a record; large ones go to a file first, durable before the record names it."""
         self._delete_replaced()
         inline = {**known.files, **new}
         size = sum(len(text) for text in inline.values() if text is not None)
@@ -345,7 +338,7 @@ class SourceFiles:
 
 
 def _is_transient(name: str) -> bool:
-    """Tell whether a file is one of Hadoop's checksums, or is just being written."""
+    """Return whether a file is one of Hadoop's checksums, or is just being written."""
     return name.startswith(".") and name.endswith((".crc", ".tmp"))
 
 
@@ -361,7 +354,7 @@ def _number(name: str) -> int:
 
 
 def _generation(name: str) -> int:
-    """Return whose file it is, of those that were put aside."""
+    """Return the generation of a file next to the log."""
     number = name.removeprefix(PREFIX).partition("-")[0]
     return int(number) if number.isdecimal() else 0
 

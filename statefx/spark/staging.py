@@ -42,7 +42,7 @@ _PARTS = StructType().add("part", BinaryType())
 _PARTS_SCHEMA = pa.schema([("part", pa.binary())])
 
 BATCH_PROPERTY = "statefx.batch"
-"""What the tasks of a staging job are told: the driver's clock, and how the names of their files begin."""
+"""Properties of a staging job's tasks: the driver's clock, and how the names of their files begin."""
 
 _PATIENCE_SECS = 0.5
 """How long a job may go on that nobody needs any more."""
@@ -88,14 +88,13 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class StageRows:
-    """What the tasks of a staging job do with the rows of the united frame, as a function for mapInArrow."""
+    """The function of a staging job's tasks over the rows of the united frame, for mapInArrow."""
 
     storage: Storage
     streams: Mapping[str, pa.Schema]
     timings: Mapping[str, Timing]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of a task; yield its parts."""
         context = TaskContext.get()
         assert context is not None
         clock_ms, _, stem = str(context.getLocalProperty(BATCH_PROPERTY)).partition(" ")
@@ -114,7 +113,6 @@ class StageRows:
         yield pa.RecordBatch.from_arrays([pa.array(parts, pa.binary())], schema=_PARTS_SCHEMA)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each stream, in its own columns."""
         start = 0
         for number, (name, schema) in enumerate(self.streams.items()):
             rows = batch
@@ -131,27 +129,10 @@ class StageRows:
 class Stager:
     """Stages batches, one at a time.
 
-    Parameters
-    ----------
-    plan : Plan
-    columns : sequence of str
-        Of the united frame.
-    storage : Storage
-        Where parts are written; all tasks see it.
-    checkpoint : Storage
-        Where drivers on a cluster have written theirs.
-    generation : int
-        Of the driver; names of files begin with it (rule 15.4).
-    labels : Labels
-    progress : Progress
-        Shows a batch that can't be staged.
-    slots : callable
-        Returns how many of Spark's slots the topology leaves free.
-    attempts_max : int
-        How often one batch may fail.
-    retry_delay_secs : float
-    stopping : threading.Event
-        Set when the query is being stopped.
+    `columns` are the united frame's. Parts are written to `storage`, which all tasks see; `checkpoint` is where drivers
+    on a cluster have written theirs. Names of files begin with `generation` (rule 15.4). `progress` shows a batch that
+    can't be staged; `slots` returns how many of Spark's slots the topology leaves free. One batch may fail
+    `attempts_max` times. `stopping` is set when the query is being stopped.
     """
 
     def __init__(
@@ -192,7 +173,7 @@ class Stager:
 
     @property
     def holds_slots(self) -> bool:
-        """Whether a job of its holds slots, which it gives back when it has ended."""
+        """Whether a job of its holds slots, which it gives back at its end."""
         return self.is_busy and self._asks_jvm(internals.tasks_run)
 
     def _asks_jvm(self, question: Callable[[Any, str], bool]) -> bool:
@@ -202,7 +183,7 @@ class Stager:
             return False
 
     def cancel(self) -> None:
-        """End the job under way; by any thread."""
+        """End the running job; any thread may call it."""
         context = self._context
         # Most are over in no time, and workers that are cancelled print a trace.
         if not self._idle.wait(_PATIENCE_SECS) and not internals.stopped_here(context):
@@ -210,12 +191,12 @@ class Stager:
                 context.cancelJobsWithTag(self._tag)
 
     def delete(self, parts: Iterable[StagedPart]) -> None:
-        """Delete the files of parts that nobody reads any more."""
+        """Delete the files of parts that are read no more."""
         with contextlib.suppress(OSError):  # the next start deletes what is left
             self._storage.delete([part.name for part in parts if part.name])
 
     def sweep(self) -> None:
-        """Delete what drivers before this one have left, also where they ran on a cluster (rule 15.4)."""
+        """Delete the files of older drivers, also where they ran on a cluster (rule 15.4)."""
         own = _generation(self._prefix)
         for storage in {each.url: each for each in (self._storage, self._checkpoint)}.values():
             with contextlib.suppress(OSError):
@@ -225,18 +206,11 @@ class Stager:
     def stage(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
         """Return the rows of `frame` in parts, which are there for `txid`.
 
-        `wanted` tells whether a transaction will read them: else a job that fails was cancelled.
-
-        Raises
-        ------
-        RenewInputError
-            The job failed, and Spark has kept a part of what it computed: another one could mix it with other rows.
-        AttemptsExhaustedError
-            It failed too often.
-        TransactionError
-            No other try would help: a Python function of the user's raised, or Spark's planner refused it.
-        StoppedError
-            The query is being stopped.
+        `wanted` returns whether a transaction will read them: otherwise a job that fails was cancelled.
+        RenewInputError: the job failed, and Spark has kept a part of what it computed, so that another one could mix it
+        with other rows. AttemptsExhaustedError: it failed too often. TransactionError: no other attempt would help,
+        since a Python function of the user's raised, or Spark's planner refused it. StoppedError: the query is being
+        stopped.
         """
         tries = 0
         while True:
@@ -266,7 +240,6 @@ class Stager:
             return True
 
     def _job(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
-        """Run one job."""
         self._context = context = frame.sparkSession.sparkContext
         if self._stopping.is_set() or internals.stopped_here(context):
             self._check_stopped()
@@ -337,12 +310,12 @@ class Stager:
             watching.join()
 
     def _drop(self, stem: str) -> None:
-        """Delete what a job that failed has written; what its tasks still write is deleted by the next start."""
+        """Delete the files of a failed job; the next start deletes what its tasks still write."""
         with contextlib.suppress(OSError):
             self._storage.delete([each.name for each in self._storage.list(stem)])
 
     def _ran_again(self, kept: Collection[int]) -> bool:
-        """Tell whether any stage of the job ran more than once: what it wrote may mix rows of both (rule 15.1).
+        """Return whether any stage of the job ran more than once: it may have written rows of both (rule 15.1).
 
         Of the stages `kept`, jobs before it had run, and what these have left was lost since.
         """
@@ -354,10 +327,10 @@ class Stager:
         raise JobFailedError(_STAGES_UNKNOWN)
 
     def _job_ran_again(self, job: int, stages: Sequence[int], kept: Collection[int]) -> bool:
-        """Tell whether any stage of a job that has ended ran more than once.
+        """Return whether any stage of a job that has ended ran more than once.
 
-        A full store forgets stages, and those first that a job passed over, however new they are. So a stage that is
-        not there was passed over, if as many are there as the job has completed.
+        A full store forgets stages, and those first that a job skipped, however new they are. So a stage that is not
+        there was skipped, if as many are there as the job has completed.
         """
         tries = [internals.stage_tries(self._context, stage) for stage in stages]
         if any(each is not None and each > 1 for each in tries):

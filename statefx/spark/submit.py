@@ -171,7 +171,7 @@ def _submit(
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:
-    """Return where rows of DataFrames wait: on this machine, if all tasks run there, else in the checkpoint."""
+    """Return the storage for staged rows: on this machine, if all tasks run there, otherwise the checkpoint."""
     folders = launch.folders
     if launch.topology.reads_spouts or is_remote(folders.location):
         return folders.storage
@@ -217,7 +217,6 @@ def _frame_feed(
 
 
 def _interval_ms(topology: Topology, settings: Config) -> int:
-    """Return the time between two transactions."""
     if settings.state_checkpoint_interval_ms is not None:
         return settings.state_checkpoint_interval_ms
     if topology.tracked_spouts:
@@ -314,7 +313,7 @@ def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict
 
 
 def _spout_trigger(arguments: Mapping[str, Any]) -> SpoutTrigger:
-    """Return what `_checked_trigger` has returned, for spouts."""
+    """Return the result of `_checked_trigger` for spouts."""
     if "processingTime" in arguments:
         return SpoutTrigger(int(arguments["processingTime"].split()[0]) / 1000)
     return SpoutTrigger(

@@ -60,7 +60,7 @@ _Tree = tuple[Mapping[str, Any], Sequence[Any]]
 
 
 def comparisons(condition: str) -> list[Comparison]:
-    """Return comparisons of columns with constants that are all true wherever the condition is; others are left out."""
+    """Return comparisons of columns with constants that hold wherever the condition does; others are left out."""
     return list(_compared(_tree(iter(json.loads(condition)))))
 
 
@@ -106,7 +106,7 @@ def _frame(session: SparkSession, table: StateTable) -> DataFrame:
 
 
 def _watched(frame: DataFrame, table: StateTable) -> DataFrame:
-    """Return `frame`, which shows rows of `table`, as one whose filters say what of the table is read."""
+    """Return `frame`, which shows rows of `table`, as one whose filters limit what is read of the table."""
 
     def filtered(wide: DataFrame) -> DataFrame:
         condition = condition_upon_map(wide)
@@ -190,14 +190,9 @@ def _entries(framed: DataFrame) -> Iterator[Encoded]:
 
 
 def frame_of(session: SparkSession | None, schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> DataFrame:
-    """Return a DataFrame with one partition for each part; every use of it reads them again.
+    """Return a DataFrame with one partition for each part, which are picklable; every use of it reads them again.
 
-    Parts are picklable. Without a session, that of this process is used.
-
-    Raises
-    ------
-    SinkError
-        There is no session.
+    Without a session, that of this process is used; SinkError if there is none.
     """
     session = session or _session()
     with worker_program(session.sparkContext):

@@ -1,4 +1,4 @@
-"""What Spark's Python workers are sent, what outlives their tasks, and the chain that each of a run's tasks is."""
+"""Spark's Python workers: what they are sent, what outlives their tasks, and the chain of each of a run's tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dumps(thing: Any) -> bytes:
 
 
 class _ImportedModules(pickle.Unpickler):
-    """Notes what an unpickler imports."""
+    """Collects the imports of an unpickler."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
@@ -47,12 +47,11 @@ def modules_of(thing: Any) -> set[str]:
 
 
 def loads(data: bytes) -> Any:
-    """Return what `dumps` pickled."""
     return cloudpickle.loads(data)
 
 
 _worker = Worker()
-"""What is sent to a process lives for a task only: this is the one place that outlives it."""
+"""Data of this process that outlives a task, which is all that anything sent to it does."""
 
 
 class Parcel:
@@ -85,15 +84,15 @@ def levels_here() -> dict[str, int]:
 
 
 _logged_as: dict[str, int] = {}
-"""What `log_as` was given last: it is called for each task."""
+"""The last argument of `log_as`, which is called for each task."""
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """The handler of a worker in which nobody has set up another one."""
+    """The handler of a worker that has no other one."""
 
 
 def log_as(levels: Mapping[str, int]) -> None:
-    """Give this worker's loggers the levels that those of the driver had, and let them write to stderr.
+    """Give this worker's loggers the driver's levels, and let them write to stderr.
 
     By itself Python writes only warnings there. Where a module of the user's has set logging up, it stays as it is.
     """
@@ -111,21 +110,12 @@ def log_as(levels: Mapping[str, int]) -> None:
 
 
 def process_worker() -> Worker:
-    """Return this process's worker."""
     return _worker
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """How a chain finds the driver.
-
-    Attributes
-    ----------
-    address : (host, port)
-    run, secret : bytes
-    fillers : (int, int)
-        As of `TaskChain`.
-    """
+    """The address of the driver for a chain, with `run` and `secret`; `fillers` as of `TaskChain`."""
 
     address: tuple[str, int]
     run: bytes
@@ -142,7 +132,6 @@ class ResidentLevel:
         self._rendezvous = rendezvous
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the chain of this Spark task."""
         context = TaskContext.get()
         assert context is not None
         chain, meeting = ChainId(self._level, context.partitionId()), self._rendezvous

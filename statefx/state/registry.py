@@ -20,21 +20,10 @@ GROUP = "statefx.state_providers"
 
 
 def load_provider(name_or_reference: str, options: Mapping[str, Any]) -> StateProvider:
-    """Build a provider.
+    """Build a provider, from a registered name or ``module:Class``.
 
-    Parameters
-    ----------
-    name_or_reference : str
-        A registered name, or ``module:Class``.
-    options : Mapping[str, Any]
-        ``topology.state.provider.config``.
-
-    Raises
-    ------
-    ProviderError
-        It is unknown, can't be imported (the message says what to install) or is no provider.
-    ConfigError
-        The provider refuses an option.
+    ProviderError: it is unknown, can't be imported (the message says what to install) or is no provider. ConfigError:
+    the provider refuses an option.
     """
     reference = resolve(name_or_reference)
     provider = _load_class(reference)
@@ -48,10 +37,7 @@ def load_provider(name_or_reference: str, options: Mapping[str, Any]) -> StatePr
 def resolve(name_or_reference: str) -> str:
     """Return the reference ``module:Class`` of a provider, without importing it.
 
-    Raises
-    ------
-    ProviderError
-        The name is unknown, or claimed by two distributions.
+    ProviderError: the name is unknown, or claimed by two distributions.
     """
     if ":" in name_or_reference:
         return name_or_reference

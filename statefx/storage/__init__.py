@@ -9,7 +9,7 @@ __all__ = ["FolderStorage", "Storage", "Stored", "is_remote", "path_of", "storag
 
 
 def is_remote(location: str) -> bool:
-    """Tell whether a location, as `Storage.url` writes it, is an object store's."""
+    """Return whether a location, as `Storage.url` writes it, is an object store's."""
     return "://" in location
 
 

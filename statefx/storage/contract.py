@@ -1,4 +1,4 @@
-"""What a checkpoint asks of a place that keeps bytes: so few verbs that a folder and an object store both have them."""
+"""A checkpoint's storage of bytes: so few verbs that a folder and an object store both have them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Storage(ABC):
             last = part
 
     def shares(self, name: str, other: Storage) -> bool:
-        """Tell whether `name` is one file here and in `other`: a file system may be mounted at two places."""
+        """Return whether `name` is one file here and in `other`: a file system may be mounted at two places."""
         return self.url == other.url
 
     def put(self, name: str, data: bytes) -> None:

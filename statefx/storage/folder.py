@@ -204,7 +204,7 @@ class FolderStorage(Storage):
             yield from (name for name in sorted(os.listdir(self.root)) if not name.startswith("."))
 
     def shares(self, name: str, other: Storage) -> bool:
-        """Tell whether `name` is one file here and in `other` (see `Storage.shares`)."""
+        """Return whether `name` is one file here and in `other` (see `Storage.shares`)."""
         try:
             return isinstance(other, FolderStorage) and os.path.samefile(self.path(name), other.path(name))
         except OSError:

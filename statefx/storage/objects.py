@@ -38,7 +38,7 @@ _OTHERS = (
 
 
 def has_profile() -> bool:
-    """Tell whether credentials are those of a profile: one is named, or there is a file and nothing else is said."""
+    """Return whether credentials are those of a profile: one is named, or there is a file and nothing else is set."""
     if any(os.environ.get(name) for name in _OTHERS):
         return False
     return bool(os.environ.get("AWS_PROFILE")) or os.path.isfile(_file())
@@ -49,7 +49,7 @@ def _file() -> str:
 
 
 class ProfileCredentials:
-    """What obstore asks for credentials, whenever those that it has are about to expire.
+    """Credentials for obstore, which calls this whenever its own are about to expire.
 
     obstore has a provider of its own for boto3, which keeps the keys that a file had at first. Each call here reads the
     files anew.
@@ -121,7 +121,7 @@ BLOCK_BYTES = 4 << 20
 """Read at once: at 30 ms a request and 100 MB/s, less would be spent waiting."""
 
 _SPOOLED_BYTES = 16 << 20
-"""What is written stays in memory up to here, then in a local file: it is uploaded when it is complete."""
+"""Bytes that stay in memory before they go to a local file, which is uploaded when it is complete."""
 
 _Done = TypeVar("_Done")
 
@@ -290,7 +290,7 @@ class ObjectStorage(Storage):
 
 
 def _allows_http() -> bool:
-    """Tell whether the environment has an endpoint without TLS: options of a client hide what obstore reads of it."""
+    """Return whether the environment has an endpoint without TLS: options of a client hide what obstore reads of it."""
     said = {key.upper(): value.lower() for key, value in os.environ.items()}
     endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     return any(said.get(f"{of}_ALLOW_HTTP") == "true" for of in ("AWS", "AZURE", "GOOGLE")) or any(

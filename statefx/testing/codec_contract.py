@@ -12,7 +12,7 @@ from statefx.testing.contract import Contract
 
 
 class CodecContract(Contract):
-    """What statefx relies on in a codec, as pytest tests.
+    """The contract of codecs, as pytest tests.
 
     Subclass it in a test module, and define the fixture ``codec``. No test may be overridden.
 

@@ -1,4 +1,4 @@
-"""What all contracts have in common: they hold as a whole."""
+"""The base of all contracts: they hold as a whole."""
 
 from __future__ import annotations
 

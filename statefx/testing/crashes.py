@@ -16,7 +16,7 @@ from typing import Any
 from statefx.testing.steps import Crash, DurableSteps
 
 _RANDOM = re.compile(r"[0-9a-f]{6,}|(?<=unfinished-).*")
-"""What differs between the file names of two runs: tokens."""
+"""Tokens, which differ between the file names of two runs."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -143,7 +143,7 @@ def _names(paths: Iterable[str], cache: str) -> list[str]:
 
 @dataclass
 class _Image:
-    """What is durable at a moment: files by their path with content and time, folders with None, and other things."""
+    """Durable things at a moment: files by their path with content and time, folders with None, and others."""
 
     files: dict[str, tuple[bytes, int] | None]
     kept: list[Any]

@@ -1,4 +1,4 @@
-"""What a state store does when processes die, run twice, fall behind or are replaced, and files are damaged."""
+"""Tests of state stores whose processes die, run twice, fall behind or are replaced, and whose files are damaged."""
 
 from __future__ import annotations
 

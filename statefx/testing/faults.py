@@ -1,4 +1,4 @@
-"""What happens to a run of tasks, played to a topology: each fault strikes once, in the next attempt that it fits.
+"""Faults for a run of tasks: each strikes once, in the next attempt that it fits.
 
 Give them to ``TopologyTester.send`` or ``TopologyTester.inject``.
 """

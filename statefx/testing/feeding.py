@@ -1,4 +1,4 @@
-"""What a test sends: rows of streams, and of spouts in whose place stand-ins of the same kinds read these rows.
+"""Rows that a test sends: of streams, and of spouts, for which stand-ins of the same kinds read them.
 
 The topology stays as it is wired: groupings, event time, `dedup`, acks. Only what a spout reads is another: rows that
 the test has sent, which stay in a `Feed` and can be read again, as a log or a queue lets them.

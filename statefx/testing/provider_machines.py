@@ -228,7 +228,7 @@ class _ProviderMachine(_Machine):
 
     @rule(kept=st.integers(0, 5))
     def sweep(self, kept: int) -> None:
-        """What serves only versions that are further back may go."""
+        """Files that serve only older versions may go."""
         snapshots = () if self.snapshot is None else (self.snapshot,)
         self.since = max(self.since, self.head.txid - kept)
         self.site.sweep(Retention(self.generation, self.head, snapshots, 0, self.since))

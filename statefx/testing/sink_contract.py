@@ -96,7 +96,7 @@ Named = Mapping[int, Committable]
 
 
 class _Driver:
-    """What drivers and tasks of one checkpoint do with a sink; each call has it from a pickle, as another process."""
+    """Drivers and tasks of one checkpoint with a sink; each call has it from a pickle, as another process."""
 
     def __init__(self, contract: SinkContract, place: Path, checkpoint: str = "checkpoint") -> None:
         self.contract = contract
@@ -171,7 +171,7 @@ def _race(committers: Sequence[SinkCommitter], txid: int, named: Named, barrier:
 
 
 class SinkContract(Contract):
-    """What statefx relies on in a sink, as pytest tests.
+    """The contract of sinks, as pytest tests.
 
     Subclass it in a test module and define `make` and `read`. No test may be overridden.
     """

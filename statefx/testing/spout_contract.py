@@ -46,7 +46,7 @@ Said = dict[str, Any]
 
 @dataclass
 class Emitted:
-    """What came of one transaction: its metadata, its rows, and what the one before had said."""
+    """The outcome of one transaction: its metadata, its rows, and the metadata before."""
 
     txid: int
     before: Said
@@ -213,7 +213,7 @@ def _topology(spout: ReplayingSpout, parallelism: int = 1) -> Any:
 
 
 class SpoutContract(Contract):
-    """What statefx relies on in a spout, as pytest tests.
+    """The contract of spouts, as pytest tests.
 
     Subclass it in a test module and define `make` and `rows`. No test may be overridden.
     """

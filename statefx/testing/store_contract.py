@@ -1,4 +1,4 @@
-"""What a state store does: reading, phases, isolation, and what it shows around a commit."""
+"""Tests of state stores: reading, phases, isolation, and what they show around a commit."""
 
 from __future__ import annotations
 

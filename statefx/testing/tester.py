@@ -241,7 +241,7 @@ class TopologyTester:
             "config": config, "cache": self._cache, "limits": limits,
             "seed": seed, "freshObjects": freshObjects, "fed": self._feeds,
         }  # fmt: skip
-        """What `restart` hands on."""
+        """State that `restart` hands on."""
         self._steps = steps or DurableSteps(crash_at)
         self._now = 0.0
         day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -499,12 +499,12 @@ class TopologyTester:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What a query's ``status`` would say."""
+        """The ``status`` of a query."""
         return self._progress.status()
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
-        """What a query's ``recoveries`` would say."""
+        """The ``recoveries`` of a query."""
         return list(self._progress.recoveries)
 
     def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:

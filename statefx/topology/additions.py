@@ -1,4 +1,4 @@
-"""What statefx adds to a topology: ticks, a spout that remembers ids, and the acker with the edges to it."""
+"""Additions of statefx to a topology: ticks, a bolt that drops redelivered messages, and the acker with its edges."""
 
 from __future__ import annotations
 
@@ -57,12 +57,10 @@ def with_acknowledging(topology: Topology) -> Topology:
 
 
 def with_dedup(topology: Topology) -> Topology:
-    """Return the topology with a bolt behind each spout of which it is asked, that drops what comes again.
+    """Return the topology with a bolt after each spout with `dedup`, which drops redelivered messages.
 
-    Raises
-    ------
-    TopologyError
-        A consumer reads the spout by directGrouping: who gets a row is decided before it is known to be new.
+    TopologyError: a consumer reads the spout by directGrouping, so its task is chosen before the row is known to be
+    new.
     """
     components, edges, more = [], list(topology.edges), []
     for component in topology.components:

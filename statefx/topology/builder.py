@@ -83,10 +83,7 @@ def check_not_mixed(components: Sequence[Component]) -> None:
 def topological(declared: Sequence[str], sources: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the ids so that each comes after its sources; ties in order of declaration. `sources` has what each reads.
 
-    Raises
-    ------
-    TopologyError
-        There is a cycle; the message has its path, and ``path`` too.
+    TopologyError, with the path in the message and in ``path``, if there is a cycle.
     """
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for id in declared:
@@ -240,7 +237,7 @@ class TopologyBuilder:
         self._declarers: dict[str, BoltDeclarer] = {}
         self._loops: set[str] = set()
         self._times: dict[str, tuple[str | Mapping[str, str] | None, str, str, str | None]] = {}
-        """What is said of the event time of what bolts emit: some know their streams only with their inputs."""
+        """Event times declared for bolts' streams: some know their streams only with their inputs."""
 
     def __repr__(self) -> str:
         return f"<TopologyBuilder {self.name!r} of {len(self._components)} components>"

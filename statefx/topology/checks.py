@@ -1,4 +1,4 @@
-"""What must hold of a topology before Spark starts; every refusal names the thing and the remedy."""
+"""Checks of a topology before Spark starts; every refusal names the thing and the remedy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from statefx.operators.sinks import Sink
 from statefx.operators.spouts import ReplayingSpout, Spout
 from statefx.operators.windows import WindowedBolt
 from statefx.state.encoding import options as encodings
-from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
+from statefx.state.encoding.values import VERSION_MAX
 from statefx.topology.graph import Component, ComponentKind, DeclaredInput, Edge, Promise, Topology
 
 if TYPE_CHECKING:
@@ -391,10 +391,7 @@ def _check_fields(reader: str, id: str, given: DeclaredInput, schema: pa.Schema)
 def encodings_of(topology: Topology, config: Config) -> dict[str, Encoding]:
     """Return how the keys and values of each stateful bolt become bytes; called on the driver.
 
-    Raises
-    ------
-    ConfigError
-        An option or bolt is unknown, options exclude each other, or a class won't do.
+    ConfigError: an option or bolt is unknown, options exclude each other, or a class won't do.
     """
     found = encodings.parse(config.state_encoding, {one.id: one.stateful for one in topology.components})
     for component in topology.components:

@@ -46,12 +46,9 @@ def timings(
     max_ahead: str,
     idle_after: str | None,
 ) -> Mapping[str, Timing]:
-    """Return how the event time of a component's streams is read, by stream; empty: it has none.
+    """Return how the event time of a component's streams is read, by stream, or nothing if it has none.
 
-    Raises
-    ------
-    TopologyError
-        A stream, a field or a length of time is none, or the field is of another type; `who` is named.
+    TopologyError, which names `who`: a stream, a field or a length of time is none, or the field is of another type.
     """
     if timestamp is None:
         given = {"lateness": lateness != LATENESS, "maxAhead": max_ahead != MAX_AHEAD, "idleAfter": idle_after}
@@ -174,15 +171,11 @@ def wire_windows(
     inputs: Mapping[str, Sequence[DeclaredInput]],
     begun: dict[tuple[str, str], str],
 ) -> None:
-    """Find what the inputs of a windowed bolt decide, once all before it is known: its late stream and its times.
+    """Set a windowed bolt's late stream and times, which follow from its inputs, once all before it is known.
 
     If no component before has event time, the field that ``withTimestampField`` names begins it. `begun` has by source
-    and stream which bolt began it so: others must agree with that one, and who names no field does not go by it.
-
-    Raises
-    ------
-    TopologyError
-        Its inputs, hooks and windows don't fit.
+    and stream which bolt began it so: others must agree with that one, and a bolt that names no field does not go by
+    it. TopologyError: its inputs, hooks and windows don't fit.
     """
     bolt, given = components[id].operator, inputs[id]
     assert isinstance(bolt, WindowedBolt)
@@ -230,7 +223,7 @@ def _with_late_stream(component: Component, schemas: Sequence[pa.Schema]) -> Map
 
 
 def _warn(id: str, inputs: Sequence[DeclaredInput], components: Mapping[str, Component]) -> None:
-    """Tell that windows go by the clock, if there is a field that looks as if it were meant."""
+    """Warn that windows go by the clock, if there is a field that looks as if it were meant."""
     for one in inputs:
         for field in components[one.source].outputs[one.stream]:
             if field.type == pa.timestamp("us", tz="UTC"):
@@ -308,7 +301,7 @@ def _has_time(
     begun: Mapping[tuple[str, str], str],
     id: str,
 ) -> bool:
-    """Tell whether what a component emits goes by a watermark of which the user has said where it begins."""
+    """Return whether a component's rows go by a watermark whose beginning the user has declared."""
     return any((id, stream) not in begun for stream in components[id].timings) or any(
         _has_time(components, inputs, begun, one.source) for one in inputs.get(id, ())
     )

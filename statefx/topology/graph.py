@@ -78,7 +78,7 @@ class Grouping:
 
     @property
     def promise(self) -> Promise:
-        """What it promises about the task."""
+        """Its promise about the task."""
         return PROMISES[self.kind]
 
     @property
@@ -107,7 +107,7 @@ INTERNAL = "__"
 
 @dataclass(frozen=True, eq=False)
 class RowStream:
-    """What ``setStream`` takes in the place of a DataFrame: its schema, and rows that come from elsewhere."""
+    """A stand-in for a DataFrame in ``setStream``: its schema, and rows that come from elsewhere."""
 
     schema: Any
     isStreaming: bool  # noqa: N815 - pyspark's name
@@ -128,7 +128,7 @@ class Edge:
 
 
 class ComponentKind(StrEnum):
-    """What a component is.
+    """Kinds of components.
 
     A kind has a method of the builder, its own checks, a shape in pictures, and, a `Task`
     (`statefx.runtime.chain.task_of`).
@@ -141,7 +141,7 @@ class ComponentKind(StrEnum):
 
 
 class OnError(StrEnum):
-    """What becomes of a row of which a bolt's ``execute`` raises an error."""
+    """Treatment of a row of which a bolt's ``execute`` raises an error."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -156,35 +156,15 @@ class OnError(StrEnum):
 
 @dataclass(frozen=True, eq=False)  # each is itself alone: what users give may have an == of any meaning, or no hash
 class Component:
-    """A node of the topology.
+    """A node of the topology; `id` is its name, also of its folder in the checkpoint.
 
-    Attributes
-    ----------
-    id : str
-        Its name in the topology, and of its folder in the checkpoint.
-    kind : ComponentKind
-    parallelism : int
-        The number of its tasks; 0 for a stream, whose rows Spark makes.
-    outputs : Mapping[str, pyarrow.Schema]
-        The schema of each stream it emits.
-    operator : Bolt, ReplayingSpout, Spout, Sink or None
-        What the user has given; its tasks have copies. None for a stream.
-    dataframe : Any
-        A stream's DataFrame, else None.
-    committer : bool
-        Its effects are ordered by txid; every stateful bolt and every sink is one.
-    combined : pyarrow.Schema or None
-        Of the rows that a bolt gets, if they are added up before they are sent; None: it is that of the input.
-    dedup_secs : float or None
-        How long ids of a spout's messages are kept, to drop what comes again; None: they are not.
-    timings : Mapping[str, Timing]
-        How event time is read from what it emits, by stream.
-    tick_secs : float or None
-        How often each task of a bolt gets a tick; None: never, unless the settings say so.
-    time_fields : Mapping[tuple of str, str]
-        Of a windowed bolt: which field has the event time, by source and stream of its inputs; empty: none has.
-    on_error : OnError
-        Of a bolt: what becomes of a row of which it raises an error.
+    `parallelism` is 0 for a stream, whose rows Spark makes. `outputs` are the schemas of its streams. `operator` is the
+    user's object, of which tasks have copies, None for a stream, which has a `dataframe`. `committer`: its effects are
+    ordered by txid, as of every stateful bolt and every sink. `combined` is the schema of a bolt's rows if they are
+    added up before they are sent, otherwise None. `dedup_secs` is how long ids of a spout's messages are kept, to drop
+    redelivered ones. `timings` say how event time is read, by stream. `tick_secs` is the period of a bolt's ticks, None
+    if the settings decide. `time_fields` are a windowed bolt's fields of event time, by source and stream of its
+    inputs. `on_error` says what becomes of a row of which the bolt raises an error.
     """
 
     id: str
@@ -218,7 +198,7 @@ class Component:
 
 
 def is_tracked(edge: Edge, target: Component, tracked: Collection[str]) -> bool:
-    """Tell whether the rows of an edge belong to the trees of tuples, if those of the components `tracked` do.
+    """Return whether the rows of an edge belong to the trees of tuples, if those of the components `tracked` do.
 
     Not what is added up: a sum would belong to the trees of all that is in it. A sink fails no single row. And behind
     what is statefx's own there are no trees: a bolt that fails a row fails the transaction.

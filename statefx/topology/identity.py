@@ -26,13 +26,7 @@ def identify(
     encodings: Mapping[str, Encoding] | None = None,
     options: Mapping[str, Any] | None = MappingProxyType({}),
 ) -> TopologyIdentity:
-    """Return the identity of a topology.
-
-    Raises
-    ------
-    ProviderError
-        JSON can't write the options.
-    """
+    """Return the identity of a topology; ProviderError if JSON can't write the options."""
     given = encodings or {}
     kept = None if options is None else dict(options)
     try:

@@ -1,4 +1,4 @@
-"""What is checked of a topology and its settings, wherever it is run: by ``submit`` and by ``TopologyTester`` alike."""
+"""Checks of a topology and its settings, by ``submit`` and by ``TopologyTester`` alike."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ logger = logging.getLogger("statefx")
 
 
 def check_settings(topology: Any, config: Any, caller: str) -> Config:
-    """Return the settings of a run; log what is likely not meant as it is wired.
-
-    Raises
-    ------
-    TopologyError, ConfigError
-        Names the thing and the remedy.
-    """
+    """Return the settings of a run; log doubts about the wiring. A TopologyError or ConfigError names the remedy."""
     if not isinstance(topology, Topology):
         given = "the builder" if isinstance(topology, TopologyBuilder) else f"an object of {type(topology).__name__}"
         raise TopologyError(f"{caller} needs a Topology, got {given}: pass builder.createTopology()")
@@ -38,13 +32,7 @@ def check_settings(topology: Any, config: Any, caller: str) -> Config:
 
 
 def check_config(topology: Topology, config: Config) -> None:
-    """Refuse settings that have no meaning for this topology.
-
-    Raises
-    ------
-    ConfigError
-        Several transactions at a time were asked for, which only spouts can give.
-    """
+    """Refuse settings without meaning for this topology, such as several transactions at a time without spouts."""
     streams = [component.id for component in topology.components if component.is_stream]
     # Spark plans a micro-batch when the one before it has ended: there is no input for a second transaction.
     if streams and (config.max_spout_pending or 1) > 1:
@@ -124,20 +112,14 @@ def doubts(topology: Topology) -> list[str]:
 
 
 def _scatters(grouping: Grouping, key: Sequence[str]) -> bool:
-    """Tell whether rows with one key may go to several tasks; who sends rows directly may well keep them together."""
+    """Return whether rows with one key may go to several tasks; a direct sender may well keep them together."""
     if grouping.promise is Promise.KEY:
         return not set(grouping.fields) <= set(key)
     return grouping.promise in (Promise.ANY, Promise.KEY_OF_TWO)
 
 
 def check_misplaced(settings: Config, provider: StateProvider) -> None:
-    """Refuse what is meant for the state provider and stands beside its settings, where nobody would read it.
-
-    Raises
-    ------
-    ConfigError
-        Names the key and where it belongs.
-    """
+    """Refuse the state provider's options that stand beside its settings, where they would be ignored."""
     for key in settings.user:
         if key in provider.option_names and key not in settings.state_provider_config:
             raise ConfigError(
@@ -149,16 +131,10 @@ def check_misplaced(settings: Config, provider: StateProvider) -> None:
 
 
 def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Callable[[Any], bytes]) -> None:
-    """Refuse bolts, and settings of the user's own, that can't be sent to executors, and bolts that can't be copied.
+    """Refuse bolts and user settings that can't be sent to executors, and bolts that can't be copied.
 
-    `dumps` pickles as Spark's workers are sent things.
-
-    Raises
-    ------
-    TopologyError
-        Names the bolt, the attribute and the remedy.
-    ConfigError
-        Names the setting.
+    `dumps` pickles as Spark does for its workers. TopologyError names the bolt, the attribute and the remedy;
+    ConfigError names the setting.
     """
     for component in topology.components:
         if component.operator is None:

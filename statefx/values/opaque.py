@@ -47,11 +47,12 @@ from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.changes import OWN_KEYS
 from statefx.state.view.task_state import KeyValueState
-from statefx.values.backend import KeyValueBackend, Row
-from statefx.values.steps import (
+from statefx.values.backend import (
     RESERVED,
     Get,
+    KeyValueBackend,
     Put,
+    Row,
     Stamp,
     Steps,
     carry_out,

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from statefx.errors import TopologyError, ValueMismatchError
 from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
-from statefx.values.backend import KeyValueBackend, Row
-from statefx.values.steps import (
+from statefx.values.backend import (
     Get,
+    KeyValueBackend,
     Put,
+    Row,
     Stamp,
     Steps,
     carry_out,
@@ -157,7 +158,7 @@ class TransactionalMap:
         return new
 
     def _is_done(self, key: str, row: Row, attempt: TransactionAttempt) -> bool:
-        """Tell whether an attempt of this transaction has written a row."""
+        """Return whether an attempt of this transaction has written a row."""
         stamp = stamp_of(key, row, self._owner)
         stored = TransactionalValue(stamp.attempt, row.value)
         if stored.update(attempt, lambda curr: curr) is not stored:

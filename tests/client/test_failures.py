@@ -136,7 +136,7 @@ def test_a_client_that_cannot_end_what_a_former_one_has_decided_is_not_made(plac
 def test_a_row_that_a_table_cannot_name_is_rolled_back(place):
     sink = SqlSink(f"sqlite:///{place}/db", "words", key="word")
     with TransactionalClient(place / "ck", id="x", sinks={"out": sink}, schemas={"out": "word string"}) as found:
-        with pytest.raises(TransactionError, match=r"'word' names the rows.*Mend that"), found.transaction() as t:
+        with pytest.raises(TransactionError, match=r"'word' names the rows.*Fix that"), found.transaction() as t:
             t.send("out", [(None,)])
         with found.transaction() as t:
             t.send("out", [("a",)])
@@ -148,7 +148,7 @@ def test_a_row_that_would_be_refused_is_named_and_its_block_has_to_be_mended(pla
         database.execute("create table words (word text check (length(word) < 3))")
     sink = SqlSink(f"sqlite:///{place}/db", "words", key=None, validate=True)
     with TransactionalClient(place / "ck", id="x", sinks={"out": sink}, schemas={"out": "word string"}) as found:
-        with pytest.raises(TransactionError, match=r"'word': 'long'\}.*Mend that, and do"), found.transaction() as t:
+        with pytest.raises(TransactionError, match=r"'word': 'long'\}.*Fix that, and do"), found.transaction() as t:
             t.send("out", [("a",), ("long",)])
         assert found.committed == 0
 

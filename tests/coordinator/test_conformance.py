@@ -10,9 +10,9 @@ from statefx.coordinator.runs import PipelinedRun
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
 from statefx.log.log import read_state
 from statefx.plan.levels import compile_plan
-from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.pipeline import Segment
 from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
@@ -189,7 +189,7 @@ def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(caplog):
         verdict = AckChecker(plan).check(Segment.WHOLE, attempt, [failed])
     assert isinstance(verdict, StatefxError)
     assert "of the attempt before" not in str(verdict)
-    assert f"an ack of {before} was ignored" in caplog.text
+    assert f"ignored an ack of {before}" in caplog.text
 
 
 def test_a_driver_that_failed_refuses_to_go_on(driver):

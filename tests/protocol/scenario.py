@@ -10,7 +10,11 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from statefx.protocol.commands import (
+from statefx.protocol.completeness import AckLedger, Alignment, Complete, LedgerEdge
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.log_rules import apply
+from statefx.protocol.log_state import LogState
+from statefx.protocol.pipeline import (
     Acked,
     Append,
     Appended,
@@ -21,19 +25,16 @@ from statefx.protocol.commands import (
     Happening,
     Idle,
     Offered,
+    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
+    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
-from statefx.protocol.completeness import AckLedger, Alignment, Complete, LedgerEdge
-from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.log_rules import apply
-from statefx.protocol.log_state import LogState
-from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import (
     Committed,
     Committing,

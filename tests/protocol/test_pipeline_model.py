@@ -16,7 +16,11 @@ from types import MappingProxyType
 
 import pytest
 
-from statefx.protocol.commands import (
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.log_rules import apply
+from statefx.protocol.log_state import LogState
+from statefx.protocol.order import Emission
+from statefx.protocol.pipeline import (
     Acked,
     Append,
     Appended,
@@ -27,19 +31,16 @@ from statefx.protocol.commands import (
     Happening,
     Idle,
     Offered,
+    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
+    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.log_rules import apply
-from statefx.protocol.log_state import LogState
-from statefx.protocol.order import Emission
-from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY
 from statefx.protocol.transaction import Phase, Stage

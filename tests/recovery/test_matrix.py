@@ -202,7 +202,7 @@ def check_listed(left: list[Any], found: list[Any], seen: set[str]) -> None:
         ends = {"PREPARING": "ROLLED_BACK", "COMMITTING": "COMMITTED"}
         assert after.state == ends.get(before.state, before.state)
         assert (after.txid, after.attempt, after.generation) == (before.txid, before.attempt, 1)
-        assert (after.reason == "found under way at start") == (before.state == "PREPARING")
+        assert (after.reason == "left unfinished by the previous driver") == (before.state == "PREPARING")
 
 
 def test_rows_bytes_times_and_reasons(driver, place):

@@ -21,7 +21,10 @@ from statefx.coordinator.attempt import Answer, Attempt, Part
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import RunEngine
 from statefx.plan.levels import Plan, compile_plan
-from statefx.protocol.commands import (
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import (
     Acked,
     Append,
     Appended,
@@ -30,16 +33,14 @@ from statefx.protocol.commands import (
     Deliver,
     Failed,
     Happening,
+    Pipeline,
     Resolve,
     Resolved,
     Segment,
+    Shape,
     StartSegment,
     Unresolved,
 )
-from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.transaction import Phase, TransactionState
 from tests.bolts import WithState
 from tests.runtime.chains_model import Frame, Played, Players, Row

@@ -19,9 +19,8 @@ from statefx.coordinator import runs
 from statefx.coordinator.retrying import JobFailedError
 from statefx.errors import StatefxError
 from statefx.protocol import pipeline
-from statefx.protocol.commands import Failed, Idle, Offered, StartSegment
 from statefx.protocol.messages import FrameKind
-from statefx.protocol.pipeline import Shape
+from statefx.protocol.pipeline import Failed, Idle, Offered, Shape, StartSegment
 from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from tests.runtime.chains_model import Frame, Player

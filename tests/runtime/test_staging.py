@@ -20,11 +20,11 @@ from statefx.coordinator.retrying import RenewInputError
 from statefx.coordinator.runs import text_for
 from statefx.plan import wire
 from statefx.protocol.identity import TaskId
+from statefx.protocol.order import SentOrder
 from statefx.protocol.reports import FailureKind
 from statefx.protocol.staged import Sharing, StagedPart, orders_of
 from statefx.protocol.watermark import Timing
 from statefx.runtime import staging
-from statefx.runtime.chain import SentOrder
 from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
@@ -269,7 +269,7 @@ def test_parts_are_emitted_in_their_order(place, monkeypatch):
     monkeypatch.setattr(feeding, "INPUT_ROWS_MAX", 2)
     made = deployment(place, wide(1))
     order = order_of(made, {"s": [(n, "") for n in range(31)]})
-    sent = SentOrder(text_for(made.plan, order, made.plan.levels[0][0]), made)
+    sent = SentOrder(text_for(made.plan, order, made.plan.levels[0][0]))
     schema = made.plan.streams["s"]
     found: list[int] = []
     for _, kind, _, _, payload in rows_of(chain_attempt(Worker(), made, sent).run([])):

@@ -24,16 +24,16 @@ from statefx.errors import (
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
-from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
-from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
+from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, SentOrder, StateOrder
+from statefx.protocol.pipeline import Resolution
 from statefx.protocol.reports import Ack, Barrier, FailureKind
 from statefx.protocol.watermark import TimeOrder, UnitTime
 from statefx.runtime import chain as ahead_chain
 from statefx.runtime import outlets
 from statefx.runtime.bolt_task import BoltTask
-from statefx.runtime.chain import ChainAttempt, ReadAhead, SentOrder, SentResolution
+from statefx.runtime.chain import ChainAttempt, ReadAhead
 from statefx.runtime.outlets import BatchQueue
 from statefx.runtime.spout_task import SourceTask
 from statefx.runtime.task import ACKED_BYTES_MAX, Prepared, Task
@@ -336,14 +336,14 @@ def test_every_chain_reads_what_the_order_says_of_its_tasks(place):
     found = deployment(place, word_count(40))
     given = order(found.plan.stateful)
     for chain in (chain for level in found.plan.levels for chain in level):
-        sent = SentOrder(text_for(found.plan, given, chain), found)
+        sent = SentOrder(text_for(found.plan, given, chain))
         assert (sent.attempt, sent.generation) == (ATTEMPT, 4)
         for task in found.plan.stateful:
             if task in chain:
                 assert sent.state(task) == given.state(task)
                 assert sent.state(task) is sent.state(task), "read once"
             else:
-                with pytest.raises(ValueError, match=f"the order says nothing of {task}"):
+                with pytest.raises(ValueError, match=f"the instruction has no entry for {task}"):
                     sent.state(task)
 
 
@@ -353,7 +353,7 @@ def test_every_task_of_a_resolution_finds_out_which_one_it_is(place, left):
     tasks = tuple(found.plan.stateful[n] for n in left)
     before = {str(task): Version(5, f"{n:032d}") for n, task in enumerate(found.plan.stateful) if n % 2}
     given = ResolutionOrder(Resolution.COMMIT, order(found.plan.stateful), tasks, before)
-    sent = SentResolution(text_for(found.plan, given, tasks), found)
+    sent = SentOrder(text_for(found.plan, given, tasks))
     assert (sent.tasks, sent.resolution) == (list(tasks), Resolution.COMMIT)
     for task in tasks:
         assert sent.state(task) == given.state(task)
@@ -367,28 +367,22 @@ def test_of_a_large_order_a_chain_is_sent_a_few_hundred_bytes(place):
         task = TaskId("count", number)
         text = text_for(found.plan, given, [task])
         assert len(text) < 400
-        assert SentOrder(text, found).state(task) == given.state(task)
+        assert SentOrder(text).state(task) == given.state(task)
 
 
-METADATA = {"": None, "a\nb": [1, 2.5, float("inf"), 1 << 80, "\ud800 \u00e4"], '["read/0",{': {"x": [{}, True]}}
+METADATA = {"": None, "a\nb": [1, 2.5, float("inf"), 1 << 80, "\ud800 \u00e4"], '["split/0",{': {"x": [{}, True]}}
 
 
 def test_metadata_arrives_as_it_is(place):
     found = deployment(place, word_count(2))
-    tasks = [TaskId("read", n) for n in range(12)]
+    tasks = [TaskId("split", n) for n in range(12)]
     told = {task: EmissionOrder(Emission.NEW, METADATA | {"n": task.task}, 3 + task.task) for task in tasks}
     times = {task: TimeOrder(unit_times={"read/0": UnitTime(task.task, 5)}) for task in tasks}
-    sent = SentOrder(text_for(found.plan, Order(ATTEMPT, 4, emissions=told, times=times), tasks[3:]), found)
+    sent = SentOrder(text_for(found.plan, Order(ATTEMPT, 4, emissions=told, times=times), tasks[3:]))
     for task in tasks[3:]:
         assert (sent.emission(task), sent.time(task)) == (told[task], times[task])
-    with pytest.raises(ValueError, match="says nothing of read/0"):
+    with pytest.raises(ValueError, match="no entry for split/0"):
         sent.emission(tasks[0])
-
-
-def test_numbers_in_runs():
-    assert runs_of([]) == ()
-    assert runs_of(range(10_000)) == ((0, 10_000),)
-    assert runs_of([5, 3, 4, 4]) == ((5, 1), (3, 2), (4, 1))
 
 
 def test_what_a_state_order_leaves_out_is_the_empty_state():

@@ -95,7 +95,11 @@ FAULTS = {
         Fault.mend,
         r"owners/0{9}2 is damaged .*restore the folder from a backup",
     ),
-    "folder gone": (lambda fault: fault.move(fault.out), Fault.move_back, "the marker is gone.*Restore the target"),
+    "folder gone": (
+        lambda fault: fault.move(fault.out),
+        Fault.move_back,
+        "the marker, which records.*Restore the target",
+    ),
 }
 
 

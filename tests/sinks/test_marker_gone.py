@@ -12,7 +12,7 @@ from statefx.errors import SinkMismatchError
 from statefx.testing import Crash, Limits, TopologyTester
 from tests.sinks.test_changes import send, topology
 
-GONE = r"the marker is gone.*Restore the target.*adopt='takeover'"
+GONE = r"the marker, which records what was published, is missing.*Restore the target.*adopt='takeover'"
 
 
 def start(place, *names, **options):

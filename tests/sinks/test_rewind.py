@@ -333,7 +333,7 @@ def test_what_another_one_took_over_is_not_taken_back(two, place, when):
     before = read_state(FolderStorage(own))
     with pytest.raises(SinkError, match="takeover"):
         two.send([])
-    with pytest.raises(CheckpointMismatchError, match="which nobody can do who takes targets over"):
+    with pytest.raises(CheckpointMismatchError, match="which adopt='takeover' rules out"):
         two.send([], adopt="takeover")
     assert read_state(FolderStorage(own)) == before
     Checkpoint(own).restore("three", sinks="append")

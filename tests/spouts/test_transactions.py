@@ -355,7 +355,7 @@ def test_giving_up_says_which_transaction_where_why_and_what_to_do(pending, tmp_
     tester = starting(tmp_path, {2: 3}, **settings)
     says = (
         "transaction 2 failed 3 times (topology.transaction.attempts.max); last: pass[0]: the price feed is stale. It "
-        "is rolled back. Mend what failed, or raise that setting, and start again: it is the first that is tried"
+        "was rolled back. Fix the cause or raise the setting, then start again: the start retries it first"
     )
     with pytest.raises(AttemptsExhaustedError, match=re.escape(says)) as caught:
         tester.drain()
@@ -487,8 +487,8 @@ def test_on_the_driver_a_spout_is_asked_again_later_and_that_is_no_end(kind, hoo
     assert OnDriver.times == 0
     assert rolled_back(tester) == []
     assert sum(tester.pauses) >= 0.5 + 1 + 2, "later each time"
-    assert f"asked again in 0.5 s: spout 'numbers', {hook}: not now" in caplog.text
-    assert [f"asked again in {secs} s" in caplog.text for secs in (0.5, 1, 2)] == [True] * 3
+    assert f"retrying in 0.5 s: spout 'numbers', {hook}: not now" in caplog.text
+    assert [f"retrying in {secs} s" in caplog.text for secs in (0.5, 1, 2)] == [True] * 3
 
 
 @pytest.mark.parametrize("kind", [Emitted, Opaque])

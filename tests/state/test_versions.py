@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from statefx.errors import StateCorruptedError
 from statefx.state.encoding.codec import StandardCodec
-from statefx.state.encoding.envelope import MARK, VERSION_MAX, unwrap, wrap
+from statefx.state.encoding.values import MARK, VERSION_MAX, unwrap, wrap
 from tests.testing.codecs import Marked
 
 

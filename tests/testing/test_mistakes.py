@@ -290,7 +290,7 @@ def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(driver, caplog):
     """It can never succeed, however often it is tried; what is decided is committed by the mended bolt."""
     with caplog.at_level(logging.WARNING, "statefx"):
         tester = driver.start(one_bolt(Does("preCommit", lambda state: state.put("more", 1))))
-        says = r"hook preCommit, transaction 1: StatePhaseError: put on a read-only .*mend what fails and start again"
+        says = r"hook preCommit, transaction 1: StatePhaseError: put on a read-only .*fix the cause and start again"
         with pytest.raises(BoltError, match=says):
             tester.send(lines("a"))
         assert tester.pauses == []
@@ -311,7 +311,7 @@ def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(driver
             tester.send(lines("a"))
         assert len(tester.pauses) == 50
         assert len(caplog.records) == 1
-        assert "It is decided and can't be rolled back: mend what fails" in caplog.text
+        assert "It is decided and can't be rolled back: fix the cause" in caplog.text
 
 
 def test_a_failed_exception_without_a_reason_names_the_line(driver):

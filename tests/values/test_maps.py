@@ -12,7 +12,7 @@ from statefx.connectors.sql import SqlBackend, connection
 from statefx.errors import ConfigError, FailedException, StatePhaseError, ValueMismatchError
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import MemoryBackend, OpaqueMap, OpaqueValue, Row, TransactionalMap, TransactionalValue
-from statefx.values.steps import Stamp
+from statefx.values.backend import Stamp
 from tests.values.actors import Actor, Kept, add, context, values
 
 

@@ -92,7 +92,7 @@ class Changelog:
 
     @property
     def where(self) -> str:
-        """What nothing else has: the place of these files."""
+        """The location of these files, which nothing else has."""
         return f"{self.storage.url}/{self.namespace.prefix}"
 
     def prepare(
@@ -122,7 +122,6 @@ class Changelog:
         return written.size_bytes - sum(file.size_bytes for file in files)
 
     def _beneath(self, previous: Version, oldest: int) -> tuple[list[str], list[int]]:
-        """Return the files that a changelog on top of `previous` has before it, down to the newest snapshot."""
         if previous.txid <= oldest:
             return [], []
         file = self._file(previous)
@@ -219,7 +218,7 @@ class Changelog:
         return files, at
 
     def follows(self, later: Version, version: Version) -> bool:
-        """Say whether `later` came from `version`, by the files that are there.
+        """Return whether `later` came from `version`, by the files that are there.
 
         What is committed is one chain. So a cache that is at neither an ancestor nor a descendant of a committed
         version is of a history that is over: the checkpoint was restored from a backup, and went on from there.
@@ -234,7 +233,6 @@ class Changelog:
         return self._load([version])[0]
 
     def _load(self, versions: Sequence[Version]) -> list[Artefact]:
-        """Return the changelogs of `versions`; those that were not read yet are read, several at a time."""
         absent = [version for version in versions if version not in self._files]
         names = [changelog_name(self.namespace.prefix, version) for version in absent]
         for version, found in zip(absent, read_heads(self.storage, names), strict=True):
@@ -242,10 +240,7 @@ class Changelog:
         return [self._files[version] for version in versions]
 
     def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
-        """Return the snapshot that the log names.
-
-        Raises StateCorruptedError: it is missing or damaged.
-        """
+        """Return the snapshot that the log names; StateCorruptedError if it is missing or damaged."""
         name = snapshot_name(self.namespace.prefix, snapshot.version, snapshot.checksum)
         artefact = self.verified(read_head(self.storage, name), SNAPSHOT, snapshot.version)
         if artefact.checksum != snapshot.checksum:
@@ -303,19 +298,10 @@ Kept = tuple[Version, SnapshotRef | None]
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What is wrong with a file, or with a part of it.
+    """Damage of a file, or of a part of it.
 
-    Attributes
-    ----------
-    name : str
-        Of the file.
-    problem : str
-    missing : bool
-        There is no such file.
-    first, last : int
-        The transactions whose changes it has; `first` is 0 where nobody knows.
-    after, before : bytes or None
-        The keys between which the damage is, as far as neighbouring blocks tell.
+    `missing`: there is no such file. `first` and `last` are the transactions whose changes it has; `first` is 0 if
+    unknown. `after` and `before` are the keys between which the damage is, as far as neighbouring blocks tell.
     """
 
     name: str
@@ -330,9 +316,9 @@ class Damaged:
 def find_damage(
     changelog: Changelog, kept: Sequence[Kept], snapshots: Sequence[SnapshotRef], read: Callable[[int], object]
 ) -> list[Damaged]:
-    """Return what is damaged of the files that the versions `kept` need, and of `snapshots`.
+    """Return the damage of the files that the versions `kept` need, and of `snapshots`.
 
-    `read` is told the size of each file that was read; 0 of one whose head is damaged.
+    `read` is called with the size of each file that was read; 0 of one whose head is damaged.
     """
     found: dict[str, Damaged] = {}
     bodies: dict[str, Artefact] = {}

@@ -48,22 +48,14 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a file says it is, before any of its entries.
+    """The head of a file, before any of its entries.
 
-    Attributes
-    ----------
-    kind : str
-        ``changelog`` (what one transaction changed) or ``snapshot`` (a full image).
-    predecessor : Version
-        The version that a changelog's entries are applied to; a snapshot's own version.
-    covers : bytes
-        The versions between, to which a changelog can be applied as well (`statefx.state.changelog.merging`).
-    beneath : str
-        The changelogs before it, newest first, a line for each (`line_of`), as far as they are known: who has read this
-        file can read those all at once. One text, for most who read it need no line of it, and taking 60 apart costs
-        as much as reading the file. What counts is each file's own `predecessor`.
-    sizes : tuple of int
-        Bytes of their entries.
+    `kind` is ``changelog`` (what one transaction changed) or ``snapshot`` (a full image). `predecessor` is the version
+    that a changelog's entries are applied to, or a snapshot's own. `covers` are the versions between, to which a
+    changelog can be applied as well (`statefx.state.changelog.merging`). `beneath` are the changelogs before it, newest
+    first, a line for each (`line_of`), as far as they are known: a reader of this file can read those all at once. It
+    is one text, since most readers need no line of it, and taking 60 apart costs as much as reading the file. What
+    counts is each file's own `predecessor`. `sizes` are the bytes of their entries.
     """
 
     kind: str
@@ -119,14 +111,14 @@ def changelog_name(prefix: str, version: Version) -> str:
 def snapshot_name(prefix: str, version: Version, checksum: str) -> str:
     """Return the name of the image of `version` that has `checksum`.
 
-    Attempts of several generations write images of one version, and the generation is part of what is summed up:
-    named by the version alone, a late one would replace the one that the log names.
+    Attempts of several generations write images of one version, and the generation is part of what is summed up: named
+    by the version alone, a late one would replace the one that the log names.
     """
     return f"{prefix}/{_stem(version)}-{checksum}.{SNAPSHOT}"
 
 
 def names_of(prefix: str, txid: int) -> str:
-    """Return how the names begin of all files that were prepared for a transaction, by whichever attempt."""
+    """Return the prefix of all files that were prepared for a transaction, by whichever attempt."""
     return f"{prefix}/{txid:020d}-"
 
 
@@ -150,7 +142,6 @@ def _stem(version: Version) -> str:
 
 
 def new_token() -> str:
-    """Return a token that nothing else has, nor ever will."""
     return uuid.uuid4().hex
 
 
@@ -166,7 +157,6 @@ def corrupted(path: str, found: str, expected: str, *, missing: bool = False) ->
 
 
 def problem_of(error: Exception) -> str:
-    """Return what is wrong with a file, without its path and the remedy."""
     return str(getattr(error, "problem", error))
 
 
@@ -247,7 +237,7 @@ def _slices(keys: list[bytes], values: list[bytes | None]) -> Iterator[tuple[int
 
 
 def listed(found: Stored) -> Listed | None:
-    """Return what a file's name says; None if it is not an artefact's."""
+    """Return what a file's name says, or None if it is not an artefact's."""
     stem, _, kind = found.name.rpartition("/")[2].partition(".")
     if kind == SNAPSHOT:
         stem, _, checksum = stem.rpartition("-")
@@ -277,7 +267,6 @@ Chunk = tuple[list[bytes], list[bytes | None]]
 
 
 def read_head(storage: Storage, name: str) -> Artefact:
-    """Read and verify everything but the entries."""
     [found] = read_heads(storage, [name])
     if isinstance(found, StateError):
         raise found
@@ -370,7 +359,7 @@ def read_range(storage: Storage, artefact: Artefact, start: bytes | None, stop: 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where a block of entries lies in its file."""
+    """The place of a block of entries in its file."""
 
     at: int
     size_bytes: int

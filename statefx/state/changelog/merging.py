@@ -60,12 +60,12 @@ def marks_of(files: Sequence[Artefact]) -> bytes:
 
 
 def mark(version: Version) -> bytes:
-    """Return what stands for a version among those that a file covers."""
+    """Return the mark of a version among those that a file covers."""
     return xxh3_64_digest(f"{version.txid}-{version.token}".encode())
 
 
 def covers(file: Artefact, version: Version) -> bool:
-    """Say whether `file` can be applied to `version`, which is newer than its predecessor."""
+    """Return whether `file` can be applied to `version`, which is newer than its predecessor."""
     identity = file.identity
     if not identity.predecessor.txid < version.txid < identity.version.txid:
         return False
@@ -77,7 +77,7 @@ def covers(file: Artefact, version: Version) -> bool:
 
 
 def forgets(file: Artefact, version: Version) -> bool:
-    """Say whether `file` covers so many versions that it may cover this one and not name it any more."""
+    """Return whether `file` covers so many versions that it may cover this one without naming it."""
     return file.identity.predecessor.txid < version.txid and len(file.identity.covers) >= COVERED_MAX * _MARK_BYTES
 
 
@@ -90,7 +90,7 @@ def start_of(file: Artefact, wanted: Iterable[Version | None]) -> Version:
 
 
 def taken_in(sizes: Sequence[int], files_max: int, size: Callable[[], int]) -> int:
-    """Say how many of the newest files a changelog takes in, where `files_max` of a tier are left.
+    """Return how many of the newest files a changelog takes in, where `files_max` of a tier are left.
 
     `sizes` are the bytes of the files' entries, newest first; `size`, of what the changelog itself has to hold, is
     called if it may take something in.
@@ -106,7 +106,6 @@ def taken_in(sizes: Sequence[int], files_max: int, size: Callable[[], int]) -> i
 
 
 def _run(sizes: Sequence[int], tier: int) -> int:
-    """Count the newest files, as long as they are of the tier or a lower one."""
     limit = TIERS_BYTES[tier]
     return next((at for at, size in enumerate(sizes) if size >= limit), len(sizes))
 
@@ -155,10 +154,7 @@ def image_of(sources: Sequence[Iterator[Chunk]]) -> Iterator[tuple[list[bytes], 
 
 
 class _Block:
-    """What is left of one block of a source; when that is taken, the source's next block.
-
-    At the source's end it has no `keys`.
-    """
+    """The rest of one block of a source, then the source's next block; without `keys` at the source's end."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks

@@ -42,13 +42,9 @@ class Image(ABC):
     """A committed version of one namespace; `apply` alone moves it on, and no other image with it."""
 
     @abstractmethod
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, None where absent."""
-
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     @abstractmethod
-    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
-
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]: ...
     def count(self, space: bytes) -> int | None:
         """Return how many keys begin with the byte `space`; None if only reading them could tell."""
         return None
@@ -58,8 +54,7 @@ class Image(ABC):
         """Go on to `version`, which changes what `chunks` hold, sorted by key; no scan goes on."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Release what the image holds; called once."""
+    def close(self) -> None: ...
 
 
 class ChangelogStore(StateStore):
@@ -100,7 +95,6 @@ class ChangelogStore(StateStore):
         return self._image.count(space)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
-        """Write `writes` to a changelog file of their own, named by `token`."""
         version = Version(txid, token)
         self._calls.check_prepare(version)
         if self._calls.prepared is None:
@@ -112,7 +106,7 @@ class ChangelogStore(StateStore):
         return Prepared(token, self._size_bytes)
 
     def commit(self, txid: int, token: str) -> None:
-        """Verify what `token` names and let reads see it; the transaction log is what commits it."""
+        """Verify what `token` names and show it to reads; the transaction log is what commits it."""
         self._calls.check_writable("commit")
         self._check_fence()
         version = Version(txid, token)
@@ -124,7 +118,7 @@ class ChangelogStore(StateStore):
         self._calls.commit(version)
 
     def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
-        """Have the image take what was prepared; False when it has taken so much that it is better opened anew."""
+        """Apply the prepared changes to the image; False when it has taken so many that it is better opened again."""
         version = Version(txid, token)
         size = self._advanced_bytes + self._size_bytes
         if self._calls.prepared != version or self._advances >= ADVANCES_MAX or size > ADVANCED_BYTES_MAX:
@@ -182,24 +176,24 @@ class ChangelogProvider(StateProvider):
 
 
 _ENTRY_BYTES = 150
-"""What Python needs for an entry besides its bytes, about."""
+"""Python's bytes for an entry besides its own, about."""
 
 IDLE_SECS = 60.0
 """Spark ends a Python worker that had nothing to do for a minute, with all it remembers. A worker that others keep busy
 must not remember for longer than that what nobody asks for: a checkpoint that ended, a lineage that was left."""
 
 IDLE_BYTES = 64 << 20
-"""What may stay all the same, so that small state of a query that seldom triggers is not read again each time."""
+"""Bytes that may stay all the same, so that small state of a query that seldom triggers is not read again each time."""
 
 
 @dataclass(slots=True, eq=False)
 class Materialisation:
-    """Entries of one version of one namespace; who leases it alone may move it on.
+    """Entries of one version of one namespace; the only holder of a lease may move it on.
 
     `ordered` has all entries; or, of a partial one, those that are known, None standing for absent: every change of a
-    txid after `since`, up to `version`, is among them. Their order, once somebody has scanned, goes with them from
-    version to version. `size_bytes` is a bound; of a complete one 0, until somebody has to know. A complete one has
-    `counts`: how many keys begin with each byte, that is, with each space (`statefx.state.contract.spaces`).
+    txid after `since`, up to `version`, is among them. Once scanned, their order goes with them from version to
+    version. `size_bytes` is a bound; of a complete one 0, until it is needed. A complete one has `counts`: how many
+    keys begin with each byte, that is, with each space (`statefx.state.contract.spaces`).
     """
 
     namespace: Namespace
@@ -244,7 +238,6 @@ class Materialisation:
             self.shrink(limit_bytes)
 
     def shrink(self, limit_bytes: int) -> None:
-        """Forget the oldest of a partial one's entries if there are more than `limit_bytes`."""
         if self.size_bytes <= limit_bytes:
             return
         self.size_bytes = _size(self.entries, self.entries.values())
@@ -262,11 +255,11 @@ def _size(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:
 class MaterialisationCache:
     """The materialisations of a process, the newest of each folder.
 
-    A leased one is copied before it is caught up, so that an older reader stays right. A store that is behind
-    gets one of its own; what is shared is never taken back to an older version.
+    A leased one is copied before it is caught up, so that an older reader stays right. An older store gets one of its
+    own; what is shared never goes back to an older version.
 
-    Without `limit_bytes` materialisations are complete. Those in use are not bounded; of those that nobody has opened
-    for `IDLE_SECS`, the last used are kept, `IDLE_BYTES` in all. With it they are partial (they hold what was read or
+    Without `limit_bytes` materialisations are complete. Those in use are not bounded; of those that were not opened for
+    `IDLE_SECS`, the last used are kept, `IDLE_BYTES` in all. With it they are partial (they hold what was read or
     changed of late) and together hold about this much.
     """
 
@@ -295,7 +288,7 @@ class MaterialisationCache:
             return found
 
     def advance(self, leased: Materialisation, version: Version, chunks: Iterable[Chunk]) -> Materialisation:
-        """Return `leased` moved on to `version`, in its place; or a copy, if others have leased it as well."""
+        """Return `leased` moved on to `version`, in its place, or a copy if it has other leases as well."""
         with self._lock:
             found = leased
             if leased.leases > 1:
@@ -333,7 +326,7 @@ class MaterialisationCache:
                 size -= self._newest.pop(other).size_bytes
 
     def _forget_idle(self) -> None:
-        """Forget complete ones that nobody has used for long, but the last used of them."""
+        """Forget complete ones that were not used for long, except the last used of them."""
         size, limit = 0, self._clock() - IDLE_SECS
         for place, each in list(reversed(self._newest.items())):
             if not each.leases and each.used <= limit:
@@ -386,7 +379,7 @@ def _by_first_byte(keys: list[bytes], values: list[bytes | None]) -> Iterator[Ch
 
 
 def _replaces(changelog: Changelog, context: StateContext, cached: Materialisation | None) -> bool:
-    """Say whether a store of `context` may put its materialisation in the place of `cached`: not if it is behind."""
+    """Return whether a store of `context` may replace the materialisation `cached`: not if it is older."""
     if cached is None or cached.version is _SPOILED or context.generation > cached.generation:
         return True
     return not changelog.follows(cached.version, context.version)

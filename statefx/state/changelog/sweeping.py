@@ -58,13 +58,13 @@ def _parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 def _of_generation(changelog: Changelog, names: Sequence[str], newest: int) -> list[str]:
-    """Return those of the files that a generation up to `newest` wrote; of a damaged one nobody knows."""
+    """Return those of the files that a generation up to `newest` wrote, without damaged ones."""
     heads = read_heads(changelog.storage, names)
     return [head.name for head in heads if isinstance(head, Artefact) and head.identity.generation <= newest]
 
 
 class _Needed:
-    """What has to stay: the chains of the head and of the versions since `Retention.since`, those looked at whole.
+    """Files to keep: the chains of the head and of the versions since `Retention.since`, those looked at whole.
 
     A chain is a stack: a changelog lies on top of what was there, or takes the place of the newest files. So the chains
     of all versions after some F consist of files of F's chain and of files written after it. F is the newest version
@@ -100,7 +100,7 @@ class _Needed:
                 self._floor = max(before).txid
 
     def keeps(self, listed: Listed) -> bool:
-        """Say whether a file that is not newer than the head is needed."""
+        """Return whether a file that is not newer than the head is needed."""
         if listed.name in self._names or self._committed(listed):
             return True
         if listed.kind == SNAPSHOT and listed.version.txid > self._snapshot_txid:
@@ -109,12 +109,12 @@ class _Needed:
         return step is not None and forgets(step, listed.version)
 
     def _committed(self, listed: Listed) -> bool:
-        """Say whether a changelog after the floor is known to have been committed."""
+        """Return whether a changelog after the floor is known to have been committed."""
         step = self._at(listed)
         return step is not None and (listed.name == step.name or covers(step, listed.version))
 
     def _at(self, listed: Listed) -> Artefact | None:
-        """Return the file of the chain that would hold what a changelog after the floor does."""
+        """Return the file of the chain that would hold the changes of a changelog after the floor."""
         if listed.kind != CHANGELOG or listed.version.txid <= self._floor:
             return None
         return self._chain[bisect_left(self._txids, listed.version.txid)]

@@ -1,1 +1,1 @@
-"""What a state provider implements, and what it is told."""
+"""The contract of state providers."""

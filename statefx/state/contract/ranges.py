@@ -14,13 +14,9 @@ V = TypeVar("V")
 class OrderedEntries(Generic[V]):
     """A dict whose keys are sorted at the first scan, and are kept in order from then on.
 
-    Who never scans pays for no order. Who does pays for sorting once, and then a logarithm for each new key: one flat
-    sorted list moves eight bytes for every key behind a new one, which is half a millisecond with a million of them.
-
-    Attributes
-    ----------
-    by_key : dict
-        To be read; changed by `apply` and `drop` alone.
+    Without a scan there is no cost for order. With one, keys are sorted once, and each new key costs a logarithm: one
+    flat sorted list moves eight bytes for every key after a new one, which is half a millisecond with a million of
+    them. `by_key` is to be read; `apply` and `drop` alone change it.
     """
 
     __slots__ = ("_order", "by_key")
@@ -56,7 +52,6 @@ class OrderedEntries(Generic[V]):
             yield key, by_key[key]
 
     def copy(self) -> OrderedEntries[V]:
-        """Return the same entries, to be changed apart from these."""
         other: OrderedEntries[V] = OrderedEntries(self.by_key.copy())
         if self._order is not None:
             other._order = self._order.copy()
@@ -98,7 +93,7 @@ BLOCK_ENTRIES = 8192
 
 @runtime_checkable
 class InBlocks(Protocol):
-    """What can give its entries block by block, so that no step is taken for each of them."""
+    """A source of entries block by block, so that no step is taken for each of them."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield all entries in key order; each call begins anew."""

@@ -27,7 +27,7 @@ class Space(Enum):
 
 
 class NameKind(Enum):
-    """What is kept under a name, in `Space.NAMED`: by the user, and of the windows of a windowed bolt."""
+    """The kinds of names in `Space.NAMED`: the user's, and those of the windows of a windowed bolt."""
 
     MAP = "map"
     LIST = "list"
@@ -38,7 +38,7 @@ class NameKind(Enum):
 
 
 def head_of(kind: NameKind, name: str) -> bytes:
-    r"""Return what the bytes of all keys of a named map, list or value begin with, and no other key.
+    r"""Return the prefix of all keys of a named map, list or value, which no other key has.
 
     >>> head_of(NameKind.MAP, "recent")
     b'nmap\x00recent\x00'
@@ -53,7 +53,7 @@ def name_of(key: bytes) -> tuple[NameKind, str]:
 
 
 def end_of(head: bytes) -> bytes:
-    """Return the first bytes behind all keys that begin with `head`, whose last byte is below 0xFF.
+    """Return the first bytes after all keys that begin with `head`, whose last byte is below 0xFF.
 
     >>> end_of(b"u")
     b'v'

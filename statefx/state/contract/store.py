@@ -37,7 +37,7 @@ class StateLocation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a store has prepared.
+    """A prepared version of a store.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class StateContext:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What must be kept of one namespace, as read from the log.
+    """The versions of one namespace that must be kept, as read from the log.
 
     Attributes
     ----------
@@ -311,13 +311,7 @@ class StateProvider(ABC):
 
 
 def open_store(provider: StateProvider, namespace: Namespace, context: StateContext) -> StateStore:
-    """Open a store, and refuse what is none.
-
-    Raises
-    ------
-    ProviderError
-        ``newState`` has returned something else than a `StateStore`: no further try would change that.
-    """
+    """Open a store; ProviderError if ``newState`` returned no `StateStore`: no retry would change that."""
     store = provider.newState(namespace, context)
     if not isinstance(store, StateStore):
         raise ProviderError(
@@ -329,15 +323,9 @@ def open_store(provider: StateProvider, namespace: Namespace, context: StateCont
 
 
 class StoreCalls:
-    """What a store has been asked so far, as far as it decides what it may be asked next.
+    """The calls of a store, as far as they decide which calls may follow.
 
-    Attributes
-    ----------
-    version : Version
-        The committed one that reads see.
-    prepared : Version or None
-        What stands prepared by this store.
-    closed : bool
+    `version` is the committed one that reads see; `prepared` is what this store has prepared, or None.
     """
 
     __slots__ = ("_namespace", "_read_only", "closed", "prepared", "version")
@@ -388,10 +376,7 @@ _Options = TypeVar("_Options", bound=msgspec.Struct)
 def checked_options(kind: type[_Options], options: Mapping[str, Any], source: str) -> _Options:
     """Return `options` as a `kind`; no message holds a value, for a value may be a password.
 
-    Raises
-    ------
-    ConfigError
-        Says what is wrong, and that it was given in `source`.
+    ConfigError says what is wrong, and that it was given in `source`.
     """
     for name in options:
         if name not in kind.__struct_fields__:

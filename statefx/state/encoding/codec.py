@@ -1,4 +1,4 @@
-"""What turns keys and values into bytes and back; what goes wrong in users' codecs becomes an error of state."""
+"""Codecs: turn keys and values into bytes and back; what goes wrong in users' codecs becomes an error of state."""
 
 from __future__ import annotations
 

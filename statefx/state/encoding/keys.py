@@ -203,7 +203,7 @@ _DEEP = f"is nested deeper than {MAX_DEPTH} tuples"
 
 
 class _Refused(Exception):  # noqa: N818 - never leaves this module
-    """An element can't be in a key; collects the way to it on the way out."""
+    """An element can't be in a key; collects the path to it on the way out."""
 
     def __init__(self, element: Any, why: str = "") -> None:
         self.element = element

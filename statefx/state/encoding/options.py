@@ -17,9 +17,9 @@ from statefx.state.encoding.values import SCALARS
 
 
 def find(reference: str, kind: type[StatefxError] = ConfigError) -> Any:
-    """Import what a reference, ``module:Class``, names; what the import raises comes through.
+    """Import the object of a reference, ``module:Class``; errors of the import come through.
 
-    Raises StatefxError: of `kind`: it is no reference, names nothing, or something that workers could not import.
+    StatefxError, of `kind`: it is no reference, names nothing, or workers could not import it.
     """
     module_name, _, attributes = reference.partition(":")
     if not module_name or not attributes:
@@ -40,10 +40,7 @@ def find(reference: str, kind: type[StatefxError] = ConfigError) -> Any:
 
 
 def load(reference: str) -> type[Any]:
-    """Return the class that a reference names.
-
-    Raises ConfigError: it can't be imported, or is no class.
-    """
+    """Return the class of a reference; ConfigError if it can't be imported, or is no class."""
     try:
         found = find(reference)
     except StatefxError:
@@ -89,7 +86,6 @@ def serializer_class(reference: str) -> type:
 
 
 def value_class(reference: str) -> type:
-    """Return a type that keys or values must be: a builtin one's name may stand alone."""
     if ":" in reference:
         return load(reference)
     found = getattr(builtins, reference, None)
@@ -109,7 +105,6 @@ def _constructible(found: type, reference: str) -> type:
 
 
 def construct(found: type) -> Any:
-    """Return an object of a class; ConfigError if its constructor raises."""
     try:
         return found()
     except Exception as error:
@@ -119,7 +114,7 @@ def construct(found: type) -> Any:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return a question that names what was likely meant; nothing if nothing is near."""
+    """Return a question with the name that was likely meant, or "" if none is near."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -183,7 +178,7 @@ class Encoding:
     def name(self) -> str:
         """The identity of the bytes' format: a codec's ``name``, or one made of the serializers'.
 
-        Raises ConfigError: a class can't be loaded, or lacks something.
+        ConfigError: a class can't be loaded, or lacks something.
         """
         if "codec" in self.classes:
             return codec_class(self.classes["codec"]).name
@@ -193,18 +188,12 @@ class Encoding:
         return "key {}, value {}".format(*names)
 
     def check(self) -> None:
-        """Load every class and look whether it will do.
-
-        Raises ConfigError: names the option, the class and the remedy.
-        """
+        """Load and check every class; ConfigError names the option, the class and the remedy."""
         for option, reference in self.classes.items():
             _LOADERS[option](reference)
 
     def build(self) -> Codec:
-        """Make the codec.
-
-        Raises ConfigError: a class can't be loaded, or its constructor raised.
-        """
+        """Make the codec; ConfigError if a class can't be loaded, or its constructor raised."""
         codec: Codec = construct(codec_class(self.classes["codec"])) if "codec" in self.classes else StandardCodec()
         if self.classes.keys() <= {"codec"}:
             return codec

@@ -13,6 +13,14 @@ code    payload
 ======  =====================================================================
 
 An aware datetime comes back with the offset it had, as a fixed one: the name of its zone is not kept.
+
+Around them is an envelope, which tells the version of the bolt that wrote the value. A value of version 1 lies as its
+codec wrote it. One of a later version, and one whose own bytes begin with the mark, has an envelope: the mark, the
+version as a varint (7 bits a byte, low ones first), the codec's bytes. The standard codec's bytes never begin with the
+mark, so bolts of version 1 pay nothing.
+
+A value that is over at a time has that before all this: the mark, a zero, which is no version, and the milliseconds
+since the epoch in 8 bytes, high ones first.
 """
 
 from __future__ import annotations
@@ -122,7 +130,7 @@ def make_encoder() -> Callable[[Any], bytes]:
 def decode_value(data: bytes) -> Any:
     """Return the value that was encoded as `data`: equal to it, of the same types, and new at each call.
 
-    Raises StateCorruptedError: the bytes are no value; what holds them is damaged or was written by another codec.
+    StateCorruptedError: the bytes are no value; they are damaged or were written by another codec.
     """
     try:
         if data[0] in _PLAIN_HEADS:
@@ -180,7 +188,6 @@ def zone_in(value: Any) -> datetime | None:
 
 
 def _has_offset(value: datetime) -> bool:
-    """Return whether a datetime has no zone, or an offset without a name."""
     zone = value.tzinfo
     return zone is None or zone is UTC or (type(zone) is timezone and zone.__getinitargs__()[1:] == ())  # type: ignore[attr-defined]
 
@@ -308,3 +315,69 @@ _UNREADABLE = (ValueError, TypeError, IndexError, ArithmeticError, RecursionErro
 
 def _damaged(data: bytes) -> StateCorruptedError:
     return StateCorruptedError(f"{data[:80]!r} is not the encoding of a value", data=data[:80])
+
+
+MARK = b"\xc1"
+"""The one byte that msgpack never uses."""
+
+VERSION_MAX = 2**31 - 1
+_VARINT_BYTES_MAX = 5
+
+
+def wrap(version: int, data: bytes) -> bytes:
+    r"""Return the bytes that are stored for a value of a version.
+
+    >>> wrap(1, b"plain"), wrap(300, b"x")
+    (b'plain', b'\xc1\xac\x02x')
+    """
+    if version == 1 and data[:1] != MARK:
+        return data
+    return envelope(version) + data
+
+
+def envelope(version: int) -> bytes:
+    """Return the prefix of the bytes of a value of `version`."""
+    head = bytearray(MARK)
+    while version > 0x7F:
+        head.append(version & 0x7F | 0x80)
+        version >>= 7
+    head.append(version)
+    return bytes(head)
+
+
+_EXPIRES = MARK + b"\x00"
+EXPIRY_BYTES = 10
+"""Mark of a value that is over at a time."""
+
+NEVER = 2**63
+"""When a value is over that has no such time."""
+
+
+def expiring(expiry_ms: int) -> bytes:
+    """Return the prefix of the stored bytes of a value that is over at `expiry_ms`."""
+    return _EXPIRES + expiry_ms.to_bytes(8, "big")
+
+
+def expiry_of(data: bytes) -> int:
+    r"""Return when a value is over, as it is stored: in milliseconds since the epoch, or `NEVER`.
+
+    >>> expiry_of(expiring(1000) + b"x"), expiry_of(b"x") == NEVER
+    (1000, True)
+    """
+    if not data.startswith(_EXPIRES) or len(data) < EXPIRY_BYTES:  # damaged: whoever decodes it says so
+        return NEVER
+    return int.from_bytes(data[2:EXPIRY_BYTES], "big")
+
+
+def unwrap(data: bytes) -> tuple[int, bytes]:
+    """Return version and codec's bytes of a stored value; StateCorruptedError if the envelope is damaged."""
+    if data[:1] != MARK:
+        return 1, data
+    version = 0
+    for at, byte in enumerate(data[1 : 1 + _VARINT_BYTES_MAX]):
+        version |= (byte & 0x7F) << (7 * at)
+        if byte < 0x80:
+            if 1 <= version <= VERSION_MAX:
+                return version, data[at + 2 :]
+            break
+    raise StateCorruptedError(f"{data[:80]!r} does not tell its version", data=data[:80])

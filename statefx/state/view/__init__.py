@@ -1,1 +1,1 @@
-"""What a bolt sees of its state, and its transaction."""
+"""A bolt's view of its state, and its transaction."""

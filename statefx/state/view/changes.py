@@ -1,4 +1,4 @@
-"""What one task's state keeps in memory: uncommitted changes, in order where a scan wants it, and what it has read.
+"""One task's state in memory: uncommitted changes, in order where a scan wants it, and the entries it has read.
 
 The order is made at the first scan of a transaction. `put` of a key that is known writes into a dict and nothing
 else; so the order learns of new keys only when somebody scans again, from the end of each dict, where they are.
@@ -18,12 +18,11 @@ from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec, GuardedCodec, StandardCodec
-from statefx.state.encoding.envelope import MARK, NEVER, envelope, expiry_of, unwrap
-from statefx.state.encoding.values import AS_IT_IS, is_settled
+from statefx.state.encoding.values import AS_IT_IS, MARK, NEVER, envelope, expiry_of, is_settled, unwrap
 
 
 class Missing(Enum):
-    """What memory says of a key whose value it does not have."""
+    """Markers for keys whose value is not in memory."""
 
     ABSENT = "known not to be there"
     UNKNOWN = "only the store can tell"
@@ -61,8 +60,8 @@ _FIRST_KEYS, _MOST_KEYS = 16, 1024  # read ahead: one key is often enough, many 
 class PendingKeys:
     """The keys that a transaction has changed, in order.
 
-    `changed` and `changed_bytes` are the overlay's own. An entry of `changed` may be added at any time; who takes one
-    away, or changes `changed_bytes`, calls `before_value` or `before_bytes` first.
+    `changed` and `changed_bytes` are the overlay's own. An entry of `changed` may be added at any time; before one is
+    removed, or `changed_bytes` changes, `before_value` or `before_bytes` is called.
     """
 
     __slots__ = (
@@ -107,7 +106,7 @@ class PendingKeys:
         return scan
 
     def has_scans(self) -> bool:
-        """Say whether a scan goes on, which has to be told of every change before it is made."""
+        """Return whether a scan goes on, which must see every change before it is made."""
         if self._scans:
             self._scans = [ref for ref in self._scans if ref() is not None]
         return bool(self._scans)
@@ -124,7 +123,7 @@ class PendingKeys:
         return len(keys) - self._deletions - self._hidden
 
     def before_value(self, place: MemoryKey) -> None:
-        """Take note that the entry at `place` is about to become one of `changed`."""
+        """Note that the entry at `place` is about to become one of `changed`."""
         kind, name, key = place
         if self._changed_bytes[kind].get(name, UNKNOWN) is None:
             self._deletions -= 1
@@ -136,7 +135,7 @@ class PendingKeys:
                     scan.keep(key, before)
 
     def before_bytes(self, place: MemoryKey, data: bytes | None) -> None:
-        """Take note that the entry at `place` is about to become one of `changed_bytes`."""
+        """Note that the entry at `place` is about to become one of `changed_bytes`."""
         self.before_value(place)
         self._deletions += data is None
         self._catch_up()  # else a key that has no place yet would be taken for one that has, when it is taken away
@@ -146,7 +145,7 @@ class PendingKeys:
         self._places.apply((key,), ((kind, name),))
 
     def end(self) -> None:
-        """Take note that all changes are about to be taken away."""
+        """Note that all changes are about to be removed."""
         for ref in self._scans:
             scan = ref()
             if scan is not None:
@@ -179,9 +178,9 @@ class PendingKeys:
 
 
 class PendingScan:
-    """What was changed in a range when the scan began, read only as far as somebody goes.
+    """The changes in a range as they were when the scan began, read only as far as it goes.
 
-    `pending` tells it of each change that is about to be made, as long as somebody holds this object.
+    `pending` calls it for each change that is about to be made, as long as this object exists.
     """
 
     __slots__ = ("__weakref__", "_before", "_frozen", "_pending", "_reverse", "_start", "_stop")
@@ -226,7 +225,7 @@ class PendingScan:
         yield from self._frozen
 
     def _change(self, key: bytes, kind: KeyKind, name: Any) -> Change | Any:
-        """Return what was changed of a key when the scan began; UNKNOWN: nothing."""
+        """Return the change of a key when the scan began, or UNKNOWN if there was none."""
         if key in self._before:
             return self._before[key]
         return self._pending.change(kind, name)
@@ -239,7 +238,6 @@ Journal = list[Undo]
 
 
 def take_back(journal: Journal) -> None:
-    """Take back all that a journal has, the last first; it is empty then."""
     while journal:
         undo = journal.pop()
         if type(undo) is tuple:
@@ -253,15 +251,10 @@ def take_back(journal: Journal) -> None:
 
 
 class StoreReads:
-    """The reads of one store, and whether one has failed.
+    """The reads of one store; `failure` is what the first failed one raised, or None.
 
     A bolt may take an error of `get` for a key that is not there (``except Exception: count = 0``), and what it puts
     then would be committed in place of what was. So nothing is prepared of a transaction in which a read has failed.
-
-    Attributes
-    ----------
-    failure : Exception or None
-        What the first read that failed has raised.
     """
 
     __slots__ = ("_store", "failure")
@@ -292,12 +285,12 @@ class StoreReads:
             raise
 
     def failed(self, error: Exception) -> None:
-        """Take note that what was read could not be told; a value that can't be decoded is as unknown as any."""
+        """Note that a read failed; a value that can't be decoded is as unknown as any."""
         self.failure = self.failure or error
 
 
 ENTRY_BYTES = 200
-"""What Python needs to remember one entry, besides its bytes: two objects' heads and a place in a dict, about."""
+"""Python's bytes for one entry, besides its own: two objects' heads and a place in a dict, about."""
 
 
 WITH_TTL = "; its map has a ttl: open it with state.map(name, ttl=...), or remove all with deleteRange(None, None)"
@@ -310,7 +303,7 @@ Upgrade = Callable[[int, Any, Any], Any]
 """(version, key, value) -> the value in its current form."""
 
 OWN_KEYS = "statefx.values."
-"""What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
+"""Prefixes of statefx's own keys in a bolt's state: no bolt knows older forms of their values."""
 
 
 class Overlay:
@@ -411,7 +404,6 @@ class Overlay:
     # ---- reading
 
     def place(self, key: Any) -> MemoryKey:
-        """Return where `key` is kept; raises CodecError for what can't be a key."""
         key_bytes = self._encode_key(key)
         kind: KeyKind = type(key)
         if kind in self.plain:
@@ -428,7 +420,7 @@ class Overlay:
         return kind if kind in self.changed else Packed
 
     def find(self, place: MemoryKey) -> Any:
-        """Return the value, or `ABSENT`; asks the store if need be."""
+        """Return the value, or `ABSENT`; reads the store if necessary."""
         value = self.recall(place)
         return self._remember(place, self._read([place[2]])[0]) if value is UNKNOWN else value
 
@@ -462,12 +454,10 @@ class Overlay:
         return values
 
     def _plain_kind(self, keys: Iterable[Any]) -> type | None:
-        """Return the type of all `keys`, if they are of one and looked up as they are."""
         types = set(map(type, keys))
         return types.pop() if len(types) == 1 and types <= self.plain else None
 
     def recall(self, place: MemoryKey) -> Any:
-        """Return the value, `ABSENT` or `UNKNOWN`, from memory alone."""
         kind, name, key_bytes = place
         value = self.changed[kind].get(name, UNKNOWN)
         if value is not UNKNOWN:
@@ -602,11 +592,11 @@ class Overlay:
         return rows if pending is None else merge(pending.scan(start, stop, reverse).rows(), rows, reverse)
 
     def scan_below(self, start: bytes, stop: bytes, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what lies in a range below this transaction's changes."""
+        """Yield a range as it lies below this transaction's changes."""
         return self._store.scan(start, stop, reverse)
 
     def _in_order(self) -> PendingKeys | None:
-        """Return the changes in order; None if there are none."""
+        """Return the changes in order, or None if there are none."""
         if self.pending is None and (any(self.changed.values()) or any(self.changed_bytes.values())):
             self.pending = PendingKeys(self.changed, self.changed_bytes, self._encode_key, self.codec.decode_key)
         return self.pending
@@ -623,7 +613,7 @@ class Overlay:
         return self.pending is not None and self.pending.has_scans()
 
     def forget(self) -> None:
-        """Drop what was read; it is read again when asked for."""
+        """Drop what was read; it is read again when needed."""
         for kind in self.changed:
             self.known[kind].clear()
             self.known_bytes[kind].clear()
@@ -632,13 +622,13 @@ class Overlay:
     # ---- changes
 
     def note(self, kind: KeyKind, name: Any) -> None:
-        """Tell the journal, if there is one, what stands at a place that is about to be changed."""
+        """Journal, if there is a journal, the entry at a place that is about to be changed."""
         if self.journal is not None:
             for entries in (self.changed[kind], self.changed_bytes[kind]):
                 self.journal.append((entries, name, entries.get(name, UNKNOWN)))
 
     def before_undo(self) -> None:
-        """Let scans that go on read what they have to show: what is changed is about to be put back."""
+        """Let running scans read what they have to show: changes are about to be undone."""
         self.undone += 1
         if self.pending is not None:  # its order is of what was changed; the next scan makes one anew
             self.pending.end()
@@ -661,7 +651,7 @@ class Overlay:
         self._set_bytes(place, data)
 
     def put_all(self, mapping: Mapping[Any, Any]) -> bool:
-        """Set all values of a dict at once; False: nothing was set, for each has to be looked at by itself."""
+        """Set all values of a dict at once; False if nothing was set, since each must be looked at by itself."""
         kind = self._plain_kind(mapping) if type(mapping) is dict else None
         if kind is None or not AS_IT_IS.issuperset(map(type, mapping.values())):
             return False
@@ -722,7 +712,7 @@ class Overlay:
                 raise of_key(error, self.codec.decode_key(name) if kind is Packed else name) from None
 
     def absorb(self, writes: list[Write]) -> None:
-        """Count `writes`, all changes there are, among what is known of what is committed: now they are."""
+        """Count `writes`, all changes there are, among the known committed entries: now they are."""
         before = self._remembered
         for kind, entries in self.changed.items():
             known, known_bytes = self.known[kind], self.known_bytes[kind]
@@ -774,7 +764,7 @@ def of_key(error: CodecError, key: Any) -> CodecError:
 
 
 def codec_for(codec: Codec | None, head: bytes) -> tuple[Codec, bool]:
-    """Return what puts `head` before the keys of `codec`, and whether that is one that statefx did not write."""
+    """Return a codec that puts `head` before the keys of `codec`, and whether statefx did not write that one."""
     if codec is None or type(codec) is StandardCodec:
         return StandardCodec(head), False
     return GuardedCodec(codec, head), True
@@ -792,6 +782,5 @@ def overlay_for(
     version: int = 1,
     upgrade: Upgrade | None = None,
 ) -> AnyOverlay:
-    """Return what keeps the changes of the keys that begin with `head`."""
     spaced, own = codec_for(codec, head)
     return kind(store, spaced, cache_bytes, head, version, upgrade, strict=own)

@@ -67,7 +67,7 @@ class FoundEntries(Mapping[K, V_co]):
 
 
 class Entries(Generic[K, V]):
-    """Reading and writing of the keys that begin alike; who derives from it says when that may be done."""
+    """Reads and writes keys with a common prefix; a subclass says when that is allowed."""
 
     __slots__ = ("_changed", "_codec", "_journal", "_known", "_overlay", "_writable")
 
@@ -76,15 +76,13 @@ class Entries(Generic[K, V]):
     """Grows when what a scan has yet to read is of another version."""
 
     def _require_open(self) -> None:
-        """Raise StateClosedError if the state is closed."""
         raise NotImplementedError
 
     def _require_writable(self, call: str) -> None:
-        """Raise StateClosedError or StatePhaseError if nothing may be changed now."""
         raise NotImplementedError
 
     def _open_entries(self, overlay: Overlay, *, writable: bool) -> None:
-        """Begin with what an overlay knows and has changed."""
+        """Begin with the known and changed entries of an overlay."""
         self._overlay = overlay
         self._codec = overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
@@ -94,7 +92,7 @@ class Entries(Generic[K, V]):
         self._journal = overlay.journal
 
     def _cut(self) -> None:
-        """Have the next get or put ask whether it may."""
+        """Have the next get or put check whether it is allowed."""
         self._changed, self._known, self._writable = {}, {}, {}
 
     # ---- reading
@@ -310,7 +308,7 @@ class Entries(Generic[K, V]):
 
 
 class TaskHandle:
-    """What is lent for a transaction: neither a dict to be compared, nor something to be kept."""
+    """A handle for one transaction, which can be neither compared with a dict nor kept."""
 
     __slots__ = ()
 
@@ -354,13 +352,9 @@ class Holder(Protocol):
     _epoch: int
 
     @property
-    def phase(self) -> ViewPhase:
-        """Where it is in its transaction."""
-
+    def phase(self) -> ViewPhase: ...
     @property
-    def version(self) -> Version:
-        """The committed version."""
-
+    def version(self) -> Version: ...
     def _require_open(self) -> None: ...
 
     def _require_writable(self, call: str) -> None: ...
@@ -496,7 +490,7 @@ class ExpiringMap(MapState[K, V]):
 
 
 class _TouchedMap(ExpiringMap[K, V]):
-    """One whose reads begin an entry's time anew."""
+    """An expiring map whose reads restart an entry's time."""
 
     __slots__ = ()
 
@@ -564,7 +558,7 @@ class ListState(Generic[V]):
         self._bounds = (0, 0)
 
     def _range(self) -> tuple[int, int]:
-        """Return the number of the first value, and the one behind the last."""
+        """Return the number of the first value, and the number after the last."""
         entries = self._entries
         entries._require_open()
         epoch = entries._epoch + entries._overlay.undone

@@ -14,7 +14,7 @@ from statefx.errors import CommitFailedError, StateClosedError, StateError, Stat
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.contract.store import EMPTY, SnapshotRef, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
-from statefx.state.encoding.envelope import expiry_of
+from statefx.state.encoding.values import expiry_of
 from statefx.state.view.changes import Journal, Overlay, StoreReads, Upgrade, overlay_for, take_back
 from statefx.state.view.state import (
     BroadcastMap,
@@ -47,7 +47,7 @@ _TWICE = "state.map({!r}) was taken with another ttl or touch in this transactio
 
 
 class Named(Protocol):
-    """What shows the entries under a name: as a map, a list or one value."""
+    """A view of the entries under a name: as a map, a list or one value."""
 
     @property
     def _entries(self) -> MapState[Any, Any]: ...
@@ -178,7 +178,7 @@ class KeyValueState(Entries[K, V]):
         return expiring_overlay(self._reads, codec, cache_bytes, head, state_version, upgrade, self._clock_ms)
 
     def _set_clock(self, clock_ms: int) -> None:
-        """Go on at another time, in milliseconds since the epoch."""
+        """Set the time, in milliseconds since the epoch."""
         lasting = [each for each in self._named.values() if isinstance(each, ExpiringOverlay)]
         if lasting and clock_ms != self._clock_ms:
             self._epoch += 1  # rows that a scan has yet to read are of the time before
@@ -190,14 +190,14 @@ class KeyValueState(Entries[K, V]):
         return chain((self._overlay,), self._named.values())
 
     def _relink(self) -> None:
-        """Have get and put look again where they find most of what they are asked for."""
+        """Have get and put look again where they find most entries."""
         writable = self._phase is not _READ_ONLY
         self._open_entries(self._overlay, writable=writable)
         for view in self._views.values():
             view._entries._open_entries(view._entries._overlay, writable=writable)
 
     def _unlink(self) -> None:
-        """Have every next get and put ask whether it may."""
+        """Have every next get and put check whether it is allowed."""
         self._cut()
         for view in self._views.values():
             view._entries._cut()
@@ -227,7 +227,7 @@ class KeyValueState(Entries[K, V]):
 
     @property
     def prepared_bytes(self) -> int:
-        """What the store said that the last prepare takes."""
+        """Bytes of the last prepare, as the store reported them."""
         return self._prepared_bytes
 
     # ---- the transaction
@@ -302,8 +302,8 @@ class KeyValueState(Entries[K, V]):
     def _advance(self, reopened: Callable[[], StateStore]) -> bool:
         """Go on to the next transaction: what is prepared is committed, as the driver says; False if nothing is.
 
-        What is known of the entries stays known, also where the store can't go on: what `reopened` opens then, at the
-        version that was prepared, has the same entries.
+        Known entries stay known, also where the store can't go on: what `reopened` opens then, at the prepared version,
+        has the same entries.
         """
         if self._phase is not ViewPhase.PREPARED:
             return False
@@ -447,9 +447,9 @@ class KeyValueState(Entries[K, V]):
         return self._names(NameKind(kind))
 
     def _view(self, kind: NameKind, name: str, show: Callable[[Any], _Shown], *, lasting: bool = False) -> _Shown:
-        """Return what shows the entries of a kind under a name, the same object for the whole transaction.
+        """Return the view of the entries of a kind under a name, the same object for the whole transaction.
 
-        If `lasting`, each entry may be over at a time; whether it was so in the transaction before does not matter.
+        If `lasting`, entries may expire; whether they did in the transaction before does not matter.
         """
         self._require_open()
         if not isinstance(name, str) or not name or "\0" in name:
@@ -470,12 +470,12 @@ class KeyValueState(Entries[K, V]):
         return shown  # type: ignore[return-value]  # one class for each head
 
     def _value_form(self) -> Overlay:
-        """Return what encodes values as the bolt's are, and shows those of older versions as they were written."""
+        """Return an overlay for values of the bolt, which shows older versions as they were written."""
         codec, _, state_version, _ = self._form
         return overlay_for(Overlay, self._reads, codec, 0, self._overlay._first, state_version)
 
     def _raw_overlay(self, head: bytes, cache_bytes: int = CACHE_BYTES) -> Overlay:
-        """Return what keeps entries of statefx's own, whose keys are bytes that begin with `head`, and values bytes."""
+        """Return an overlay for entries of statefx's own: keys are bytes that begin with `head`, and values bytes."""
         overlay = self._named.get(head)
         if overlay is None:
             overlay = self._named[head] = Overlay(self._reads, _RAW, cache_bytes, head)
@@ -534,7 +534,7 @@ def _in_order(changes: list[tuple[Overlay, list[Write]]]) -> list[Write]:
 
 
 def _named_upgrade(upgrade: Upgrade, name: str | tuple[NameKind, str]) -> Upgrade:
-    """Have `upgrade` told under which name a value is kept: its key is (name, key); of windows ((kind, name), key)."""
+    """Call `upgrade` with the name of a kept value: its key is (name, key); of windows ((kind, name), key)."""
     return lambda version, key, value: upgrade(version, (name, key), value)
 
 
@@ -558,13 +558,13 @@ _REMEDIES = {
 
 
 class TaskState(TaskHandle, KeyValueState[Any, Any]):
-    """A `KeyValueState` whose transaction its holder can't end; ``initState`` is given one."""
+    """A `KeyValueState` for ``initState``: the bolt can't end its transaction."""
 
     __slots__ = ()
     _ended = "the state is closed: it ended with its transaction. Use the one that initState was given last"
 
     def _begin(self) -> None:
-        """Make ready for another transaction of a task that lives."""
+        """Prepare for another transaction of a resident task."""
 
     def prepareCommit(self, *arguments: Any, **options: Any) -> NoReturn:
         self._refuse("prepareCommit")
@@ -588,18 +588,18 @@ class TaskState(TaskHandle, KeyValueState[Any, Any]):
 
 
 def given_back(entries: MapState[Any, Any], value: Any) -> Any:
-    """Return what a map gives back of `value` when its transaction has ended."""
+    """Return what a map returns of `value` when its transaction has ended."""
     codec = entries._overlay.codec
     return codec.decode_value(codec.encode_value(value))
 
 
 def broadcasting(state: TaskState, *, on: bool) -> None:
-    """Say whether the bolt is being given what all tasks are given, and may change what all of them hold."""
+    """Set whether the bolt runs broadcast tuples, and may change broadcast maps."""
     state._broadcasting = on
 
 
 def keep_journal(state: TaskState, journal: Journal | None) -> None:
-    """Have every change write into `journal` what it replaces, whatever part of the state it is in; None: no more."""
+    """Have every change journal what it replaces, in whatever part of the state; None ends that."""
     for overlay in state._overlays():
         overlay.journal = journal
     state._journal = journal
@@ -608,12 +608,9 @@ def keep_journal(state: TaskState, journal: Journal | None) -> None:
 
 
 def undo(state: TaskState, journal: Journal) -> None:
-    """Take back what a journal has.
+    """Take back a journal's changes; raises what a read has raised since the state was opened.
 
-    Raises
-    ------
-    Exception
-        What a read has raised since the state was opened: nothing that was computed from it can be kept.
+    Nothing that was computed from it can be kept.
     """
     if state._reads.failure is not None:
         raise state._reads.failure
@@ -623,15 +620,14 @@ def undo(state: TaskState, journal: Journal) -> None:
 
 
 def prepare(state: TaskState, txid: int, token: str) -> None:
-    """Make the changes durable under `token`, for the runtime."""
     super(TaskState, state).prepareCommit(txid, token=token)
 
 
 def succeeded(state: TaskState, reopened: Callable[[], StateStore], clock_ms: int) -> TaskState | None:
-    """Return the state of the next transaction, in which what `state` has prepared is committed; `state` is closed.
+    """Return the state of the next transaction, in which the prepared changes of `state` are committed.
 
-    `reopened` opens the store anew if it can't go on; `clock_ms` is the time of the next transaction. None if nothing
-    is prepared: `state` is to be closed, and another one opened.
+    `state` is closed. `reopened` opens the store if it can't go on; `clock_ms` is the time of the next transaction.
+    None if nothing is prepared: close `state`, and open another one.
     """
     if not state._advance(reopened):
         return None
@@ -665,7 +661,7 @@ def snapshot(state: TaskState) -> SnapshotRef | None:
 
 
 def windows_of(state: TaskState, name: str) -> MapState[Any, Any]:
-    """Return what is kept under a name of the windows of a windowed bolt."""
+    """Return the map under a name of the windows of a windowed bolt."""
     return state._view(NameKind.WINDOWS, name, partial(MapState, state))
 
 
@@ -675,7 +671,7 @@ def has_taken(state: TaskState, kind: NameKind, name: str) -> bool:
 
 
 def quarantine_of(state: TaskState) -> Overlay:
-    """Return what is kept of keys whose rows are held back."""
+    """Return the overlay of the keys whose rows are held back."""
     return state._raw_overlay(Space.QUARANTINE.value, _QUARANTINE_BYTES)
 
 
@@ -684,7 +680,7 @@ def close(state: TaskState) -> None:
 
 
 def key_of(state: TaskState, key_bytes: bytes) -> Any:
-    """Return the key that the store knows as `key_bytes`; of what is kept under a name, (name, key)."""
+    """Return the key of `key_bytes` in the store; of what is kept under a name, (name, key)."""
     if key_bytes[:1] != Space.NAMED.value:
         return state._codec.decode_key(key_bytes)
     kind, name = name_of(key_bytes)

@@ -1,4 +1,4 @@
-"""What a task keeps by time: timers, which fire in order, and entries of maps that are over at a time.
+"""State by time: timers, which fire in order, and entries of maps that are over at a time.
 
 Both have an index in the task's store, in which the time stands before the key, so that what is due is a range::
 
@@ -28,7 +28,7 @@ from statefx.errors import CodecError
 from statefx.state.contract.spaces import Space, end_of, head_of, name_of
 from statefx.state.contract.store import Write
 from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiring, expiry_of
+from statefx.state.encoding.values import EXPIRY_BYTES, NEVER, expiring, expiry_of
 from statefx.state.view.changes import ABSENT, KeyKind, MemoryKey, Overlay, StoreReads, Upgrade, of_key, overlay_for
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ _KNOWN_BYTES = 4 << 20
 
 
 class Clock(Enum):
-    """Which time a timer goes by."""
+    """The clock of a timer."""
 
     EVENT = b"e"
     PROCESSING = b"p"
@@ -80,7 +80,6 @@ _BIAS = 1 << 63
 
 
 def micros(at: datetime) -> int:
-    """Return an instant as microseconds since 1970."""
     return (at - EPOCH) // _MICROSECOND
 
 
@@ -88,7 +87,7 @@ _FIRST_US, _LAST_US = micros(FIRST), micros(LAST)
 
 
 class IndexedState(Protocol):
-    """What a task's state gives to its timers."""
+    """The part of a task's state that timers use."""
 
     _overlay: Overlay
     _timers_first: dict[bytes, bytes]
@@ -108,7 +107,6 @@ _TIME_BYTES = 8
 
 
 def time_bytes(time: int) -> bytes:
-    """Return microseconds since 1970 as they stand in keys."""
     return (time + _BIAS).to_bytes(_TIME_BYTES)
 
 
@@ -253,11 +251,11 @@ class TimeIndex:
 
 @dataclass(slots=True)
 class _Firing:
-    """What is fired of one index."""
+    """One index's part of a firing."""
 
     stop: bytes
     new: list[bytes]
-    """What this transaction has put before `stop`: a heap. Some of it may be gone by now."""
+    """Times that this transaction has put before `stop`: a heap. Some of it may be gone by now."""
 
 
 class Timers:
@@ -344,7 +342,7 @@ class Timers:
         return None if time is None else time_of(time)
 
     def delete(self, key: Any, *, name: str = "", processing: bool = False) -> bool:
-        """Have a timer not fire; tell whether it was set."""
+        """Delete a timer; return whether it was set."""
         self._state._require_writable("timers.delete")
         return self._index(processing).delete(self._of(key, name))
 
@@ -515,12 +513,12 @@ def index_part(stored: bytes, keys: Sequence[bytes], task: int) -> tuple[bytes, 
 
 
 class ExpiringOverlay(Overlay):
-    """An overlay of entries each of which is over at a time, which stands before its value's bytes.
+    """An overlay whose entries expire; the time stands before a value's bytes.
 
-    The clock stands still in a transaction. So what the transaction puts into ``changed`` is over at one time, is
-    alive as long as it is there, and gets its time when it is encoded. In ``known`` is only what this process has put,
-    until the first of it is over. What was read is in ``known_bytes`` with its time, and so is what has a ttl of its
-    own; and all that is known, if reads are to move the time.
+    The clock stands still in a transaction. So what the transaction puts into ``changed`` is over at one time, is alive
+    as long as it is there, and gets its time when it is encoded. In ``known`` is only what this process has put, until
+    the first of it is over. What was read is in ``known_bytes`` with its time, and so is what has a ttl of its own; and
+    all that is known, if reads are to move the time.
 
     Entries without a time, which were written before the map had a ttl, are never over. Of all others the index has
     when they are over, or a little later; and may have earlier times of theirs, at which they are looked at in vain.
@@ -530,7 +528,7 @@ class ExpiringOverlay(Overlay):
     """Of what is written from now on."""
     _expiry: int
     _index: bytes
-    """What the keys of its index begin with."""
+    """Prefix of its index's keys."""
     _indexed: set[bytes]
     """Keys that stand in the index at the time of what is put now; not all of them."""
     _indexed_ms: int
@@ -542,7 +540,7 @@ class ExpiringOverlay(Overlay):
     """Nothing in the index is due before."""
     _now_ms: int
     _planned: tuple[list[bytes], int]
-    """What `_indexed` gets, and what `_next_due` is, when the changes are prepared."""
+    """Next values of `_indexed` and `_next_due`, when the changes are prepared."""
     _prefix: bytes
 
     def _begin(self, clock_ms: int) -> None:
@@ -553,12 +551,11 @@ class ExpiringOverlay(Overlay):
         self.keep(FOREVER)
 
     def keep(self, lifetime: Lifetime) -> None:
-        """Have what is written from now on live as long as `lifetime` says."""
+        """Set the lifetime of what is written from now on."""
         self.lifetime = lifetime
         self.set_clock(self._now_ms)
 
     def set_clock(self, clock_ms: int) -> None:
-        """Go on at another time."""
         # Removed by a time that has not come: what is remembered of it would live again here, and nowhere else.
         if clock_ms < self._now_ms or clock_ms >= self._known_until:
             self.forget()
@@ -616,7 +613,7 @@ class ExpiringOverlay(Overlay):
         self._set_bytes(place, data)
 
     def touch(self, key: Any, place: MemoryKey, value: Any) -> None:
-        """Take note that `key` was read: its time begins anew, if enough of it has gone by."""
+        """Note that `key` was read: its time restarts, if enough of it has gone by."""
         kind, name, _ = place
         if name in self.changed[kind]:
             return
@@ -637,7 +634,6 @@ class ExpiringOverlay(Overlay):
         return type(row[1]) is tuple or expiry_of(row[1]) > self._now_ms
 
     def changes(self) -> list[Write]:
-        """Return what was changed since the last commit, its places in the index, and removals of what is over."""
         writes = super().changes()
         next_due, removals = self._next_due, list[Write]()
         if next_due <= self._now_ms:
@@ -681,7 +677,7 @@ class ExpiringOverlay(Overlay):
         return next_due, [(key, None) for key in (*places, *over)]
 
     def absorb(self, writes: list[Write]) -> None:
-        """Count `writes`, all changes there are, among what is known of what lies below."""
+        """Count `writes`, all changes there are, among the known entries below."""
         added, self._next_due = self._planned
         if len(self._indexed) + len(added) <= INDEXED_MAX:
             self._indexed.update(added)
@@ -707,10 +703,7 @@ def expiring_overlay(
     upgrade: Upgrade | None,
     clock_ms: int,
 ) -> ExpiringOverlay:
-    """Return what keeps the changes of the keys that begin with `head`.
-
-    `clock_ms` is the time, in milliseconds since the epoch.
-    """
+    """Return the overlay of the keys that begin with `head`; `clock_ms` is in milliseconds since the epoch."""
     overlay = overlay_for(ExpiringOverlay, store, codec, cache_bytes, head, state_version, upgrade)
     overlay._begin(clock_ms)
     return overlay
