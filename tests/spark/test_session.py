@@ -22,7 +22,7 @@ def face(spark):
     return {
         "settings": spark.conf.getAll,
         "views": [table.name for table in spark.catalog.listTables()],
-        "functions": [found.name for found in spark.catalog.listFunctions() if found.isTemporary],
+        "functions": [row.function for row in spark.sql("show user functions").collect()],
         "group": context.getLocalProperty("spark.jobGroup.id"),
         "description": context.getLocalProperty("spark.job.description"),
         "order": context.getLocalProperty("statefx.order"),

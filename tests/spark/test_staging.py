@@ -248,7 +248,7 @@ def test_staging_that_fails_each_time_ends_the_query(spark, place, shuffled, say
 
 class There(WithState):
     def execute(self, tup, collector):
-        path, end = tup.path.removeprefix("file://"), time.monotonic() + 2
+        path, end = tup.path.removeprefix("file://"), time.monotonic() + 0.7
         while os.path.exists(path) and time.monotonic() < end:
             time.sleep(0.01)  # noqa: TID251 - a wait with a bound
         self.state.put(os.path.basename(path), os.path.exists(path))
