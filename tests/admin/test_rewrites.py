@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from statefx import BatchBolt, Checkpoint, Stateful, TopologyBuilder
@@ -472,6 +472,17 @@ class Kept:
         return replace(self, own={**(self.own if mode == "merge" else {}), **words})
 
 
+BACK_AND_FORTH = [
+    ("savepoint",), ("rescale", 3), ("version", 2), ("rename",), ("send", {"w1": 2}), ("savepoint",), ("restore", 0),
+    ("send", {"w2": 3}), ("restore", 1), ("send", {"w3": 1}), ("version", 1), ("restore", 0), ("rescale", 1),
+]  # fmt: skip
+ON_A_SERVER = [
+    ("rescale", 1), ("savepoint",), ("merge", {"w1": 5}), ("migrate", "redis"), ("rescale", 3), ("send", {"w2": 1}),
+    ("rename",), ("rescale", 2), ("send", {"w3": 1}), ("migrate", "rocksdb"), ("savepoint",), ("overwrite", {"w4": 1}),
+    ("export", 0), ("send", {"w5": 2}),
+]  # fmt: skip
+
+
 class Life:
     """A checkpoint, what it keeps, and what its savepoints keep."""
 
@@ -534,7 +545,9 @@ class Life:
 
 @pytest.mark.slow
 @pytest.mark.server
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(provider="memory", calls=BACK_AND_FORTH)
+@example(provider="rocksdb", calls=ON_A_SERVER)
 @given(provider=st.sampled_from(["memory", "rocksdb", "redis"]), calls=st.lists(CALLS, min_size=4, max_size=10))
 def test_rewrites_in_any_order_keep_what_each_of_them_keeps(
     place: Path, server: RedisServer, provider: str, calls: Any

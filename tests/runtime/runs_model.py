@@ -50,6 +50,13 @@ TIMEOUT_SECS = 100.0
 Job = tuple[TransactionAttempt, Part]
 
 
+def changed(one: Any, **fields: Any) -> Any:
+    """As `dataclasses.replace`, for frozen classes without slots: an exploration makes a hundred thousand of them."""
+    new = object.__new__(type(one))
+    vars(new).update({name: vars(one)[name] for name in type(one).__dataclass_fields__} | fields)
+    return new
+
+
 class Count(WithState):
     outputFields = {}
 
@@ -363,29 +370,29 @@ class Step:
             at = self.model.places.index(place)
             connection = self.chains.connections[at]
             if not connection.lost:
-                self._connect(at, replace(connection, to_chain=(*connection.to_chain, frame)))
+                self._connect(at, changed(connection, to_chain=(*connection.to_chain, frame)))
 
     # ---- what happens to a run
 
     def _connect(self, at: int, connection: Connection) -> None:
         connections = list(self.chains.connections)
         connections[at] = connection
-        self.chains = replace(self.chains, connections=tuple(connections))
+        self.chains = changed(self.chains, connections=tuple(connections))
 
     def give(self, at: int, given: tuple[Any, ...]) -> None:
         """Give a chain something, and take what it says and sends."""
         place = self.model.places[at]
         after = self.model.players.after(place, self.chains.played[at], given)
         played = list(self.chains.played)
-        played[at] = replace(after, said=(), sent=())
+        played[at] = changed(after, said=(), sent=())
         channels = dict(self.chains.channels)
         for row in after.sent:
             way = at, self.model.places.index(ChainId(place.level + 1, row[0]))
             channels[way] = (*channels.get(way, ()), row)
-        self.chains = replace(self.chains, played=tuple(played), channels=tuple(sorted(channels.items())))
+        self.chains = changed(self.chains, played=tuple(played), channels=tuple(sorted(channels.items())))
         connection = self.chains.connections[at]
         if after.said and not connection.lost:
-            self._connect(at, replace(connection, to_driver=(*connection.to_driver, *after.said)))
+            self._connect(at, changed(connection, to_driver=(*connection.to_driver, *after.said)))
 
     def take_row(self, at: int, sender: int) -> None:
         channels = dict(self.chains.channels)
@@ -393,24 +400,24 @@ class Step:
         channels[sender, at] = tuple(more)
         if not more:
             del channels[sender, at]
-        self.chains = replace(self.chains, channels=tuple(sorted(channels.items())))
+        self.chains = changed(self.chains, channels=tuple(sorted(channels.items())))
         self.give(at, ("row", row))
 
     def take_frame(self, at: int) -> None:
         connection = self.chains.connections[at]
-        self._connect(at, replace(connection, to_chain=connection.to_chain[1:]))
+        self._connect(at, changed(connection, to_chain=connection.to_chain[1:]))
         self.give(at, ("frame", connection.to_chain[0]))
 
     def hear(self, at: int) -> None:
         connection = self.chains.connections[at]
-        self._connect(at, replace(connection, to_driver=connection.to_driver[1:]))
+        self._connect(at, changed(connection, to_driver=connection.to_driver[1:]))
         self.engine.on_frame(self.engine._run, self.model.places[at], *connection.to_driver[0])
 
     def lose(self, at: int) -> None:
-        self._connect(at, replace(self.chains.connections[at], to_chain=(), to_driver=(), lost=True))
+        self._connect(at, changed(self.chains.connections[at], to_chain=(), to_driver=(), lost=True))
 
     def hang_up(self, at: int) -> None:
-        self._connect(at, replace(self.chains.connections[at], hung_up=True))
+        self._connect(at, changed(self.chains.connections[at], hung_up=True))
         self.give(at, ("gone",))
 
     def _change_runs(self) -> None:
@@ -435,8 +442,8 @@ class Step:
     def end_run(self) -> None:
         """The run is over for the driver: what becomes of its chains concerns nobody else."""
         chains, self.chains = self.chains, None
-        lost = tuple(replace(each, to_driver=(), lost=True, stuck=False) for each in chains.connections)
-        explore_aftermath(self.model, self.world, replace(chains, connections=lost))
+        lost = tuple(changed(each, to_driver=(), lost=True, stuck=False) for each in chains.connections)
+        explore_aftermath(self.model, self.world, changed(chains, connections=lost))
 
 
 def chain_moves(world: World) -> Iterator[Step]:
@@ -469,7 +476,7 @@ def explore_aftermath(model: Model, world: World, chains: Chains) -> None:
         if found.key in model.aftermaths:
             continue
         model.aftermaths.add(found.key)
-        moves = [step.chains for step in chain_moves(replace(world, chains=found))]
+        moves = [step.chains for step in chain_moves(changed(world, chains=found))]
         ended = all(each.at == "ended" for each in found.played)
         assert moves or ended, f"a chain of a run that is over never ends: {[each.at for each in found.played]}"
         todo += [each for each in moves if each is not None]
