@@ -15,9 +15,9 @@ from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Segment
 from statefx.protocol.reports import Ack, Barrier
 from statefx.runtime.outlets import Outbox
 from statefx.runtime.sink_task import SinkTask

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from statefx.errors import StatefxError
+from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.completeness import Complete
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
-from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.records import Input
 from statefx.protocol.reports import Ack, Report
 from statefx.protocol.watermark import UnitTime

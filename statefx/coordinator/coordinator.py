@@ -40,8 +40,7 @@ from statefx.coordinator.times import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.log.log import TransactionLog
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Append,
     Appended,
@@ -52,16 +51,16 @@ from statefx.protocol.pipeline import (
     Happening,
     Idle,
     Offered,
-    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
-    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed
 from statefx.protocol.transaction import Phase
 

@@ -22,12 +22,12 @@ from statefx.operators.hooks import overrides
 from statefx.operators.schema import to_ddl
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.plan.levels import Plan
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Resolution
 from statefx.protocol.records import Committing
 from statefx.protocol.reports import Ack
 from statefx.state.contract.store import StateLocation, StateProvider

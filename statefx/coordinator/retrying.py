@@ -18,8 +18,8 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
+from statefx.protocol.commands import Resolution, Unresolved
 from statefx.protocol.order import ResolutionOrder
-from statefx.protocol.pipeline import Resolution, Unresolved
 from statefx.protocol.reports import FailureKind
 
 logger = logging.getLogger("statefx")

@@ -15,12 +15,12 @@ from statefx.errors import BoltError, FailedException, FencedError, InputError, 
 from statefx.log.log import TransactionLog
 from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan, segments_of
+from statefx.protocol.commands import Append, Segment
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_state import sink_volumes
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, Order
-from statefx.protocol.pipeline import Append, Segment
 from statefx.protocol.records import Preparing, Processed, RolledBack
 from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.topology.graph import ComponentKind

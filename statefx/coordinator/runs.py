@@ -25,10 +25,10 @@ from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol import messages
+from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of
-from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.reports import Ack, Report, TreeReport
 
 logger = logging.getLogger("statefx")

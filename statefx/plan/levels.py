@@ -27,8 +27,8 @@ from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dedup import DEDUP
 from statefx.operators.spouts import Spout
 from statefx.plan.wire import next_partition, with_roots
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
-from statefx.protocol.pipeline import Segment
 from statefx.protocol.watermark import Timing
 from statefx.topology.graph import Component, ComponentKind, Edge, Promise, Topology, is_tracked
 

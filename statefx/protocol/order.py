@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
-from statefx.protocol.pipeline import Resolution
 from statefx.protocol.watermark import TimeOrder
 
 

@@ -28,11 +28,11 @@ from statefx.operators.hooks import overrides
 from statefx.operators.user_errors import place_of
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
+from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, AlignmentResult
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
-from statefx.protocol.pipeline import Resolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector

@@ -10,9 +10,9 @@ from statefx.coordinator.runs import PipelinedRun
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
 from statefx.log.log import read_state
 from statefx.plan.levels import compile_plan
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.pipeline import Segment
 from statefx.protocol.reports import Ack, Failure, FailureKind
 from statefx.storage import FolderStorage
 from statefx.testing import Crash

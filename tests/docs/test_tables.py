@@ -26,24 +26,23 @@ from statefx.log import log
 from statefx.log.location import FORMAT
 from statefx.operators.hooks import BOLTS
 from statefx.protocol import pipeline as module
-from statefx.protocol.completeness import Complete
-from statefx.protocol.identity import EMPTY, Namespace, TransactionAttempt, Version
-from statefx.protocol.jsonform import from_json, to_json
-from statefx.protocol.log_rules import SNAPSHOTS_KEPT
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Appended,
     Failed,
     Idle,
     Offered,
-    Pipeline,
     Resolution,
     Resolved,
     Segment,
-    Shape,
     Stop,
     Unresolved,
 )
+from statefx.protocol.completeness import Complete
+from statefx.protocol.identity import EMPTY, Namespace, TransactionAttempt, Version
+from statefx.protocol.jsonform import from_json, to_json
+from statefx.protocol.log_rules import SNAPSHOTS_KEPT
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Record
 from statefx.protocol.reports import Ack
 from statefx.protocol.transaction import Event, Phase, TransactionState, mermaid

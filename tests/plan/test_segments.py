@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from statefx import BasicBolt, Committer, Stateful, Topology, TopologyBuilder
 from statefx.plan import wire
 from statefx.plan.levels import Plan, PlanSegment, compile_plan, segments_of
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.pipeline import Segment
 from statefx.runtime.outlets import Outbox
 from statefx.testing import rows
 from statefx.topology.graph import Component, ComponentKind, Edge, Grouping

@@ -10,11 +10,7 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from statefx.protocol.completeness import AckLedger, Alignment, Complete, LedgerEdge
-from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.log_rules import apply
-from statefx.protocol.log_state import LogState
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Append,
     Appended,
@@ -25,16 +21,19 @@ from statefx.protocol.pipeline import (
     Happening,
     Idle,
     Offered,
-    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
-    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
+from statefx.protocol.completeness import AckLedger, Alignment, Complete, LedgerEdge
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.log_rules import apply
+from statefx.protocol.log_state import LogState
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import (
     Committed,
     Committing,

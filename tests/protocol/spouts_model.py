@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from statefx.protocol import batches
+from statefx.protocol.commands import Append, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import BySpout, Metadata, merged, read_now
 from statefx.protocol.order import Emission, EmissionOrder
-from statefx.protocol.pipeline import Append, Segment
 from statefx.protocol.transaction import Phase
 
 Kinds = Mapping[str, Emission]

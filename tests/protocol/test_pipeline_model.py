@@ -16,11 +16,7 @@ from types import MappingProxyType
 
 import pytest
 
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.log_rules import apply
-from statefx.protocol.log_state import LogState
-from statefx.protocol.order import Emission
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Append,
     Appended,
@@ -31,16 +27,19 @@ from statefx.protocol.pipeline import (
     Happening,
     Idle,
     Offered,
-    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Segment,
-    Shape,
     StartSegment,
     Stop,
     Unresolved,
 )
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.log_rules import apply
+from statefx.protocol.log_state import LogState
+from statefx.protocol.order import Emission
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY
 from statefx.protocol.transaction import Phase, Stage

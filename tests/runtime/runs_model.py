@@ -21,10 +21,7 @@ from statefx.coordinator.attempt import Answer, Attempt, Part
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import RunEngine
 from statefx.plan.levels import Plan, compile_plan
-from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.messages import ChainId, FrameKind
-from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Append,
     Appended,
@@ -33,14 +30,16 @@ from statefx.protocol.pipeline import (
     Deliver,
     Failed,
     Happening,
-    Pipeline,
     Resolve,
     Resolved,
     Segment,
-    Shape,
     StartSegment,
     Unresolved,
 )
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import ChainId, FrameKind
+from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import Pipeline, Shape
 from statefx.protocol.transaction import Phase, TransactionState
 from tests.bolts import WithState
 from tests.runtime.chains_model import Frame, Played, Players, Row

@@ -7,9 +7,9 @@ import pytest
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, FailedException
 from statefx.plan import wire
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Resolution
 from statefx.protocol.reports import Ack, Barrier
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import Outbox

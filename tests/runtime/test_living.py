@@ -18,10 +18,10 @@ from statefx.coordinator.runs import text_for
 from statefx.errors import BoltError, FailedException
 from statefx.plan import wire
 from statefx.protocol import messages
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Resolution
 from statefx.runtime.chain import AbandonedError
 from statefx.runtime.worker import Worker
 from statefx.state.changelog.store import ADVANCES_MAX, DictImage

@@ -10,10 +10,10 @@ from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import READY_SECS, RunEngine
 from statefx.plan.levels import compile_plan
+from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import FrameKind
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.pipeline import Resolution, Segment
 from statefx.protocol.reports import Ack
 from tests.testing.topologies import Count, Split
 

@@ -19,8 +19,9 @@ from statefx.coordinator import runs
 from statefx.coordinator.retrying import JobFailedError
 from statefx.errors import StatefxError
 from statefx.protocol import pipeline
+from statefx.protocol.commands import Failed, Idle, Offered, StartSegment
 from statefx.protocol.messages import FrameKind
-from statefx.protocol.pipeline import Failed, Idle, Offered, Shape, StartSegment
+from statefx.protocol.pipeline import Shape
 from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from tests.runtime.chains_model import Frame, Player
@@ -108,7 +109,7 @@ def offered(world: World) -> list[World]:
 def time_passes(step: Step) -> Iterator[World]:
     """Let the time of what is due next be over."""
     engine = step.engine
-    dues = [due for _, due in engine._dues()] + [until for _, until in engine._unconfirmed.values()]
+    dues = [due for _, due in engine._deadlines()] + [until for _, until in engine._unconfirmed.values()]
     if dues:
         engine.now = min(dues)
         engine._look_at_times(engine.now)
@@ -237,7 +238,7 @@ BREAKS = [
     ("13.2", chain, "self._early.put(of, row)", "pass", "two pending, no fault, two senders"),
     ("13.2", chain, "for batch in self._early.take(attempt):", "for batch in ():",
      "two pending, no fault, two senders"),
-    ("13.2", runs, "for chain, told in own.items()}", "for chain, told in list(own.items())[:1]}",
+    ("13.2", runs, "for chain, own_tasks in own.items()}", "for chain, own_tasks in list(own.items())[:1]}",
      "a connection is lost, two senders"),
     ("13.3", chain, "elif of == attempt:", "elif True:", "two pending, no fault, two senders"),
     ("13.3", chain, "elif of == attempt:", "elif of.txid == attempt.txid:", "late twice"),

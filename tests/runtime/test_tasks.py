@@ -24,10 +24,10 @@ from statefx.errors import (
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
+from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, SentOrder, StateOrder
-from statefx.protocol.pipeline import Resolution
 from statefx.protocol.reports import Ack, Barrier, FailureKind
 from statefx.protocol.watermark import TimeOrder, UnitTime
 from statefx.runtime import chain as ahead_chain

@@ -9,7 +9,7 @@ from statefx import OpaquePartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.attempt import Answer
 from statefx.coordinator.retrying import JobFailedError
 from statefx.errors import FailedException
-from statefx.protocol.pipeline import Segment
+from statefx.protocol.commands import Segment
 from statefx.testing import Crash, TopologyTester
 from tests.bolts import FailsOnce, Pass
 from tests.spouts.numbers import ALL, PARTITIONS, TAKEN, Count, Emitted, Notes, Opaque, Planned, topology
