@@ -112,7 +112,7 @@ MAY_OPEN_FILES = {
     "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
     **{
         f"statefx/spark/{name}.py": "Spark's own part, in a folder of the driver's machine that is rebuilt from the log"
-        for name in ("checkpoint", "local", "source_notes")
+        for name in ("checkpoint", "source_notes")
     },
     "statefx/spark/query.py": "asks how wide the terminal is",
     "statefx/spark/preflight.py": "asks where Python is",
