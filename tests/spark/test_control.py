@@ -173,10 +173,10 @@ def test_a_chain_that_gives_no_sign_of_life_is_lost(driver):
         alive = driver.chain(SLOTS[1])
         wait_for(lambda: len(driver.heard) == 2, "both are there")
         for _ in range(int(control.SILENCE_SECS / control.ALIVE_SECS) + 2):
-            before = driver.server._known[SLOTS[1]].heard
+            before = driver.server._known[SLOTS[1]].last_received_at
             driver.now += control.ALIVE_SECS
             driver.server._wake()
-            wait_for(lambda before=before: driver.server._known[SLOTS[1]].heard > before, "a sign of life")
+            wait_for(lambda before=before: driver.server._known[SLOTS[1]].last_received_at > before, "a sign of life")
         wait_for(lambda: driver.lost, "it is lost")
         assert [chain for chain, _ in driver.lost] == [SLOTS[0]]
         assert driver.lost[0][1].startswith("no sign of life for 2")
