@@ -130,7 +130,7 @@ class Storage(ABC):
         FileNotFoundError
             There is none.
         OSError
-            It can't be read.
+            It can't be read; with EIO, EBADMSG or ESTALE only where no later try will read it either.
         """
         with self.reader(name) as file:
             file.seek(start)

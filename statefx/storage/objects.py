@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import random
@@ -122,6 +123,10 @@ BLOCK_BYTES = 4 << 20
 
 _SPOOLED_BYTES = 16 << 20
 """Bytes that stay in memory before they go to a local file, which is uploaded when it is complete."""
+
+_FAILED = errno.EREMOTEIO
+"""Of every failure of a store. Not EIO, which says of a file that no later try will read it: of a store that does not
+answer nobody can say so."""
 
 _Done = TypeVar("_Done")
 
@@ -266,7 +271,7 @@ class ObjectStorage(Storage):
                 for name in batch:
                     self._delete_one(name)
             except failures.BaseError as error:
-                raise OSError(5, f"{self._url}: {_said(error)}", self._url) from None
+                raise OSError(_FAILED, f"{self._url}: {_said(error)}", self._url) from None
 
     def _delete_one(self, name: str) -> None:
         with suppress(FileNotFoundError), _as_os_error(self._at(name)):
@@ -364,9 +369,9 @@ def _as_os_error(where: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, failures.NotFoundError):
-        raise FileNotFoundError(2, f"there is no {where}", where) from None
+        raise FileNotFoundError(errno.ENOENT, f"there is no {where}", where) from None
     except failures.BaseError as error:
-        raise OSError(5, f"{where}: {_said(error)}", where) from None
+        raise OSError(_FAILED, f"{where}: {_said(error)}", where) from None
 
 
 def _check_not_forked() -> None:

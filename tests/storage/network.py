@@ -97,6 +97,11 @@ class Network:
         """Let the next requests go wrong in these ways, one each."""
         self._next += faults
 
+    def mend(self) -> None:
+        """Let all go well that was to go wrong."""
+        with self._lock:
+            self._next.clear()
+
     def fault(self) -> str | None:
         """Choose what becomes of the next request."""
         with self._lock:

@@ -2,9 +2,12 @@
 
 import time
 
+import pyarrow as pa
 import pytest
 
 from statefx.errors import AlreadyExistsError, OutcomeUnknownError
+from statefx.runtime import staging
+from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.storage import objects, storage_at
 from tests.storage.network import BUSY, FAULTS, HALF, LATE, LOST, UNANSWERED
 from tests.storage.s3_server import as_users_have_it, s3_server
@@ -89,6 +92,48 @@ def test_who_never_gets_through_does_not_know(between, storage, monkeypatch, fau
     with pytest.raises(OSError, match="s3://"):
         again.put("d", b"mine")
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("fault", [LOST, BUSY])
+def test_rows_of_a_store_that_does_not_answer_are_not_lost(between, storage, monkeypatch, fault):
+    """Rule 15.2: the next attempt reads the same ones. Nobody can say that a file of a store is damaged for good."""
+    monkeypatch.setattr(objects, "RETRIES", 0)
+    monkeypatch.setattr(objects, "TRIES", 1)
+    monkeypatch.setattr(staging, "INLINE_BYTES_MAX", 0)
+    again = storage_at(storage.url)
+    batch = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
+    writer = PartWriter(again, "input/1-a", "s", 0, batch.schema, None, 0, staging.inline_bytes(1))
+    writer.write(batch)
+    (part,) = writer.close()
+    between.spoil(*[fault] * 1000)
+    with pytest.raises(OSError, match="s3://"):
+        list(read_part(again, part.share(0, 3)))
+    between.mend()
+    assert list(read_part(again, part.share(0, 3))) == [batch]
+    again.delete([part.name])
+    with pytest.raises(PartLostError, match="is missing"):
+        list(read_part(again, part.share(0, 3)))
+
+
+CALLS = {
+    "read": lambda storage: storage.read("a"),
+    "part": lambda storage: storage.read("a", 2, 4),
+    "reader": lambda storage: storage.reader("a"),
+    "list": lambda storage: list(storage.list()),
+    "put": lambda storage: storage.put("d", b"mine"),
+    "delete": lambda storage: storage.delete(["a"]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_failure_of_a_store_says_that_a_file_is_damaged(between, storage, monkeypatch, call):
+    monkeypatch.setattr(objects, "RETRIES", 0)
+    monkeypatch.setattr(objects, "TRIES", 1)
+    again = storage_at(storage.url)
+    between.spoil(*[BUSY] * 1000)
+    with pytest.raises(OSError, match="s3://") as caught:
+        CALLS[call](again)
+    assert caught.value.errno not in staging.DAMAGED
 
 
 def test_who_was_not_answered_reads_what_came_of_it(between, storage):
