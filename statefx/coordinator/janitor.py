@@ -139,7 +139,7 @@ class Janitor:
             except Exception:  # a target may be out of reach for a while, and that of a user's own raises anything
                 logger.warning("what %s has left behind was not swept", participant.name, exc_info=True)
         with suppress(OSError):  # the next sweep deletes what is left
-            self.folders.storage.discard_unfinished(_STATE)
+            self.folders.storage.discard_unfinished("")  # of the log, of staged rows and of the sources' notes as well
         return gone
 
     def _forget(self, kept: Collection[TaskId]) -> int:

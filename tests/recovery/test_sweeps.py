@@ -402,6 +402,22 @@ def test_a_sweep_keeps_what_is_young(driver):
     assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
 
 
+@pytest.mark.parametrize("folder", ["", "transactions", "metadata", "sources", "state/count/0", "input"])
+def test_a_sweep_deletes_what_was_being_written_in_any_folder_of_the_checkpoint(driver, folder):
+    """Their writers have died: drivers, and workers that wrote rows of a DataFrame."""
+    tester = driver.start(limits=Limits(min_age_secs=60.0))
+    tester.send(lines("a"))
+    above = driver.folder / folder
+    above.mkdir(parents=True, exist_ok=True)
+    old, young = above / ".unfinished-x-1", above / ".unfinished-x-2"
+    old.touch()
+    young.touch()
+    os.utime(old, (1, 1))
+    tester.sweep()
+    assert young.exists()
+    assert not old.exists()
+
+
 def test_runs_shorter_than_the_time_between_two_sweeps_are_swept_too(driver):
     limits = Limits(sweep_every=5, min_age_secs=0.0)
     first = driver.start(limits=limits)
