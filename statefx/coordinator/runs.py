@@ -22,7 +22,7 @@ import msgspec
 
 from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import JobFailedError, StoppedError
-from statefx.errors import StatefxError
+from statefx.errors import StatefxError, TransactionError
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol import messages
 from statefx.protocol.commands import Resolution, Segment
@@ -308,7 +308,7 @@ class RunEngine(ABC):
             self._since = datetime.now(UTC)
             logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.chains))
             self._slotless = None
-            for attempt in self._pending:
+            for attempt in list(self._pending):
                 self._send(attempt)
         self.interrupt()  # `next` waits since before the time of these began
 
@@ -404,7 +404,21 @@ class RunEngine(ABC):
         order = attempt.order
         assert self._run is not None
         assert order is not None
-        for chain, body in self._bodies(order, attempt.waiting).items():
+        bodies = self._bodies(order, attempt.waiting)
+        chain, size = max(((chain, len(body)) for chain, body in bodies.items()), key=lambda each: each[1])
+        if size > messages.FRAME_BYTES_MAX:  # before any chain begins: no other one would do without this one
+            names = ", ".join(str(task) for task in sorted(attempt.waiting) if self._chain_of[task] == chain)
+            self._pending.remove(attempt)
+            error = TransactionError(
+                f"what transaction {attempt.name.txid} tells {names} is {size} bytes long, and may be "
+                f"{messages.FRAME_BYTES_MAX}: it can't be carried out. The metadata of the partitions that a spout "
+                "reads makes it so long: give each partition less, or the spout more tasks "
+                "(setSpout(id, spout, parallelism=...))",
+                txid=attempt.name.txid,
+            )
+            self._answers.put(Answer(attempt, attempt.part, error))
+            return
+        for chain, body in bodies.items():
             self._run.send(chain, FrameKind.RUN if isinstance(order, Order) else FrameKind.RESOLVE, body)
 
     def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[ChainId, bytes]:

@@ -9,11 +9,13 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import READY_SECS, RunEngine
+from statefx.errors import TransactionError
 from statefx.plan.levels import compile_plan
+from statefx.protocol import messages
 from statefx.protocol.commands import Resolution, Segment
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import FrameKind
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
 from statefx.protocol.reports import Ack
 from tests.testing.topologies import Count, Split
 
@@ -213,6 +215,26 @@ def test_a_run_whose_chains_do_not_come_is_over_after_a_while():
     engine.on_ready(engine.begun[1])
     now[0] += 9
     assert not failures(engine), "the other one's time begins anew"
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_orders_that_are_too_long_end_the_transaction_before_any_chain_begins(monkeypatch, is_ready):
+    engine = StubEngine(plan(1), 10.0)
+    if is_ready:
+        start(engine, Segment.WHOLE, 1)
+        engine.on_ready(engine.begun[0])
+        assert len(engine.begun[0].sent) == len(engine.chains)
+    told = {TaskId("words", 0): EmissionOrder(Emission.AGAIN, {"0": "x" * 10_000})}
+    monkeypatch.setattr(messages, "FRAME_BYTES_MAX", 10_000)
+    attempt = Attempt(TransactionAttempt(2, 0))
+    engine.start(attempt, Segment.WHOLE, Order(attempt.name, 1, emissions=told))
+    if not is_ready:
+        engine.on_ready(engine.begun[0])
+    failure = failures(engine)[Segment.WHOLE, 2]
+    assert type(failure) is TransactionError, "no other attempt helps"
+    assert "what transaction 2 tells words/0 is 10" in failure.message
+    assert "setSpout(id, spout, parallelism=...)" in failure.message
+    assert len(engine.begun[0].sent) == (len(engine.chains) if is_ready else 0)
 
 
 def test_a_run_that_can_not_be_ended_or_begun_is_told():
