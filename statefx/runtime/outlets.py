@@ -336,6 +336,10 @@ def combiner_of(plan: Plan, edge: Edge, sender: TaskId, txid: int) -> Combiner |
 # ---- rows that wait to leave
 
 
+class RowsNotWrittenError(OSError):
+    """Rows on their way can't be written to a file: no mistake in the user's code (rule 6.8)."""
+
+
 @dataclass(slots=True, eq=False)
 class _File:
     """Batches in a temporary file."""
@@ -350,7 +354,7 @@ class BatchQueue(Generic[Tag]):
     """Arrow batches, each with a tag, first in, first out.
 
     Beyond `bytes_max` bytes in memory they wait in temporary files. These have no names, and are gone with the process.
-    Their folder is Spark's for such files, where it is known. OSError if a file can't be written.
+    Their folder is Spark's for such files, where it is known. RowsNotWrittenError if a file can't be written.
     """
 
     def __init__(self, bytes_max: int = 0) -> None:
@@ -368,12 +372,18 @@ class BatchQueue(Generic[Tag]):
             self.held_bytes += batch.nbytes
             self._waiting.append((tag, batch, None))
             return
-        if self._file is None or self._file.size >= FILE_BYTES:
-            folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-            self._file = _File(tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None))  # noqa: SIM115 - see close
-        file = self._file
-        start = file.file.seek(0, os.SEEK_END)
-        size = file.file.write(batch.serialize())
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+        try:
+            if self._file is None or self._file.size >= FILE_BYTES:
+                self._file = _File(tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None))  # noqa: SIM115 - see close
+            file = self._file
+            start = file.file.seek(0, os.SEEK_END)
+            size = file.file.write(batch.serialize())
+        except OSError as error:
+            raise RowsNotWrittenError(
+                f"rows that wait for a task can't be written to a temporary file ({error}): make room in "
+                f"spark.local.dir ({folder or 'which is not set'}), and let this user write there"
+            ) from error
         file.size, file.left = start + size, file.left + 1
         self._waiting.append((tag, None, (batch.schema, file, start, size)))
 

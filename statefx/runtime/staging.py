@@ -17,9 +17,11 @@ from xxhash import xxh3_128
 
 from statefx.plan.wire import cut
 from statefx.protocol.jsonform import Json
+from statefx.protocol.messages import FRAME_BYTES_MAX
 from statefx.protocol.staged import StagedPart
 from statefx.protocol.watermark import Timing
 from statefx.runtime.event_time import StreamTimes
+from statefx.runtime.outlets import RowsNotWrittenError
 from statefx.storage import Storage
 
 FOLDER = "input/"
@@ -28,11 +30,14 @@ FOLDER = "input/"
 INLINE_BYTES_MAX = 32 << 10
 """A part up to so many bytes travels with the result of the staging job and the order: a file would take longer."""
 
+INLINE_BYTES_IN_ALL = FRAME_BYTES_MAX // 4
+"""Of all parts of a transaction that travel so: the order of one task may have all of them, in base64."""
+
 PART_BYTES = 64 << 20
 """After which another part is begun: a task that writes, or reads, holds one of them in memory."""
 
 
-_DAMAGED = {errno.EIO, errno.EBADMSG, errno.ESTALE}
+DAMAGED = {errno.EIO, errno.EBADMSG, errno.ESTALE}
 """Errors of a file system for a file that no later try will read either."""
 
 
@@ -40,11 +45,16 @@ class PartLostError(Exception):
     """A file of staged rows is missing or damaged."""
 
 
+def inline_bytes(writers: int) -> int:
+    """Return up to how many bytes a part travels with the order, if so many writers have one each (rule 15.6)."""
+    return min(INLINE_BYTES_MAX, INLINE_BYTES_IN_ALL // writers)
+
+
 class PartWriter:
     """Writes rows of one stream in parts.
 
     `stem` begins the names of files, and is unique; `partition` is Spark's. `timing` says how event time is read;
-    `clock_ms` is what a time is ahead of.
+    `clock_ms` is what a time is ahead of. The last part, if it has no more than `inline` bytes, has no file.
     """
 
     def __init__(
@@ -56,7 +66,9 @@ class PartWriter:
         schema: pa.Schema,
         timing: Timing | None,
         clock_ms: int,
+        inline: int,
     ) -> None:
+        self._inline = inline
         self._storage, self._stem, self._stream, self._schema = storage, stem, stream, schema
         self._partition, self._timing, self._clock_ms = partition, timing, clock_ms
         # Over a network, which is slower than lz4.
@@ -71,7 +83,7 @@ class PartWriter:
         self._times: StreamTimes | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows; OSError if a file can't be written."""
+        """Take rows; RowsNotWrittenError if a file can't be written."""
         for piece in cut(batch):
             if piece.num_rows:
                 self._write(piece)
@@ -98,12 +110,18 @@ class PartWriter:
         data = self._buffer.getvalue().to_pybytes()
         times = self._times
         timed = (None, 0) if times is None else (times.greatest.get(self._stream), times.ahead)
-        if len(data) <= INLINE_BYTES_MAX:
+        if len(data) <= self._inline:
             content = base64.b64encode(data).decode("ascii")
             part = StagedPart(*self._what(data), content, "", "", *timed)
         else:
             name = f"{self._stem}-{len(self._parts)}.arrow"
-            self._storage.put(name, data)
+            try:
+                self._storage.put(name, data)
+            except OSError as error:
+                raise RowsNotWrittenError(
+                    f"rows that wait for their transaction can't be written to {self._storage.url} ({error}): make "
+                    "room there, and let this user write there"
+                ) from error
             part = StagedPart(*self._what(data), "", name, xxh3_128(data).hexdigest(), *timed)
         self._parts.append(part)
         self._begin()
@@ -112,7 +130,7 @@ class PartWriter:
         return self._stream, self._partition, self._rows, len(data)
 
     def close(self) -> list[StagedPart]:
-        """End the last part, and return all of them; OSError if it can't be written."""
+        """End the last part, and return all of them; RowsNotWrittenError if it can't be written."""
         self._end()
         return self._parts
 
@@ -132,7 +150,7 @@ def read_part(storage: Storage, share: Json) -> Iterator[pa.RecordBatch]:
         except FileNotFoundError as error:
             raise PartLostError(f"{storage.url}/{name} is missing") from error
         except OSError as error:
-            if error.errno in _DAMAGED:
+            if error.errno in DAMAGED:
                 raise PartLostError(f"{storage.url}/{name} is damaged: {error}") from error
             raise
         if xxh3_128(data).hexdigest() != checksum:

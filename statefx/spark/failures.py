@@ -19,6 +19,7 @@ CONTEXT_STOPPED = "the SparkContext was stopped while the query was running"
 
 _NO_SLOTS = re.compile(r"CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT\S*\s*(.*)")
 _UNREACHABLE = re.compile(r"DriverUnreachableError: (.*)")
+_NOT_WRITTEN = re.compile(r"(?:[\w.]*\.)?RowsNotWrittenError: (.*)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Invalid)\b.*)$", re.MULTILINE)
@@ -42,6 +43,9 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
     program = _NO_PROGRAM.search(text)
     if program:
         return TransactionError(f"Spark can't start Python workers ({program[0]}): is PYSPARK_PYTHON right?")
+    own = _NOT_WRITTEN.match(last_line(text))
+    if own:
+        return JobFailedError(own[1])
     if isinstance(error, PythonException) and not _CUT_OFF.match(last_line(text)):
         return TransactionError(f"a Python function of the job failed: {last_line(text)}")
     unreachable = _UNREACHABLE.search(last_line(text))

@@ -27,7 +27,7 @@ from statefx.errors import StatefxError, TransactionError
 from statefx.plan.levels import Plan
 from statefx.protocol.staged import StagedPart
 from statefx.protocol.watermark import Timing
-from statefx.runtime.staging import FOLDER, PartWriter
+from statefx.runtime.staging import FOLDER, PartWriter, inline_bytes
 from statefx.spark import internals
 from statefx.spark.executors import with_open_workers
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
@@ -42,7 +42,8 @@ _PARTS = StructType().add("part", BinaryType())
 _PARTS_SCHEMA = pa.schema([("part", pa.binary())])
 
 BATCH_PROPERTY = "statefx.batch"
-"""Properties of a staging job's tasks: the driver's clock, and how the names of their files begin."""
+"""Properties of a staging job's tasks: the driver's clock, up to how many bytes a part needs no file, and how the names
+of the files begin."""
 
 _PATIENCE_SECS = 0.5
 """How long a job may go on that nobody needs any more."""
@@ -97,12 +98,19 @@ class StageRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        clock_ms, _, stem = str(context.getLocalProperty(BATCH_PROPERTY)).partition(" ")
+        clock_ms, inline, stem = str(context.getLocalProperty(BATCH_PROPERTY)).split(" ")
         partition = context.partitionId()
         stem += f"-{partition}-{context.taskAttemptId()}"  # a task that Spark runs again has other files
         writers = {
             name: PartWriter(
-                self.storage, f"{stem}-{at}", name, partition, schema, self.timings.get(name), int(clock_ms)
+                self.storage,
+                f"{stem}-{at}",
+                name,
+                partition,
+                schema,
+                self.timings.get(name),
+                int(clock_ms),
+                int(inline),
             )
             for at, (name, schema) in enumerate(self.streams.items())
         }
@@ -202,6 +210,7 @@ class Stager:
             with contextlib.suppress(OSError):
                 names = [each.name for each in storage.list(FOLDER)]
                 storage.delete(name for name in names if _generation(name) < own)
+                storage.discard_unfinished(FOLDER)
 
     def stage(self, frame: DataFrame, txid: int, wanted: Callable[[], bool]) -> list[StagedPart]:
         """Return the rows of `frame` in parts, which are there for `txid`.
@@ -252,7 +261,10 @@ class Stager:
             with internals.own_properties(context) as own:
                 context.addJobTag(self._tag)
                 self._labels.name_staging(own, txid)
-                own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {stem}")
+                # Not into more partitions than there are slots left: a run that begins needs the others at once.
+                width = max(1, self._slots())
+                inline = inline_bytes(width * len(self._function.streams))
+                own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {inline} {stem}")
                 has_shuffles = internals.has_shuffles(frame)
                 kept = internals.stages_kept(frame) if has_shuffles else set()
                 if kept is None:
@@ -260,8 +272,7 @@ class Stager:
                         "a part of a cache, or of a shuffle, that the DataFrame stands on is lost: computed again, it "
                         "may have other rows than the rest"
                     )
-                # Not into more partitions than there are slots left: a run that begins needs the others at once.
-                mapped = self._mapped(frame.coalesce(max(1, self._slots())))
+                mapped = self._mapped(frame.coalesce(width))
                 with self._showing_waits(txid):
                     rows = with_open_workers(lambda: internals.collected(mapped, "part"))
                 if has_shuffles and self._ran_again(kept):

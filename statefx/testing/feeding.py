@@ -44,7 +44,7 @@ from statefx.plan.levels import Plan
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.records import StreamInput
 from statefx.protocol.staged import StagedPart
-from statefx.runtime.staging import FOLDER, PartWriter
+from statefx.runtime.staging import FOLDER, PartWriter, inline_bytes
 from statefx.storage import Storage
 from statefx.topology.graph import Component, RowStream, Topology
 
@@ -114,12 +114,17 @@ def given(topology: Topology, work: Any, fed: Collection[str] = ()) -> Work:
 def staged_rows(plan: Plan, storage: Storage, work: Work, clock_ms: int) -> list[StagedPart]:
     """Return the rows of a transaction as Spark would have staged them."""
     parts: list[StagedPart] = []
-    for stream, schema in plan.streams.items():
+    pieces = [
+        (stream, partition, piece)
+        for stream, schema in plan.streams.items()
+        for partition, piece in enumerate(_cut(_batch(stream, schema, work.get(stream, ()))))
+    ]
+    for stream, partition, piece in pieces:
+        stem, inline = f"{FOLDER}{uuid4().hex}", inline_bytes(len(pieces))
         timing = plan.timings.get(stream)
-        for partition, piece in enumerate(_cut(_batch(stream, schema, work.get(stream, ())))):
-            writer = PartWriter(storage, f"{FOLDER}{uuid4().hex}", stream, partition, schema, timing, clock_ms)
-            writer.write(piece)
-            parts += writer.close()
+        writer = PartWriter(storage, stem, stream, partition, plan.streams[stream], timing, clock_ms, inline)
+        writer.write(piece)
+        parts += writer.close()
     return parts
 
 

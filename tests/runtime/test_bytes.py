@@ -1,5 +1,6 @@
 """Rows are gathered, sent and held by their bytes, not only by their number."""
 
+import errno
 import os
 import tracemalloc
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.reports import Ack
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import BATCH_ROWS
-from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Outbox, outlet_of
+from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Outbox, RowsNotWrittenError, outlet_of
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.topology.graph import Edge, Grouping
@@ -252,6 +253,21 @@ def test_a_queue_gives_back_what_it_was_given_in_order_and_leaves_no_file():
             assert queue.popleft() == (n, batch)
         assert (len(queue), queue.held_bytes) == (0, 0)
         assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_rows_that_find_no_room_are_told_as_that(monkeypatch, tmp_path):
+    """Spark's folder is there, and nobody may write in it, or it was deleted meanwhile."""
+
+    def missing(**named):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.setattr("tempfile.TemporaryFile", missing)
+    queue: BatchQueue[None] = BatchQueue(1)
+    queue.append(None, pa.record_batch({"a": [1]}))
+    with pytest.raises(RowsNotWrittenError, match=f"No such file.*spark.local.dir .{tmp_path}.,"):
+        queue.append(None, pa.record_batch({"a": [1]}))
+    assert len(queue) == 1
 
 
 def test_small_batches_never_touch_a_file(monkeypatch):

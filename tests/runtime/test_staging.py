@@ -1,5 +1,6 @@
 """Rows of DataFrames that are staged: what was written is read, or its loss is told, and all tasks have a share."""
 
+import base64
 import errno
 import random
 import tempfile
@@ -19,12 +20,14 @@ from statefx import Topology, TopologyBuilder
 from statefx.coordinator.retrying import RenewInputError
 from statefx.coordinator.runs import text_for
 from statefx.plan import wire
-from statefx.protocol.identity import TaskId
-from statefx.protocol.order import SentOrder
+from statefx.protocol import messages
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.order import Order, SentOrder, lines_of
 from statefx.protocol.reports import FailureKind
 from statefx.protocol.staged import Sharing, StagedPart, orders_of
 from statefx.protocol.watermark import Timing
 from statefx.runtime import staging
+from statefx.runtime.outlets import RowsNotWrittenError
 from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
@@ -82,7 +85,7 @@ def storage_with(kind: type[FolderStorage] = FolderStorage, **sizes: int) -> Ite
 
 
 def written(storage: FolderStorage, given: list[pa.RecordBatch], timing: Timing | None = None) -> list[StagedPart]:
-    writer = PartWriter(storage, "input/1-a", "s", 0, SCHEMA, timing, CLOCK_MS)
+    writer = PartWriter(storage, "input/1-a", "s", 0, SCHEMA, timing, CLOCK_MS, staging.inline_bytes(1))
     for batch in given:
         writer.write(batch)
     return writer.close()
@@ -163,6 +166,32 @@ def test_an_error_that_lasts_loses_a_part_and_others_do_not(number, error):
         (part,) = written(storage, [pa.RecordBatch.from_pylist([{"n": 1}], SCHEMA)])
         with pytest.raises(error, match="the file system says so"):
             list(read_part(Failing(storage.root, number), part.share(0, 1)))
+
+
+@pytest.mark.parametrize("writers", [1, 500, 513, 1600, 5_000])
+@pytest.mark.parametrize("sharing", Sharing)
+def test_however_many_parts_are_inline_their_order_can_be_sent(writers, sharing):
+    """One task may be told of all of them."""
+    size = staging.inline_bytes(writers)
+    assert size == staging.INLINE_BYTES_MAX or writers * size > staging.INLINE_BYTES_IN_ALL - writers
+    content = base64.b64encode(bytes(size)).decode("ascii")
+    parts = [StagedPart("s", number, 9, size, content) for number in range(writers)]
+    order = Order(TransactionAttempt(1, 0), 1, emissions=orders_of(parts, {"s": (1, sharing)}))
+    body = lines_of(order, []).encode("ascii")
+    assert messages.frame(messages.FrameKind.RUN, body)
+
+
+def full(path: Path) -> None:
+    path.mkdir()
+    (path / "input").write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [Path.touch, full])
+def test_rows_that_can_not_be_written_are_told_with_the_folder(tmp_path, harm):
+    harm(tmp_path / "content")
+    storage = FolderStorage(tmp_path / "content", durable=False)
+    with storage_with(INLINE_BYTES_MAX=0), pytest.raises(RowsNotWrittenError, match=f"{storage.root} .*make room"):
+        written(storage, [pa.RecordBatch.from_pylist([{"n": 1}], SCHEMA)])
 
 
 @pytest.fixture

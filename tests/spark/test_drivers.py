@@ -409,6 +409,7 @@ def test_slots_that_others_hold_are_named():
     [
         ("pyarrow.lib.ArrowInvalid: Expected to read 240 metadata bytes, but only read 96", True),
         ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("NotADirectoryError: [Errno 20] Not a directory: '/data/rates.csv'", False),
         ("TimeoutError: the rows of the level before have not ended after 5 s", True),
         ("AttributeError: Can't get attribute 'Count' on <module 'bolts'>", False),
     ],
@@ -419,6 +420,15 @@ def test_input_that_is_cut_off_is_no_mistake_of_the_user(last, is_lost):
     found = job_error(PythonException(trace), local=True)
     assert (type(found) is JobFailedError) == is_lost
     assert last[:60] in found.message
+
+
+@pytest.mark.slow
+def test_rows_that_find_no_room_are_no_mistake_of_the_user():
+    """Rule 6.8: whatever the system says of the folder, it is tried again, and no function of theirs is named."""
+    last = "statefx.runtime.outlets.RowsNotWrittenError: rows can't be written to /tmp ([Errno 20] Not a directory)"
+    found = job_error(PythonException(f"Traceback (most recent call last):\n  File ...\n{last}\n"), local=True)
+    assert type(found) is JobFailedError
+    assert found.message == last.partition(": ")[2]
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from statefx import TopologyBuilder, isTick, submit
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
 from statefx.log.log import read_state
 from statefx.plan.deployment import cache_folder
+from statefx.protocol import messages
+from statefx.runtime import staging as parts
 from statefx.spark import internals, staging
 from statefx.spark.job import held_slots
 from statefx.storage import FolderStorage
@@ -120,6 +123,57 @@ def test_parts_of_older_drivers_are_deleted_in_the_checkpoint_too(spark, place):
     run(topology, spark, place / "ck", trigger={"availableNow": True})
     left = [path.name for path in (place / "ck" / "input").iterdir()]
     assert sorted(left) == ["2-part.arrow", "3-part.arrow"], "those of the driver itself, and of a newer one, stay"
+
+
+def test_what_a_worker_was_writing_when_it_died_is_deleted_by_a_start(spark, place):
+    """In the checkpoint, where all tasks of a cluster write. What is young may be still written."""
+    feed(place / "in", a=["x"])
+    topology = counting(lines_of(spark, place / "in"))
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    (place / "ck" / "input").mkdir()
+    old, young = (place / "ck" / "input" / f".unfinished-1-{each}.arrow-0" for each in ("old", "young"))
+    for path in old, young:
+        path.touch()
+    os.utime(old, (1, 1))
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_parts_of_many_tasks_that_travel_with_one_order_are_not_too_long_for_it(spark, place, monkeypatch):
+    """Each of them is small; the rest of them is in files, where they can't all travel so."""
+    monkeypatch.setattr(messages, "FRAME_BYTES_MAX", 80_000)
+    monkeypatch.setattr(parts, "INLINE_BYTES_IN_ALL", 20_000)
+    rows = spark.range(0, 8 * 560, 1, 8).selectExpr("concat(id, '-', uuid()) as value")
+    run(counting(rows), spark, place / "ck")
+    assert len(state(place / "ck", "count")) == 8 * 560
+    assert kinds(place / "ck") == [("PREPARING", 1, 0), ("COMMITTING", 1, 0)]
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_folder_that_can_not_be_written_is_told_and_tried_again(spark, place, monkeypatch, lasts):
+    monkeypatch.setattr(parts, "INLINE_BYTES_MAX", 0)
+    feed(place / "in", a=["x"])
+    topology = counting(lines_of(spark, place / "in"))
+    config = {"topology.transaction.attempts.max": 3, "topology.transaction.retry.delay.ms": 200}
+    query = submit(topology, spark, place / "ck", config, {"processingTime": "10 milliseconds"})
+    query.processAllAvailable()
+    lineage = read_state(FolderStorage(place / "ck")).lineage
+    (content,) = Path(cache_folder(), "staged").glob(f"{lineage}-*/content")
+    shutil.rmtree(content)
+    content.write_bytes(b"")
+    feed(place / "in", b=["y"])
+    if lasts:
+        says = rf"transaction 2 failed 3 times .*: rows that wait .* written to {content} \(.*Not a directory"
+        with pytest.raises(AttemptsExhaustedError, match=says):
+            query.awaitTermination()
+    else:
+        stuck = wait_for(lambda: query.status.get("stuck"), "the job to fail")
+        assert stuck["reason"].startswith("rows that wait for their transaction can't be written to")
+        content.unlink()
+        query.processAllAvailable()
+        query.stop()
+    assert state(place / "ck", "count") == ({"x": 1} if lasts else {"x": 1, "y": 1})
 
 
 @pytest.fixture
