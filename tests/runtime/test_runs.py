@@ -154,7 +154,7 @@ def test_a_run_begins_when_the_one_before_has_ended():
     first = engine.begun[0]
     engine.on_ready(first)
     first.may_end.clear()
-    over = threading.Thread(target=engine.over, args=(first, JobFailedError("a chain was lost")), daemon=True)
+    over = threading.Thread(target=engine.on_ended, args=(first, JobFailedError("a chain was lost")), daemon=True)
     over.start()
     over.join(0.1)
     starting = threading.Thread(target=start, args=(engine, Segment.WHOLE, 2), daemon=True)

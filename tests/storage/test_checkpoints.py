@@ -5,9 +5,8 @@ from unittest.mock import patch
 
 import pytest
 
-import statefx
 from statefx import Checkpoint, TopologyBuilder
-from statefx.connectors.files import FileSink
+from statefx.connectors.files import FileSink, committedFiles
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, StatefxError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.state import EMPTY, Retention
@@ -73,20 +72,20 @@ def test_tools_work_on_it(bucket, tmp_path):
     url = bucket()
     with Remote(tmp_path, url) as driver:
         driver.start().run(WORK[:2])
-        statefx.Checkpoint(url).savepoint("two")
+        Checkpoint(url).savepoint("two")
         driver.start().run(WORK)
     assert counts(url) == words(WORK)
-    assert not statefx.Checkpoint(url).verify().damaged
+    assert not Checkpoint(url).verify().damaged
     other = f"{url}-other"
-    statefx.Checkpoint(url).restore("two", to=other)
+    Checkpoint(url).restore("two", to=other)
     assert counts(other) == words(WORK[:2])
-    statefx.Checkpoint(url).restore("two", to=tmp_path / "folder")
+    Checkpoint(url).restore("two", to=tmp_path / "folder")
     assert counts(tmp_path / "folder") == words(WORK[:2])
-    statefx.Checkpoint(url).rescale({"count": 3}, groupingKey={"count": lambda key: key})
+    Checkpoint(url).rescale({"count": 3}, groupingKey={"count": lambda key: key})
     assert counts(url) == words(WORK)
-    assert [each.task for each in statefx.Checkpoint(url).explain("count", "to").tasks]
-    statefx.Checkpoint(url).deleteSavepoint("two")
-    statefx.Checkpoint(url).migrate("rocksdb")
+    assert [each.task for each in Checkpoint(url).explain("count", "to").tasks]
+    Checkpoint(url).deleteSavepoint("two")
+    Checkpoint(url).migrate("rocksdb")
     assert counts(url) == words(WORK)
 
 
@@ -94,12 +93,12 @@ def test_back_to_a_savepoint_in_place_and_elsewhere(bucket, tmp_path):
     url = bucket()
     with Remote(tmp_path, url) as driver:
         driver.start().run(WORK[:2])
-        statefx.Checkpoint(url).savepoint("two")
+        Checkpoint(url).savepoint("two")
         driver.start().run(WORK)
-        statefx.Checkpoint(url).restore("two", to=f"{url}-two")
+        Checkpoint(url).restore("two", to=f"{url}-two")
         assert counts(f"{url}-two") == words(WORK[:2])
         assert counts(url) == words(WORK)
-        statefx.Checkpoint(url).restore("two")
+        Checkpoint(url).restore("two")
         assert counts(url) == words(WORK[:2])
         tester = driver.start()
         for work in WORK[2:]:
@@ -135,12 +134,12 @@ def test_damage_is_found_and_repaired(bucket, tmp_path):
         newest = max(names, key=lambda name: name.rpartition("/")[2])
         txid = int(newest.rpartition("/")[2].partition("-")[0])
         storage.put(newest, storage.read(newest)[:-1])
-        [damage] = statefx.Checkpoint(url).verify().damaged
+        [damage] = Checkpoint(url).verify().damaged
         assert newest in damage.path
-        assert statefx.Checkpoint(url).repair().txid == txid - 1
-        assert statefx.Checkpoint(url).repair(yes=True).done
+        assert Checkpoint(url).repair().txid == txid - 1
+        assert Checkpoint(url).repair(yes=True).done
         assert [each.name for each in storage.list("damaged/")] == [f"damaged/{newest}"]
-        assert statefx.Checkpoint(url).verify().ok
+        assert Checkpoint(url).verify().ok
         tester = driver.start(cache=tmp_path / "another")
         for work in WORK[txid - 1 :]:
             tester.send(work)
@@ -164,7 +163,7 @@ def test_a_row_that_a_bolt_can_not_deal_with(bucket, tmp_path):
     with Remote(tmp_path, url) as driver:
         driver.start(builder.createTopology()).run(WORK)
     expected = words(WORK)
-    files = statefx.committedFiles(tmp_path / "letters")
+    files = committedFiles(tmp_path / "letters")
     letters = [row for file in files for row in Path(file).read_text(encoding="utf-8").splitlines()]
     assert len(letters) == expected.pop("be") == 2
     assert counts(url) == expected
