@@ -98,7 +98,7 @@ def _generation(state: LogState, record: Generation) -> LogState:
         _with_positions(state, record.topology),
         generation=record.generation,
         location=record.location,
-        topology=replace(record.topology, tracked=_tracked(state, record)),
+        topology=replace(record.topology, tracked=_tracked(state, record), streams=_streams(state, record)),
         kept_as=_kept_as(state, record),
         # Another owner that had a target meanwhile has made the numbers of its rows unknown: they were not its own.
         published=_fixed(state) if record.takes_over else state.published,
@@ -140,7 +140,7 @@ def _with_positions(state: LogState, becomes: TopologyIdentity) -> LogState:
 
 
 def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] = ()) -> LogState:
-    """Return the state with bolts and spouts renamed, and without those that are `dropped`."""
+    """Return the state with components renamed, and without those that are `dropped`."""
     if not names and not dropped:
         return state
 
@@ -165,6 +165,7 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
             tracked=by_component(state.topology.tracked),
             in_time=by_component(state.topology.in_time),
             by_partition=tuple(by_component(dict.fromkeys(state.topology.by_partition))),
+            streams=tuple(names.get(one, one) for one in state.topology.streams),  # none is ever dropped
         ),
         heads=by_task(state.heads),
         snapshots=by_task(state.snapshots),
@@ -200,6 +201,12 @@ def _tracked(state: LogState, record: Generation) -> Mapping[str, str]:
         return wanted
     taken = {*known.values(), *wanted}
     return {one: known.get(one) or new_name(one, taken, record.generation) for one in wanted}
+
+
+def _streams(state: LogState, record: Generation) -> tuple[str, ...]:
+    """Return the streams of a topology in the order in which they were read at first (rule 3.15)."""
+    known, wanted = state.topology.streams, record.topology.streams
+    return (*(one for one in known if one in wanted), *(one for one in wanted if one not in known))
 
 
 def new_name(component: str, taken: Collection[str], generation: int) -> str:
