@@ -336,23 +336,28 @@ def test_jobs_whose_tasks_run_or_wait_are_known_by_their_tag(spark, context):
 def test_a_query_that_has_read_all_is_told_from_one_that_was_stopped(spark, place):
     feed(place / "in", a="x", b="y")
 
-    def started(batch, checkpoint="ck"):
-        lines = lines_of(spark, place / "in").writeStream.foreachBatch(batch).trigger(availableNow=True)
+    def started(batch, checkpoint="ck", trigger="availableNow"):
+        lines = lines_of(spark, place / "in").writeStream.foreachBatch(batch).trigger(**{trigger: True})
         return lines.option("checkpointLocation", f"file:{place}/{checkpoint}").start()
 
     for _ in range(2):  # the second one begins where the first has ended
         query = started(lambda frame, batch: None)
         assert query.awaitTermination(BOUND_SECS)
         assert internals.has_read_all(query)
-    held, go = threading.Event(), threading.Event()
-    query = started(lambda frame, batch: (held.set(), go.wait(BOUND_SECS)), "other")
-    assert held.wait(BOUND_SECS)
-    stopping = threading.Thread(target=query.stop)
-    stopping.start()
-    wait_for(lambda: not query.isActive, "it to be stopped")
-    go.set()
-    stopping.join()
-    assert not internals.has_read_all(query)
+    for _ in range(3):  # at last there is no batch
+        query = started(lambda frame, batch: None, "once", "once")
+        assert query.awaitTermination(BOUND_SECS)
+        assert internals.has_ended_trigger(query)
+    for trigger, says in (("availableNow", internals.has_read_all), ("once", internals.has_ended_trigger)):
+        held, go = threading.Event(), threading.Event()
+        query = started(lambda frame, batch, held=held, go=go: (held.set(), go.wait(BOUND_SECS)), "other", trigger)
+        assert held.wait(BOUND_SECS)
+        stopping = threading.Thread(target=query.stop)
+        stopping.start()
+        wait_for(lambda query=query: not query.isActive, "it to be stopped")
+        go.set()
+        stopping.join()
+        assert not says(query)
 
 
 # ---- What Spark's UI shows: jobs and stages by topology, transaction and bolts.
