@@ -379,10 +379,16 @@ def _rolled_back(state: LogState, record: RolledBack) -> LogState:
         _refuse(record, f"transaction {state.in_flight[-1].txid}, which comes after {record.txid}, is under way")
     planned = state.planned
     # Rule 3.9: the next attempt reads the same rows. Of later transactions it is not kept: they follow from this one.
-    if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1:
+    if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1 and _reads(entry.input, state):
         planned = entry.input
     history = state.history.with_last(entry.past(record.kind, state.time_ms, record.reason))
     return replace(state, in_flight=state.in_flight[:-1], planned=planned, history=history)
+
+
+def _reads(source: StreamInput, state: LogState) -> bool:
+    """Return whether an input reads anything after the last committed one; that of a tick does not."""
+    last = state.last_input
+    return not isinstance(last, StreamInput) or (source.query_id, source.offsets) != (last.query_id, last.offsets)
 
 
 def _migrated(state: LogState, record: Migrated) -> LogState:
