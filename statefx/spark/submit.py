@@ -90,8 +90,8 @@ def submit(
         application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
         again). Or a list.
     rename : Mapping, optional
-        Of stateful bolts, spouts and streaming DataFrames that had another id in this checkpoint: old id to new one. May
-        stay in the program.
+        Of stateful bolts, spouts and streaming DataFrames that had another id in this checkpoint: old id to new one.
+        May stay in the program.
     drop : collection of str, optional
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     rescale : bool
