@@ -679,14 +679,14 @@ class Checkpoint:
         return rekeying.downgrade(self._folders, self._config, component, bolt, version, groupingKey, progress)
 
     def rename(self, names: Mapping[str, str] | None = None, *, drop: Iterable[str] = ()) -> Renamed:
-        """Give stateful bolts and spouts other ids, or give up what they keep; copies nothing.
+        """Give stateful bolts, spouts and streaming DataFrames other ids, or give up what they keep; copies nothing.
 
         Parameters
         ----------
         names : Mapping[str, str], optional
             Old id to new one.
         drop : iterable of str
-            Ids whose state, or whose position in their source, is given up. Savepoints keep it.
+            Ids whose state, or whose position in their source, is given up; not of a DataFrame. Savepoints keep it.
 
         Raises
         ------

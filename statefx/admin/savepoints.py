@@ -511,6 +511,12 @@ def rename(folders: Folders, names: Mapping[str, str] | None, drop: Iterable[str
         what = f"{lacking[0]!r} keeps nothing" if asked else "say who is called what, or who is dropped"
         shown = sorted(one for one in there if one == name_shown(one))
         raise ConfigError(f"rename: {what}; in {folders.location} there are {shown or 'none'}")
+    if streams := sorted(renaming.dropped.intersection(found.topology.streams)):
+        raise ConfigError(
+            f"drop: {streams[0]!r} is a streaming DataFrame, and none can be taken away: how far each was read is "
+            "known together. Start with a new checkpointLocation (and empty state)",
+            component=streams[0],
+        )
     renaming.of(found)  # refuses a new name that is there
     check_idle(found, folders, "rename")
     taken(folders, "rename", renaming=renaming)

@@ -264,6 +264,10 @@ class Launch:
         former = {new: old for old, new in names.items()}
         return {one.id: former.get(one.id, one.id) for one in self.topology.components if one.id not in names}
 
+    def streams(self, found: LogState) -> tuple[str, ...]:
+        """Return the streams in the order in which the checkpoint has them (rule 3.15); empty if it has none yet."""
+        return self._renaming.of(found).applied(found).topology.streams
+
     def bolts(self, found: LogState) -> dict[str, Stateful]:
         """Return the stateful bolts of the topology, by the names that they have in a checkpoint."""
         names = self._found_as(found)

@@ -117,8 +117,7 @@ class StagedSource:
         self._changed = threading.Condition()
         state = self.log.state
         self._planned = state.planned
-        """Input of the first batch, if that was begun before. Not what the log says later: a tick that is rolled back
-        is planned there too, and Spark plans no batch for it."""
+        """Input of the first batch, if that was begun before. Not what the log has later: Spark has given that."""
         self._upcoming = state.committed if state.planned is None else state.planned.batch_id
 
     # ---- what stages

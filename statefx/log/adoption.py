@@ -154,6 +154,7 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
                 found=was,
                 wanted=becomes,
             )
+    _check_streams(found.streams, wanted.streams, location)
     for component, before in found.stateful.items():
         now = wanted.stateful.get(component)
         if now is None:  # a bolt that is new starts with empty state; what one that is gone has kept would be lost
@@ -177,6 +178,29 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
             location=location,
             component=spout,
         )
+
+
+def _check_streams(found: Sequence[str], wanted: Sequence[str], location: str) -> None:
+    """Refuse other streaming DataFrames; the order in which they are declared has no part in it (rule 3.15)."""
+    gone, new = ([one for one in these if one not in others] for these, others in ((found, wanted), (wanted, found)))
+    if not gone and not new:
+        return
+    steps = []
+    if gone:
+        steps.append(f"bring back setStream({gone[0]!r}, ...)")
+        steps += [f"if it has another id now, start with rename={{{gone[0]!r}: its id}}"] if new else []
+    if new:
+        steps.append(f"read {new[0]!r} in a topology of its own" + (" if it is another stream" if gone else ""))
+    before, now = (", ".join(map(repr, streams)) for streams in (found, wanted))
+    raise CheckpointMismatchError(
+        f"the checkpoint in {location} is of a topology with the streaming DataFrames {before}, this one has {now}: "
+        f"how far each was read is known together, and none can be added or taken away: {'; '.join(steps)}; or "
+        "start with a new checkpointLocation (and empty state)",
+        location=location,
+        component=(gone or new)[0],
+        found=list(found),
+        wanted=list(wanted),
+    )
 
 
 def _held_by(component: str, known: StatefulIdentity) -> str:

@@ -43,11 +43,14 @@ class Renaming:
         found = cls.of_names(rename, drop)
         names, dropped = found.names, found.dropped
         keeping = {one.id for one in topology.components if one.stateful or one.kind is ComponentKind.SPOUT}
+        if topology.streaming:
+            keeping |= {one.id for one in topology.components if one.is_stream}
         for new in names.values():
             if new not in keeping:
                 raise ConfigError(
-                    f"rename: {new!r} is no stateful bolt and no spout of this topology; there are {sorted(keeping)}. "
-                    "Others keep nothing under their names, and may be called otherwise at any start",
+                    f"rename: {new!r} is no stateful bolt and no spout of this topology, and no streaming DataFrame; "
+                    f"there are {sorted(keeping)}. Others keep nothing under their names, and may be called otherwise "
+                    "at any start",
                     component=new,
                 )
         ids = {one.id for one in topology.components}
@@ -83,7 +86,8 @@ class Renaming:
         planned = {spout for said in found.planned_metadata.values() for spout in said}
         stateful = found.topology.stateful
         spouts = set(map(name_shown, stateful))
-        return {*stateful, *spouts, *found.topology.tracked, *found.committed_metadata, *planned}
+        streams = found.topology.streams
+        return {*stateful, *spouts, *streams, *found.topology.tracked, *found.committed_metadata, *planned}
 
     def of(self, found: LogState) -> Renaming:
         """Return the part of it that is still to be done in a checkpoint.
@@ -108,6 +112,7 @@ class Renaming:
                 names[old] = new
                 if DEDUP + old in there:
                     names[DEDUP + old] = DEDUP + new
+        there.difference_update(found.topology.streams)  # none is dropped: Spark goes on with all of them
         dropped = frozenset(one for one in there if not self.dropped.isdisjoint((one, name_shown(one))))
         if (names or dropped) and found.committing is not None:
             raise CheckpointMismatchError(

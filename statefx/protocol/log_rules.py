@@ -98,7 +98,7 @@ def _generation(state: LogState, record: Generation) -> LogState:
         _with_positions(state, record.topology),
         generation=record.generation,
         location=record.location,
-        topology=replace(record.topology, tracked=_tracked(state, record)),
+        topology=replace(record.topology, tracked=_tracked(state, record), streams=_streams(state, record)),
         kept_as=_kept_as(state, record),
         # Another owner that had a target meanwhile has made the numbers of its rows unknown: they were not its own.
         published=_fixed(state) if record.takes_over else state.published,
@@ -140,7 +140,7 @@ def _with_positions(state: LogState, becomes: TopologyIdentity) -> LogState:
 
 
 def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] = ()) -> LogState:
-    """Return the state with bolts and spouts renamed, and without those that are `dropped`."""
+    """Return the state with components renamed, and without those that are `dropped`."""
     if not names and not dropped:
         return state
 
@@ -165,6 +165,7 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
             tracked=by_component(state.topology.tracked),
             in_time=by_component(state.topology.in_time),
             by_partition=tuple(by_component(dict.fromkeys(state.topology.by_partition))),
+            streams=tuple(names.get(one, one) for one in state.topology.streams),  # none is ever dropped
         ),
         heads=by_task(state.heads),
         snapshots=by_task(state.snapshots),
@@ -200,6 +201,12 @@ def _tracked(state: LogState, record: Generation) -> Mapping[str, str]:
         return wanted
     taken = {*known.values(), *wanted}
     return {one: known.get(one) or new_name(one, taken, record.generation) for one in wanted}
+
+
+def _streams(state: LogState, record: Generation) -> tuple[str, ...]:
+    """Return the streams of a topology in the order in which they were read at first (rule 3.15)."""
+    known, wanted = state.topology.streams, record.topology.streams
+    return (*(one for one in known if one in wanted), *(one for one in wanted if one not in known))
 
 
 def new_name(component: str, taken: Collection[str], generation: int) -> str:
@@ -372,10 +379,16 @@ def _rolled_back(state: LogState, record: RolledBack) -> LogState:
         _refuse(record, f"transaction {state.in_flight[-1].txid}, which comes after {record.txid}, is under way")
     planned = state.planned
     # Rule 3.9: the next attempt reads the same rows. Of later transactions it is not kept: they follow from this one.
-    if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1:
+    if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1 and _reads(entry.input, state):
         planned = entry.input
     history = state.history.with_last(entry.past(record.kind, state.time_ms, record.reason))
     return replace(state, in_flight=state.in_flight[:-1], planned=planned, history=history)
+
+
+def _reads(source: StreamInput, state: LogState) -> bool:
+    """Return whether an input reads anything after the last committed one; that of a tick does not."""
+    last = state.last_input
+    return not isinstance(last, StreamInput) or (source.query_id, source.offsets) != (last.query_id, last.offsets)
 
 
 def _migrated(state: LogState, record: Migrated) -> LogState:

@@ -84,6 +84,9 @@ class TopologyIdentity:
     # what was known of event time by task is then known of other rows (rule 14.10).
     in_time: Mapping[str, int] = field(default_factory=dict)
     by_partition: tuple[str, ...] = ()
+    # The ids of streaming DataFrames, in the order in which Spark's query reads them, which stays as it was at first:
+    # Spark knows sources by their places alone (rule 3.15).
+    streams: tuple[str, ...] = ()
 
     def kept_by(self, provider: str, options: Mapping[str, Json] | None) -> TopologyIdentity:
         """Return the identity of the same topology whose state another provider keeps."""

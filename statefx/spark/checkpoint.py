@@ -8,20 +8,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from typing import NoReturn
+from urllib.parse import unquote
 
-from statefx.errors import CheckpointError
+from statefx.errors import CheckpointError, CheckpointMismatchError
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
 from statefx.log.takeover import check_newest
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Noted, StreamInput
-from statefx.spark.source_notes import SourceFiles, lists_of
+from statefx.spark.source_notes import SourceFiles, last_read, lists_of
+from statefx.storage import Storage
 
 _LOCK = "lock"
 _CONTENT = "content"
@@ -101,6 +105,53 @@ def _known(state: LogState) -> list[StreamInput]:
     """Return the inputs that the log has, by batch id."""
     given = (state.previous_input, state.last_input, state.planned, *(entry.input for entry in state.in_flight))
     return [source for source in given if isinstance(source, StreamInput)]
+
+
+def check_places(state: LogState, places: Sequence[tuple[int, str]], storage: Storage) -> None:
+    """Refuse streams whose DataFrames read their sources in other places than the log knows them by (rule 3.15).
+
+    `places` are from `internals.places_of`. Spark notices none of this where the last transaction had no rows, and
+    would read all of a source again, or pass over some of it.
+    """
+    known = _known(state)
+    if not known:
+        return
+
+    def refuse(what: str) -> NoReturn:
+        raise CheckpointMismatchError(
+            f"{what}, and how far each source was read is known by its place in the streams of the checkpoint in "
+            f"{state.location}: go back to the former DataFrames, or start with a new checkpointLocation (and empty "
+            "state)",
+            location=state.location,
+        )
+
+    offsets, sources = known[-1].offsets, [source for source, _ in places]
+    lines = offsets.rstrip("\n").split("\n")[2:]  # as Spark reads it: an offset may have other ends of lines in it
+    if len(lines) != len(places):
+        refuse(f"the DataFrames of the streams read {len(places)} sources, and did read {len(lines)}")
+    if any(of != lines[sources.index(source)] for of, source in zip(lines, sources, strict=True)):
+        refuse("several DataFrames read one source where they read several before")
+    lists = lists_of(offsets, sources)
+    last = last_read(state.notes, storage, lists)
+    folders = {str(source): _folder_of(path) for source, path in places if path}
+    for source, path in sorted(last.items()):
+        if path is None:
+            refuse("several DataFrames read sources of their own where they read one before")
+        own = folders.get(source)
+        others = [folder for other, folder in folders.items() if other != source and folder != own]
+        if path and own and not _is_below(path, own) and (there := [one for one in others if _is_below(path, one)]):
+            refuse(f"{own} is read in the place of {there[0]}")
+
+
+def _folder_of(path: str) -> str:
+    """Return a folder of files as the paths of its files begin in Spark's lists, but for the scheme of local ones."""
+    if "://" in path or path.startswith("file:"):
+        return re.sub("^file:/*", "/", path).rstrip("/")
+    return os.path.abspath(path)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return re.sub("^file:/*", "/", unquote(path)).startswith(f"{folder}/")
 
 
 class SparkCheckpoint:

@@ -34,7 +34,7 @@ from statefx.log.takeover import check_newest
 from statefx.plan.levels import Plan
 from statefx.protocol.records import BatchInput, StreamInput
 from statefx.spark.checkpoint import SparkCheckpoint
-from statefx.spark.internals import deny_log_lines, has_read_all, is_stopped, lets_go
+from statefx.spark.internals import deny_log_lines, has_ended_trigger, has_read_all, is_stopped, lets_go
 from statefx.spark.job import PipelinedEngine
 from statefx.spark.source_notes import DEFAULT, SETTING
 from statefx.spark.staging import Stager
@@ -45,6 +45,8 @@ logger = logging.getLogger("statefx")
 _POLL_SECS = 0.05
 _CONTEXT_POLL_SECS = 1
 _STOP_POLL_SECS = 0.01
+
+_UNREAD = "what comes from now on, or a part of what is there, is not read"
 
 
 class _QuietError(Exception):
@@ -205,10 +207,15 @@ class StreamFeed:
                     _stop(query)
                     raise StoppedError("the SparkContext was stopped")
             self._check_newest()  # another driver in this session ends Spark's query without an error
-            if self._close_time and not has_read_all(query):
+            if not source.is_over and not self._has_read_all(query):  # rule 6.12
+                if is_stopped(self._context):
+                    raise StoppedError("the SparkContext was stopped")
+                so = "a part of the input is not read, so event time is not closed" if self._close_time else _UNREAD
                 raise InputError(
-                    "Spark's own query was stopped, not by this topology's query (as by spark.streams): a part of the "
-                    "input is not read, so event time is not closed. Nothing is lost: submit again"
+                    "Spark's own query was stopped, and not by this topology's query: by spark.streams or by another "
+                    f"query with the same id in this Spark application, as that of a copy of {self._folders.location} "
+                    f"has: {so}. Nothing is lost: submit again, and end it with stop() of the query that submit "
+                    "returns"
                 )
             source.end()
         except StreamingQueryException as failure:
@@ -217,6 +224,12 @@ class StreamFeed:
             source.end(error)
         except Exception as error:  # noqa: BLE001 - raised by the feed's own thread
             source.end(error)
+
+    def _has_read_all(self, query: StreamingQuery) -> bool:
+        """Return whether Spark's query has ended because it has read what its trigger asks for."""
+        if "processingTime" in self._trigger:  # for ever
+            return False
+        return has_ended_trigger(query) if "once" in self._trigger else has_read_all(query)
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
         """Return the error for the topology: Spark's words speak of its own query and files alone."""

@@ -73,9 +73,11 @@ def rebase(frame: DataFrame, session: SparkSession) -> DataFrame:
     return DataFrame(dataset.ofRows(session._jsparkSession, frame._jdf.queryExecution().logical()), session)
 
 
-def runs_query(session: SparkSession, query_id: str) -> bool:
+def name_of_running(session: SparkSession, query_id: str) -> str | None:
+    """Return the name of the streaming query with an id that runs in this application; None if none does."""
     running = session._jsparkSession.sharedState().activeStreamingQueries()
-    return bool(running.containsKey(_jvm(session.sparkContext).java.util.UUID.fromString(query_id)))
+    found = running.get(_jvm(session.sparkContext).java.util.UUID.fromString(query_id))
+    return None if found is None else found.name() or ""
 
 
 def has_read_all(query: StreamingQuery) -> bool:
@@ -84,8 +86,16 @@ def has_read_all(query: StreamingQuery) -> bool:
     Its last trigger has then asked its sources to the end, without a batch.
     """
     last = query._jsq.streamingQuery().getLatestExecutionContext()
+    if last is None:  # it was stopped before it had begun
+        return False
     looked = all(last.getDuration(name).isDefined() for name in ("latestOffset", "triggerExecution"))
     return looked and not last.isCurrentBatchConstructed()
+
+
+def has_ended_trigger(query: StreamingQuery) -> bool:
+    """Return whether an ended streaming query was through with its last trigger; otherwise it was stopped in it."""
+    last = query._jsq.streamingQuery().getLatestExecutionContext()
+    return last is not None and bool(last.getDuration("triggerExecution").isDefined())
 
 
 def deny_log_lines(context: SparkContext, pattern: str) -> None:
@@ -322,6 +332,18 @@ def sources_of(frame: DataFrame) -> list[int]:
             known += [leaf] if number == len(known) else []
             found.append(number)
     return found
+
+
+def places_of(frame: DataFrame) -> list[tuple[int, str]]:
+    """Return as `sources_of`, with the folder of files that each place reads; "" where it is none, or is a pattern."""
+    leaves = [leaf for leaf in _leaves(_analyzed(frame)) if leaf.isStreaming()]
+    return list(zip(sources_of(frame), map(_folder, leaves), strict=True))
+
+
+def _folder(leaf: Any) -> str:
+    path = leaf.dataSource().options().get("path") if _kind(leaf) == "StreamingRelation" else None
+    found = str(path.get()) if path is not None and path.isDefined() else ""
+    return "" if re.search(r"[*?\[{]", found) else found
 
 
 def keeps_shuffles(frame: DataFrame) -> bool:

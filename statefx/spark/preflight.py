@@ -104,13 +104,20 @@ def check_apart(frame: DataFrame, location: str) -> None:
             )
 
 
-def check_alone(session: SparkSession, query_id: str | None, location: str) -> None:
-    """Refuse a moved or copied checkpoint whose original runs here: Spark would stop that one silently."""
-    if query_id is not None and internals.runs_query(session, query_id):
+def check_alone(session: SparkSession, query_id: str | None, own: str, location: str) -> None:
+    """Refuse a checkpoint if one that was copied from it, or that it was copied from, runs here.
+
+    Both have the id of one Spark query, and Spark would stop the other (rule 6.12). `own` is the name under which a
+    former driver of this very checkpoint runs it, which may be stopped; empty: there is none.
+    """
+    running = None if query_id is None else internals.name_of_running(session, query_id)
+    if running is not None and running != own:
         raise CheckpointMismatchError(
-            f"the checkpoint that {location} was copied from is at work in this Spark application, and Spark runs a "
-            "query once: run the copy in another application, or stop the original first",
+            f"a copy of the checkpoint in {location}, or what it was copied from, is at work in this Spark application "
+            f"(as query {running!r} of Spark), and Spark runs a query once: run this one in another application, or "
+            "call stop() of the other's query first",
             location=location,
+            query=running,
         )
 
 

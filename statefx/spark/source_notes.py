@@ -62,6 +62,36 @@ def lists_of(offsets: str, sources: Sequence[int]) -> dict[str, int]:
     return {str(source): int(each[1]) for source, each in found.items() if each}
 
 
+def last_read(notes: SourceNotes, storage: Storage, sources: Iterable[str]) -> dict[str, str | None]:
+    """Return, for each file source, a file of the newest list that the log has of it, or "" if that list has none.
+
+    None: the log has no list of that source. Sources are left out of which nothing can be told, since a file is
+    missing; who needs it says so.
+    """
+    left, found = set(sources), dict[str, str | None]()
+
+    def look(files: Mapping[str, str | None]) -> None:
+        newest: dict[str, tuple[int, str]] = {}
+        for path, text in files.items():
+            source, name = os.path.split(path)
+            if source in left and text is not None and _number(name) < sys.maxsize:
+                newest[source] = max(newest.get(source, (-1, "")), (_number(name), text))
+        for source, (_, text) in newest.items():
+            *_, last = text.splitlines()
+            found[source] = str(json.loads(last)["path"]) if last.startswith("{") else ""
+        left.difference_update(newest)
+
+    look(notes.files)
+    for ref in reversed(notes.aside):
+        if not left:
+            break
+        try:
+            look(json.loads(storage.read(ref.name))["files"])
+        except (OSError, ValueError):
+            return found
+    return found | dict.fromkeys(left)
+
+
 @dataclass(frozen=True, slots=True)
 class _Aside:
     """A file next to the log, and the paths whose content it has."""

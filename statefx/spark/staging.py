@@ -62,10 +62,11 @@ _STATUS_POLL_SECS = 0.01
 _STAGES_UNKNOWN = "Spark's status store does not tell whether a stage of the job was run again"
 
 
-def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
+def unite(frames: Mapping[str, DataFrame], order: Sequence[str] = ()) -> DataFrame:
     """Put the rows of all DataFrames into one, each in columns of its own; only then can one query run them.
 
-    A single frame keeps its columns; names become positions, so that any name is allowed.
+    A single frame keeps its columns; names become positions, so that any name is allowed. Columns stand in the order of
+    `frames`; a streaming query has its sources in `order`, if one is given (rule 3.15).
     """
     if len(frames) == 1:
         frame = next(iter(frames.values()))
@@ -75,16 +76,16 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
     ]
     # A union wants the same columns in the same order. So each frame has the columns of all, with nulls in those of the
     # others, and tasks cut theirs out (`StageRows`).
-    padded = []
-    for number, frame in enumerate(frames.values()):
+    padded: dict[str, DataFrame] = {}
+    for number, (name, frame) in enumerate(frames.items()):
         renamed = frame.toDF(*[f"n{i}" for i in range(len(frame.columns))])
         own = iter(renamed.columns)
         columns = [
             (F.col(next(own)) if owner == number else F.lit(None).cast(kind)).alias(f"c{i}")
             for i, (owner, kind) in enumerate(types)
         ]
-        padded.append(renamed.select(*columns, F.lit(number).alias(_STREAM)))
-    return reduce(DataFrame.union, padded)
+        padded[name] = renamed.select(*columns, F.lit(number).alias(_STREAM))
+    return reduce(DataFrame.union, (padded[name] for name in order or padded))
 
 
 @dataclass(frozen=True)

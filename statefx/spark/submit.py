@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,15 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError, StatefxError
-from statefx.log.adoption import Adopt
+from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
-from statefx.spark.checkpoint import RunFolder, SparkCheckpoint, query_id
+from statefx.spark.checkpoint import RunFolder, SparkCheckpoint, check_places, query_id
 from statefx.spark.executors import Executors
 from statefx.spark.failures import without_internal_frames
 from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
-from statefx.spark.internals import sources_of, task_slots
+from statefx.spark.internals import places_of, sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
 from statefx.spark.query import Bar, Feed, Query, bar, watch
@@ -90,7 +90,8 @@ def submit(
         application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
         again). Or a list.
     rename : Mapping, optional
-        Of stateful bolts and spouts that had another id in this checkpoint: old id to new one. May stay in the program.
+        Of stateful bolts, spouts and streaming DataFrames that had another id in this checkpoint: old id to new one.
+        May stay in the program.
     drop : collection of str, optional
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     rescale : bool
@@ -148,7 +149,7 @@ def _submit(
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     own = planning_session(session)
     warm_up(own, launch.plan)
-    preflight = partial(_preflight, launch, own)
+    preflight = partial(_preflight, launch, own, frame)
     log = launch.start(preflight=preflight, workers=Executors(own, f"{topology.name}: rescale"))
     shown = bar(topology.name, progress)
     stopping = threading.Event()
@@ -162,6 +163,8 @@ def _submit(
     if frame is None:
         feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
     else:
+        if topology.streaming:
+            frame = _united(launch, frame, log.state.topology.streams)
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     query = Query(topology.name, feed, coordinator, shown)
@@ -210,10 +213,17 @@ def _frame_feed(
     if not launch.topology.streaming:
         closes = "closeTime" in trigger
         return BatchFeed(frame, batch_id, plan, coordinator, engine, stager, close_time=closes)
-    # Spark wants a name that is unique in a session; it is the same at each start.
-    name = f"{launch.topology.name}-{log.state.lineage[:8]}"
+    name = _query_name(launch, log.state)
     checkpoint = SparkCheckpoint(launch.folders, log, sources_of(frame))
     return StreamFeed(frame, launch.folders, checkpoint, trigger, name, plan, coordinator, engine, stager, unasked_ms)
+
+
+def _query_name(launch: Launch, state: LogState) -> str:
+    """Return the name of Spark's query, which is unique in a session: it is the same at each start.
+
+    By the origin, as a move to another provider changes the lineage, and a driver of before may still run.
+    """
+    return f"{launch.topology.name}-{state.origin[:8]}"
 
 
 def _interval_ms(topology: Topology, settings: Config) -> int:
@@ -226,18 +236,31 @@ def _interval_ms(topology: Topology, settings: Config) -> int:
 
 def _check_frame(launch: Launch) -> DataFrame:
     """Return the rows of all streams as one DataFrame, if Spark can run it."""
-    frame = unite({one.id: one.dataframe for one in launch.topology.components if one.is_stream})
+    frame = unite(_frames(launch))
     if launch.topology.streaming:
         check_stream(frame)
         check_apart(frame, launch.folders.location)
     return frame
 
 
-def _preflight(launch: Launch, session: SparkSession, found: LogState) -> None:
+def _frames(launch: Launch) -> dict[str, DataFrame]:
+    return {one.id: one.dataframe for one in launch.topology.components if one.is_stream}
+
+
+def _united(launch: Launch, frame: DataFrame, order: Sequence[str]) -> DataFrame:
+    """Return `frame`, made of the streams as they are declared, with its sources in the order that the log has."""
+    frames = _frames(launch)
+    return frame if not order or list(order) == list(frames) else unite(frames, order)
+
+
+def _preflight(launch: Launch, session: SparkSession, frame: DataFrame | None, found: LogState) -> None:
     """Check what is Spark's own of a start."""
     folders, streaming = launch.folders, launch.topology.streaming
-    if streaming and launch.adopt and found.location != folders.location:
-        check_alone(session, query_id(found), folders.location)
+    if streaming:
+        is_other = found.location != folders.location or forks(found, folders, launch.adopt)
+        assert frame is not None
+        check_places(found, places_of(_united(launch, frame, launch.streams(found))), folders.storage)
+        check_alone(session, query_id(found), "" if is_other else _query_name(launch, found), folders.location)
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     if found.committed:

@@ -49,6 +49,7 @@ def identify(
         tracked,
         in_time={each.id: each.parallelism for each in components} if timed else {},
         by_partition=tuple(sorted(each.id for each in components if timed and has_partitions(each.operator))),
+        streams=tuple(each.id for each in topology.components if each.is_stream) if topology.streaming else (),
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +374,72 @@ def test_a_restart_that_fits_looks_up_no_name_of_a_provider(driver, monkeypatch)
     tester = driver.start(word_count())
     tester.run(WORK)
     assert tester.state("count") == words(WORK)
+
+
+# ---- Streaming DataFrames, which Spark's query knows by their places (rule 3.15).
+
+
+def streamed(*streams: str, streaming: bool = True) -> Topology:
+    builder = TopologyBuilder("streamed")
+    for id in streams:
+        builder.setStream(id, rows("k string, n int", streaming=streaming))
+    seen = builder.setBolt("seen", Seen())
+    for id in sorted(streams):
+        seen.globalGrouping(id)
+    return builder.createTopology()
+
+
+def streams_of(driver: Driver) -> tuple[str, ...]:
+    return read_state(FolderStorage(driver.folder)).topology.streams
+
+
+@pytest.mark.parametrize("order", list(permutations("cab")), ids="".join)
+def test_streams_keep_the_order_in_which_they_were_first_declared(driver, order):
+    for _ in range(2):
+        driver.start(streamed(*order)).send({"a": []})
+        driver.start(streamed(*"bca")).send({"b": []})
+        assert streams_of(driver) == order
+
+
+@pytest.mark.parametrize(
+    ("now", "component", "remedy"),
+    [
+        ("ab", "c", r"bring back setStream\('c', \.\.\.\); or start with a new"),
+        ("abcd", "d", r"read 'd' in a topology of its own; or start with a new"),
+        (
+            "abd",
+            "c",
+            r"bring back setStream\('c', .*rename=\{'c': its id\}; read 'd' in .* if it is another stream; or",
+        ),
+    ],
+)
+@pytest.mark.parametrize("drop", [(), ("c",)], ids=["", "drop"])
+def test_streams_that_come_or_go_are_refused(driver, now, component, remedy, drop):
+    if "c" in now:
+        drop = ()
+    driver.start(streamed(*"cab")).send({"a": []})
+    with pytest.raises(
+        CheckpointMismatchError, match=rf"DataFrames 'c', 'a', 'b', .* none can be .*: {remedy}"
+    ) as told:
+        driver.start(streamed(*now), drop=drop)
+    assert (told.value.component, told.value.wanted) == (component, list(now))
+    assert read_state(FolderStorage(driver.folder)).generation == 1
+    driver.start(streamed(*"abc")).send({"c": []})
+
+
+def test_a_stream_with_another_id_keeps_its_place(driver):
+    driver.start(streamed(*"cab")).send({"a": []})
+    for _ in range(2):  # it may stay in the program
+        driver.start(streamed(*"bcd"), rename={"a": "d"}).send({"d": []})
+        assert streams_of(driver) == ("c", "d", "b")
+    Checkpoint(driver.folder).rename({"c": "e"})
+    assert streams_of(driver) == ("e", "d", "b")
+    with pytest.raises(ConfigError, match="drop: 'd' is a streaming DataFrame, and none can be taken away"):
+        Checkpoint(driver.folder).rename(drop=["d"])
+    driver.start(streamed(*"bde")).send({"e": []})
+
+
+def test_streams_of_batches_may_come_and_go(driver):
+    """Each start reads all of them from the beginning."""
+    for number, streams in enumerate(("ab", "b", "cb")):
+        driver.start(streamed(*streams, streaming=False)).apply(number, {"b": []})

@@ -21,6 +21,7 @@ class Checkpoint:
         self.folders = Folders(str(place / "ck"))
         self.location = place / "ck"
         self.all_of_spark: list[SparkCheckpoint] = []
+        self.sources = [0]
         self.start()
 
     def generation(self, adopt: str | None = None) -> int:
@@ -31,7 +32,7 @@ class Checkpoint:
     def start(self, compact_interval: int = 10, adopt: str | None = None) -> None:
         """A driver starts, and Spark's query: the one before is dead, or sleeps."""
         self.generation(adopt)
-        self.spark_s = SparkCheckpoint(self.folders, self.log, [0])
+        self.spark_s = SparkCheckpoint(self.folders, self.log, self.sources)
         self.all_of_spark.append(self.spark_s)
         self.spark_s.rebuild(compact_interval)
         if not (self.spark / "metadata").exists():

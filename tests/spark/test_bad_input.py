@@ -10,11 +10,11 @@ import pytest
 
 import statefx
 from statefx import Checkpoint, TopologyBuilder, submit
-from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, InputError, TopologyError
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, InputError, TopologyError
 from statefx.spark.session import DAEMON, LOADED_WORKERS
 from tests.bolts import Split
 from tests.spark.bolts import word_count
-from tests.spark.running import feed, lines_of, listing, run, state
+from tests.spark.running import BOUND_SECS, feed, lines_of, listing, run, state
 
 pytestmark = pytest.mark.slow
 
@@ -263,7 +263,24 @@ def test_a_copy_is_not_run_where_the_original_is_at_work(spark, stream, checkpoi
         assert original.isActive
     finally:
         original.stop()
-    run(word_count(stream), spark, copy, trigger={"availableNow": True}, adopt="fork")
+    # The other way round, also where neither is in another folder than before.
+    fork = submit(word_count(stream), spark, copy, adopt="fork")
+    try:
+        fork.processAllAvailable()
+        refused(
+            spark, word_count(stream), checkpoint, CheckpointMismatchError, "a copy of .* is at work .* another app"
+        )
+        assert fork.isActive
+        second = submit(word_count(stream), spark, copy, adopt="fork")  # of the same checkpoint: it takes over
+        with pytest.raises(FencedError):
+            fork.awaitTermination(BOUND_SECS)
+        refused(
+            spark, word_count(stream), checkpoint, CheckpointMismatchError, "a copy of .* is at work .* another app"
+        )
+        second.stop()
+    finally:
+        fork.stop()
+    run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
     shutil.rmtree(copy)
 
 

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, isTick, submit
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError
 from tests.bolts import Count, WithState
 from tests.spark.bolts import recount, word_count
-from tests.spark.running import feed, kinds, lines_of, run, state, wait_for
+from tests.spark.running import feed, kinds, lines_of, listing, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -144,6 +144,67 @@ def test_savepoints_of_a_running_query_are_of_one_transaction(spark, place):
         assert state(place / "ck", "count") == dict.fromkeys(range(min(800, each.txid * 20)), 1)
         run(topology, spark, place / "ck", config, ONCE)
         assert state(place / "ck", "count") == whole
+
+
+class Ticked(StatefulBolt):
+    def initState(self, counts):
+        self.counts = counts
+
+    def execute(self, tup, collector):
+        key = "ticks" if isTick(tup) else tup.value
+        self.counts.put(key, self.counts.get(key, 0) + 1)
+
+
+def ticked(spark, place, streams, folders=None, secs=0.2):
+    builder = TopologyBuilder("streams")
+    for name in streams:
+        builder.setStream(name, lines_of(spark, place / (folders or {}).get(name, name)))
+    count = builder.setBolt("count", Ticked())
+    if secs:
+        count.setTicks(secs)
+    for name in streams:
+        count.globalGrouping(name)
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("last", ["tick", "batch"])
+def test_streams_that_change_places_go_on_where_they_were(spark, place, last):
+    """Rule 3.15: after a transaction without rows Spark would take the offsets of each for the other's, silently."""
+    read = {}
+
+    def fed(number):
+        for name in "ab":
+            rows = [f"{name}{number}-{each}" for each in range(4)]
+            feed(place / name, **{f"{number}": rows})
+            read.update(dict.fromkeys(rows, 1))
+
+    def counted():
+        return {key: n for key, n in state(place / "ck", "count").items() if key != "ticks"}
+
+    fed(0)
+    feed(place / "b", more=["b-more"])  # how far they are read is not the same
+    read["b-more"] = 1
+    ways = [("ab", {}), ("ba", {}), ("bz", {"rename": {"a": "z"}}), ("zb", {"rename": {"a": "z"}})]
+    for number, (streams, more) in enumerate(ways):
+        if last == "batch":
+            run(ticked(spark, place, streams, {"z": "a"}, None), spark, place / "ck", trigger=ONCE, **more)
+        else:
+            often = {"processingTime": "50 milliseconds"}
+            query = submit(ticked(spark, place, streams, {"z": "a"}), spark, place / "ck", trigger=often, **more)
+            query.processAllAvailable()
+            had = state(place / "ck", "count").get("ticks", 0)
+            wait_for(lambda had=had: state(place / "ck", "count").get("ticks", 0) > had, "a tick")
+            query.stop()
+        assert counted() == read
+        fed(number + 1)
+    before = listing(place / "ck")
+    for streams in ("ab", "z", "zbc"):
+        with pytest.raises(CheckpointMismatchError, match=r"streaming DataFrames 'z', 'b', this one has"):
+            submit(ticked(spark, place, streams, {"z": "a", "c": "a"}), spark, place / "ck", trigger=ONCE)
+    exchanged = ticked(spark, place, "zb", {"z": "b", "b": "a"})
+    with pytest.raises(CheckpointMismatchError, match=r"/b is read in the place of .*/a"):
+        submit(exchanged, spark, place / "ck", trigger=ONCE)
+    assert listing(place / "ck") == before, "nobody was fenced"
 
 
 class Adds(StatefulBolt):

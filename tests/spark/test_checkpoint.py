@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
 from statefx.protocol.records import Committed, Committing, Preparing, RolledBack
 from statefx.spark import source_notes
-from statefx.spark.checkpoint import query_id
+from statefx.spark.checkpoint import check_places, query_id
 from statefx.spark.source_notes import INLINE_BYTES_MAX, SETTING, SourceFiles, lists_of, missing_compacted, united
 from tests.spark.checkpoints import QUERY, Checkpoint, bare, offsets
 from tests.spark.running import BOUND_SECS, feed, kept, lines_of, local_folders
@@ -167,6 +169,51 @@ def test_state_of_an_operator_that_is_not_known_begins_no_transaction(ck):
     ck.write("state/0/_metadata/metadata", "v1")
     with pytest.raises(CheckpointError, match=r"an operator that statefx does not know.*in a bolt instead"):
         ck.begin(0)
+
+
+IN, OTHER = "/data/in", "s3a://data/other"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lists", "places", "says"),
+    [
+        (["0", "3"], {"0": f"{IN}/x", "1": f"{OTHER}/x"}, [(0, IN), (1, OTHER)], ""),
+        (
+            ["0", "3"],
+            {"0": f"{IN}/x", "1": f"{OTHER}/x"},
+            [(0, OTHER), (1, IN)],
+            f"{OTHER} is read in the place of {IN},",
+        ),
+        (["0", "3"], {"0": f"{IN}/x", "1": f"{OTHER}/x"}, [(0, "/data/moved"), (1, OTHER)], ""),
+        (["0", "3"], {"0": f"{IN}/x", "1": f"{OTHER}/x"}, [(0, ""), (1, "")], ""),
+        (["0", "3"], {"0": f"{IN}/x", "1": ""}, [(0, IN), (1, OTHER)], ""),
+        (["0", "3"], {"0": f"{IN}/a/x", "1": f"{IN}/y"}, [(0, f"{IN}/a"), (1, IN)], ""),
+        (["0", "3"], {"0": "/a%20b/x", "1": "/c/y"}, [(0, "/c"), (1, "/a b")], "/c is read in the place of /a b,"),
+        (["0", "3"], {"0": f"{IN}/x", "1": f"{OTHER}/x"}, [(0, IN)], "read 1 sources, and did read 2"),
+        (["0"], {"0": f"{IN}/x"}, [(0, IN), (1, OTHER)], "read 2 sources, and did read 1"),
+        (["0", "3"], {"0": f"{IN}/x", "1": f"{IN}/x"}, [(0, IN), (0, IN)], "read one source where they read several"),
+        (["3", "3"], {"0": f"{IN}/x"}, [(0, IN), (0, IN)], ""),
+        (["3", "3"], {"0": f"{IN}/x"}, [(0, IN), (1, IN)], "sources of their own where they read one before"),
+        (["3", "-"], {"0": f"{IN}/x"}, [(0, IN), (1, OTHER)], ""),
+    ],
+)
+@pytest.mark.parametrize("aside", [False, True])
+def test_sources_that_have_changed_places_are_refused(ck, monkeypatch, offsets, lists, places, says, aside):
+    """Rule 3.15: Spark would not notice it where the last transaction had no rows."""
+    if aside:
+        monkeypatch.setattr(source_notes, "INLINE_BYTES_MAX", 0)
+    ck.sources = [min(at, len(lists) - 1) for at in range(len(offsets))]
+    ck.start()
+    check_places(ck.log.state, places, ck.folders.storage)  # nothing was read
+    for source, path in lists.items():
+        url = path if "://" in path else f"file://{path}"
+        for number in range(4):
+            last = f'\n{{"path":"{url}","timestamp":1,"batchId":{number}}}' if path else ""
+            ck.write(f"sources/{source}/{number}", f"v1{last if number == 3 else ''}")
+    lines = [f'{{"logOffset":{each}}}' if each.isdecimal() else each for each in offsets]
+    commit(ck, 0, "\n".join(["v1", "{}", *lines]))
+    with pytest.raises(CheckpointMismatchError, match=re.escape(says)) if says else nullcontext():
+        check_places(ck.log.state, places, ck.folders.storage)
 
 
 def test_the_folder_is_gone_when_the_query_has_ended(ck):

@@ -16,7 +16,7 @@ from pyspark.errors import PythonException
 from statefx import BasicBolt, StatefulBolt, submit
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
-from statefx.errors import AttemptsExhaustedError, FencedError
+from statefx.errors import AttemptsExhaustedError, FencedError, InputError
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.spark.checkpoint import SparkCheckpoint
@@ -322,13 +322,15 @@ def test_stop_waits_for_what_is_at_work_with_available_now(spark, place):
     assert kinds(place / "ck")[-2:] == [("PREPARING", 2, 0), ("COMMITTING", 2, 0)]
 
 
-def test_somebody_stops_spark_s_own_query(spark, place):
-    topology, hold, query = at_work(spark, place, ALWAYS)
+@pytest.mark.parametrize("trigger", [ALWAYS, AVAILABLE], ids=["always", "available"])
+def test_somebody_stops_spark_s_own_query(spark, place, trigger):
+    """Rows would come, or are there, and nobody reads them: that is no end like that of ``stop``."""
+    topology, hold, query = at_work(spark, place, trigger)
     (inner,) = spark.streams.active
     inner.stop()
     hold.unlink()
-    assert query.awaitTermination(BOUND_SECS)
-    assert query.exception() is None
+    with pytest.raises(InputError, match=r"Spark's own query was stopped, and not by .* is not read.*submit again"):
+        query.awaitTermination(BOUND_SECS)
     assert kinds(place / "ck")[-1] == ("COMMITTING", 2, 0)  # what it has staged, and no more
     run(topology, spark, place / "ck", trigger={"availableNow": True})
     assert state(place / "ck", "count") == recount(ALL)

@@ -24,6 +24,7 @@ from tests.spark.bolts import Keep, recount, word_count
 from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES
 from tests.spark.running import BOUND_SECS, feed, kept, lines_of, local_folders, records, run, state, wait_for
+from tests.spark.test_drivers import held
 from tests.spark.test_spark_state import keeping
 from tests.spouts.test_close_time import Keep as CloseKeep
 from tests.spouts.test_close_time import PerTen
@@ -309,6 +310,38 @@ def test_ticks_and_timers_come_while_there_are_no_rows_and_no_batch_is_lost_or_d
         found = state(place / "ck", "timed")
         rows = {key.removeprefix("rows "): count for key, count in found.items() if key.startswith("rows ")}
         assert rows == {"x": number + 2, **dict.fromkeys("bcd"[: number + 1], 1)}
+
+
+class HeldTick(WithState):
+    def __init__(self, place):
+        self.place = place
+
+    def execute(self, tup, collector):
+        if not isTick(tup):
+            self.state.put(tup.value, self.state.get(tup.value, 0) + 1)
+        elif (self.place / "hold").exists():
+            (self.place / "at-tick").touch()
+            held(self.place / "hold")
+
+
+@pytest.mark.parametrize("trigger", ["once", "availableNow"])
+def test_a_tick_that_was_rolled_back_is_no_batch_of_a_next_start(spark, place, trigger):
+    """Rule 3.9: a start that reads once would read what the tick did, which is nothing, and end."""
+    feed(place / "in", a=["x"])
+    builder = TopologyBuilder("held")
+    builder.setStream("lines", lines_of(spark, place / "in"))
+    builder.setBolt("count", HeldTick(place)).globalGrouping("lines").setTicks(0.2)
+    topology = builder.createTopology()
+    query = submit(topology, spark, place / "ck", trigger={"processingTime": "50 milliseconds"})
+    query.processAllAvailable()
+    (place / "hold").touch()
+    wait_for((place / "at-tick").exists, "a tick")
+    query.stop(timeout=0)
+    assert kinds_of_all(place / "ck")[-1] in ("PREPARING", "ROLLED_BACK"), "the next start rolls it back, or this one"
+    (place / "hold").unlink()
+    feed(place / "in", b=["y"])
+    run(topology, spark, place / "ck", trigger={trigger: True})
+    assert state(place / "ck", "count") == {"x": 1, "y": 1}
 
 
 # ---- closeTime of a streaming DataFrame.

@@ -85,13 +85,13 @@ def test_the_session_that_a_thread_goes_by(spark):
 def test_queries_of_all_sessions_are_known_by_their_id(spark, place):
     (place / "in").mkdir()
     writer = lines_of(internals.clone(spark), place / "in").writeStream.foreachBatch(lambda frame, batch: None)
-    query = writer.option("checkpointLocation", f"file:{place}/ck").start()
+    query = writer.option("checkpointLocation", f"file:{place}/ck").queryName("mine").start()
     try:
-        wait_for(lambda: internals.runs_query(spark, query.id), "the query to be known")
-        assert not internals.runs_query(spark, str(uuid4()))
+        wait_for(lambda: internals.name_of_running(spark, query.id) == "mine", "the query to be known")
+        assert internals.name_of_running(spark, str(uuid4())) is None
     finally:
         query.stop()
-    assert not internals.runs_query(spark, query.id)
+    assert internals.name_of_running(spark, query.id) is None
 
 
 def test_lines_are_kept_out_of_sparks_log_by_one_filter_for_each_pattern(spark, context):
@@ -204,6 +204,9 @@ def test_a_stream_that_is_read_twice_has_one_source(spark, place):
     assert internals.sources_of(united) == [0, 1, 0, 2, 2, 1]
     assert internals.sources_of(one.join(spark.range(1))) == [0]
     assert internals.sources_of(one.union(lines_of(spark, place / "one"))) == [0, 1], "of the same folder"
+    pattern = lines_of(spark, place / "o*")
+    places = internals.places_of(two.union(one).union(rates).union(two).union(pattern))
+    assert places == [(0, f"{place}/two"), (1, f"{place}/one"), (2, ""), (0, f"{place}/two"), (3, "")]
 
 
 def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spark, schema):
@@ -333,23 +336,28 @@ def test_jobs_whose_tasks_run_or_wait_are_known_by_their_tag(spark, context):
 def test_a_query_that_has_read_all_is_told_from_one_that_was_stopped(spark, place):
     feed(place / "in", a="x", b="y")
 
-    def started(batch, checkpoint="ck"):
-        lines = lines_of(spark, place / "in").writeStream.foreachBatch(batch).trigger(availableNow=True)
+    def started(batch, checkpoint="ck", trigger="availableNow"):
+        lines = lines_of(spark, place / "in").writeStream.foreachBatch(batch).trigger(**{trigger: True})
         return lines.option("checkpointLocation", f"file:{place}/{checkpoint}").start()
 
     for _ in range(2):  # the second one begins where the first has ended
         query = started(lambda frame, batch: None)
         assert query.awaitTermination(BOUND_SECS)
         assert internals.has_read_all(query)
-    held, go = threading.Event(), threading.Event()
-    query = started(lambda frame, batch: (held.set(), go.wait(BOUND_SECS)), "other")
-    assert held.wait(BOUND_SECS)
-    stopping = threading.Thread(target=query.stop)
-    stopping.start()
-    wait_for(lambda: not query.isActive, "it to be stopped")
-    go.set()
-    stopping.join()
-    assert not internals.has_read_all(query)
+    for _ in range(3):  # at last there is no batch
+        query = started(lambda frame, batch: None, "once", "once")
+        assert query.awaitTermination(BOUND_SECS)
+        assert internals.has_ended_trigger(query)
+    for trigger, says in (("availableNow", internals.has_read_all), ("once", internals.has_ended_trigger)):
+        held, go = threading.Event(), threading.Event()
+        query = started(lambda frame, batch, held=held, go=go: (held.set(), go.wait(BOUND_SECS)), "other", trigger)
+        assert held.wait(BOUND_SECS)
+        stopping = threading.Thread(target=query.stop)
+        stopping.start()
+        wait_for(lambda query=query: not query.isActive, "it to be stopped")
+        go.set()
+        stopping.join()
+        assert not says(query)
 
 
 # ---- What Spark's UI shows: jobs and stages by topology, transaction and bolts.
