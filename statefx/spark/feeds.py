@@ -188,6 +188,8 @@ class StreamFeed:
         if isinstance(source.error, RenewInputError):
             return source.error
         if source.error is not None and not self._draining:
+            if isinstance(source.error, StreamingQueryException):
+                raise self._input_error(source.error) from source.error
             raise source.error
         return None
 
@@ -211,15 +213,14 @@ class StreamFeed:
                     "input is not read, so event time is not closed. Nothing is lost: submit again"
                 )
             source.end()
-        except StreamingQueryException as failure:
-            error = self._input_error(failure)
-            error.__cause__ = failure
-            source.end(error)
         except Exception as error:  # noqa: BLE001 - raised by the feed's own thread
             source.end(error)
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
-        """Return the error for the topology: Spark's words speak of its own query and files alone."""
+        """Return the error for the topology: Spark's words speak of its own query and files alone.
+
+        Called when the loop has ended: what was handed over before the failure is committed until then.
+        """
         reason = " ".join(str(failure).partition("=== Streaming Query ===")[0].split())
         committed = self._coordinator.log.state.committed
         return InputError(
