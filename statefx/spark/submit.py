@@ -15,12 +15,11 @@ from statefx.config import SPELLINGS, Config, seconds_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.errors import ConfigError, StatefxError
+from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.adoption import Adopt
 from statefx.log.log import TransactionLog
-from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
-from statefx.spark.checkpoint import RunFolder, SparkCheckpoint, query_id
+from statefx.spark.checkpoint import STAGED, SparkCheckpoint, check_run_folders, not_made, query_id, run_folder
 from statefx.spark.executors import Executors
 from statefx.spark.failures import without_internal_frames
 from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
@@ -171,15 +170,24 @@ def _submit(
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:
-    """Return the storage for staged rows: on this machine, if all tasks run there, otherwise the checkpoint."""
+    """Return the storage for staged rows."""
     folders = launch.folders
     if launch.topology.reads_spouts or is_remote(folders.location):
         return folders.storage
-    if not is_local(session.sparkContext):
+    if not _stages_here(launch, session):
         return FolderStorage(folders.location, durable=False)
-    folder = RunFolder(os.path.join(cache_folder(), "staged"), f"{log.state.lineage}-{log.state.generation}")
+    try:
+        folder = run_folder(STAGED, f"{log.state.lineage}-{log.state.generation}")
+    except OSError as error:  # the disk has become full since `check_run_folders`
+        raise CheckpointError(not_made(error), path=error.filename) from error
     launch.on_end(folder.remove)
     return FolderStorage(folder.path, durable=False)
+
+
+def _stages_here(launch: Launch, session: SparkSession) -> bool:
+    """Return whether rows are staged on this machine, as all tasks run there, and not in the checkpoint."""
+    remote = is_remote(launch.folders.location)
+    return not launch.topology.reads_spouts and not remote and is_local(session.sparkContext)
 
 
 def _frame_feed(
@@ -238,6 +246,7 @@ def _preflight(launch: Launch, session: SparkSession, found: LogState) -> None:
     folders, streaming = launch.folders, launch.topology.streaming
     if streaming and launch.adopt and found.location != folders.location:
         check_alone(session, query_id(found), folders.location)
+    check_run_folders(streaming=streaming, staged=_stages_here(launch, session))
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     if found.committed:
