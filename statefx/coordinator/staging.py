@@ -107,7 +107,8 @@ class StagedSource:
     """Why no more batches come."""
     _waiting: deque[StagedBatch] = field(default_factory=deque, init=False)
     _begun: dict[int, StagedBatch] = field(default_factory=dict, init=False)
-    """By transaction: it may be tried again until it is committed."""
+    """By transaction: it may be tried again until it is committed. Changed by the loop alone, but read by Spark's
+    thread as well, so never without the lock."""
     _given: dict[int, Batch] = field(default_factory=dict, init=False)
     _is_over: bool = field(default=False, init=False)
     _idled: float = field(default=0.0, init=False)
@@ -181,8 +182,10 @@ class StagedSource:
     def close(self) -> None:
         """Forget everything; called when the loop has ended."""
         self.stop()
-        self.delete([part for batch in self._begun.values() for part in batch.parts])
-        self._begun.clear()
+        with self._changed:
+            left = [part for batch in self._begun.values() for part in batch.parts]
+            self._begun.clear()
+        self.delete(left)
 
     @property
     def is_over(self) -> bool:
@@ -220,7 +223,8 @@ class StagedSource:
         if state.planned is not None or self.busy():
             return False
         if self.ticks.time_has_come(txid, round(self.progress.now() * 1000)):
-            self._begun[txid] = StagedBatch(without_rows(state.last_input), ())
+            with self._changed:
+                self._begun[txid] = StagedBatch(without_rows(state.last_input), ())
             return True
         return False
 
@@ -239,7 +243,8 @@ class StagedSource:
         """Return the batch of a transaction: the same one to each of its attempts (rule 15.2)."""
         self._began = self.progress.clock()
         if txid not in self._given:
-            batch = self._begun[txid]
+            with self._changed:
+                batch = self._begun[txid]
             # By the number of the transaction, not Spark's: there may have been some without a batch, and the next
             # start builds Spark's folder by these numbers.
             self._given[txid] = staged(self.plan, self.noted(replace(batch.input, batch_id=txid - 1)), batch.parts)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import NoReturn
 from urllib.parse import unquote
 
-from statefx.errors import CheckpointError, CheckpointMismatchError
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
 from statefx.log.takeover import check_newest
@@ -27,8 +27,43 @@ from statefx.protocol.records import Noted, StreamInput
 from statefx.spark.source_notes import SourceFiles, last_read, lists_of
 from statefx.storage import Storage
 
+STAGED = "staged"
+"""Of the folder for rows of DataFrames, below the machine's own."""
+
+_SPARK = "spark"
 _LOCK = "lock"
 _CONTENT = "content"
+
+
+def run_folder(kind: str, name: str) -> RunFolder:
+    """Make a folder of this process alone below the machine's own; OSError if that can't be."""
+    return RunFolder(os.path.join(cache_folder(), kind), name)
+
+
+def check_run_folders(*, streaming: bool, staged: bool) -> None:
+    """Refuse a machine where the folders that a start needs can't be made: ConfigError names the folder.
+
+    It makes them, before a generation is taken (rule 1.5): no other question tells of a full disk, or of a quota.
+    """
+    for kind in [_SPARK] * streaming + [STAGED] * staged:
+        try:
+            folder = run_folder(kind, "check")
+            try:
+                with open(os.path.join(folder.path, "check"), "wb") as file:
+                    file.write(b"x")
+            finally:
+                folder.remove()
+        except OSError as error:
+            raise ConfigError(f"{not_made(error)}. Nothing was changed", path=error.filename) from error
+
+
+def not_made(error: OSError) -> str:
+    """Return what to do about a folder of this machine that could not be made."""
+    return (
+        f"a folder for what waits for its transaction can't be made on this machine: {error}. Make room there, or let "
+        "this user write there; or name another place: set the environment variable TMPDIR to a local folder before "
+        "Python starts, as in TMPDIR=/var/tmp"
+    )
 
 
 class RunFolder:
@@ -192,7 +227,7 @@ class SparkCheckpoint:
         """
         state = self._log.state
         try:
-            self._local = RunFolder(os.path.join(cache_folder(), "spark"), f"{state.lineage}-{state.generation}")
+            self._local = run_folder(_SPARK, f"{state.lineage}-{state.generation}")
             self.folder = self._local.path
             for batch in range(max(0, state.committed - 2), state.committed):
                 self._write(f"commits/{batch}", _NOTE)
@@ -213,9 +248,7 @@ class SparkCheckpoint:
         except OSError as error:
             # A successor may have deleted what is linked here: then this driver is fenced, and nothing is broken.
             check_newest(self._folders, state.generation)
-            raise CheckpointError(
-                f"Spark's folder can't be made: {error}. This user must be able to write there", path=self.folder
-            ) from error
+            raise CheckpointError(f"for Spark's query, {not_made(error)}", path=self.folder) from error
 
     def _named(self) -> frozenset[str]:
         return self._log.state.notes_files()

@@ -190,6 +190,8 @@ class StreamFeed:
         if isinstance(source.error, RenewInputError):
             return source.error
         if source.error is not None and not self._draining:
+            if isinstance(source.error, StreamingQueryException):
+                raise self._input_error(source.error) from source.error
             raise source.error
         return None
 
@@ -218,10 +220,6 @@ class StreamFeed:
                     "returns"
                 )
             source.end()
-        except StreamingQueryException as failure:
-            error = self._input_error(failure)
-            error.__cause__ = failure
-            source.end(error)
         except Exception as error:  # noqa: BLE001 - raised by the feed's own thread
             source.end(error)
 
@@ -232,7 +230,10 @@ class StreamFeed:
         return has_ended_trigger(query) if "once" in self._trigger else has_read_all(query)
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
-        """Return the error for the topology: Spark's words speak of its own query and files alone."""
+        """Return the error for the topology: Spark's words speak of its own query and files alone.
+
+        Called when the loop has ended: what was handed over before the failure is committed until then.
+        """
         reason = " ".join(str(failure).partition("=== Streaming Query ===")[0].split())
         committed = self._coordinator.log.state.committed
         return InputError(

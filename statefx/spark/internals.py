@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -353,15 +353,15 @@ def keeps_shuffles(frame: DataFrame) -> bool:
     cache; where that has shuffles of its own, a job after a lost executor would mix what is left of the first one with
     what is computed again.
     """
-    # Of the plan with what is cached in it: Spark reads a cache in the place of what it was made of.
-    return any(map(_stands_on_shuffles, _leaves(frame._jdf.queryExecution().withCachedData())))
+    return any(map(_stands_on_shuffles, _cached_leaves(frame)))
 
 
 def stages_kept(frame: DataFrame) -> set[int] | None:
     """Return the stages, by their RDDs, whose former results a job over `frame` reads.
 
     None: a part of one is lost, so the job would mix it with what is computed again. Where a whole cache or shuffle is
-    there, nothing that it comes from is needed, and none of it may run.
+    there, nothing that it comes from is needed, and none of it may run. It runs no job: of a cache that was not made
+    yet, it looks at what that will be made of (`make_caches`).
     """
     inner = _scala(frame.sparkSession.sparkContext)
     cached = {info.id(): info.numCachedPartitions() / info.numPartitions() for info in inner.getRDDStorageInfo()}
@@ -385,9 +385,57 @@ def stages_kept(frame: DataFrame) -> set[int] | None:
                 return False
         return True
 
-    leaves = _leaves(frame._jdf.queryExecution().withCachedData())
-    rdds = [_rdd_of(leaf) for leaf in leaves if _stands_on_shuffles(leaf)]
-    return kept if all(is_whole(rdd, 0.0) for rdd in rdds) else None
+    return kept if all(is_whole(rdd, 0.0) for rdd in _rdds_there(_cached_leaves(frame))) else None
+
+
+def make_caches(frame: DataFrame) -> bool:
+    """Make those caches out of shuffles that `frame` reads and that were not made yet; return whether there were any.
+
+    Spark computes what is behind a shuffle when it is read. But with adaptive execution it runs the shuffles themselves
+    as soon as it is asked for the cache's RDD, in jobs of the thread that asks. Another thread that does the same at
+    this time is waited for.
+    """
+    caches = [leaf.cacheBuilder() for leaf in _cached_leaves(frame) if _kind(leaf) == "InMemoryRelation"]
+    unmade = [cache for cache in caches if _made(cache) is None and _has_shuffle(cache)]
+    for cache in unmade:
+        cache.cachedColumnBuffers()
+    return bool(unmade)
+
+
+def _cached_leaves(frame: DataFrame) -> Iterator[Any]:
+    """Yield the leaves of the plan with what is cached in it, which Spark reads in the place of what it is made of."""
+    return _leaves(frame._jdf.queryExecution().withCachedData())
+
+
+def _rdds_there(leaves: Iterable[Any]) -> Iterator[Any]:
+    """Yield the RDDs out of shuffles that leaves of a plan read, logical or physical, as far as they are there."""
+    for leaf in leaves:
+        kind = _kind(leaf)
+        if kind in ("LogicalRDD", "RDDScanExec"):
+            if _comes_from_shuffle(leaf.rdd()):
+                yield leaf.rdd()
+        elif kind == "InMemoryRelation":
+            cache = leaf.cacheBuilder()
+            made = _made(cache)
+            if made is None:
+                yield from _rdds_there(_leaves(cache.cachedPlan()))
+            elif _has_shuffle(cache):
+                yield made
+        elif kind == "InMemoryTableScanExec":
+            yield from _rdds_there([leaf.relation()])
+        elif kind == "AdaptiveSparkPlanExec":
+            yield from _rdds_there(_leaves(leaf.executedPlan()))
+        elif kind == "TableCacheQueryStageExec":  # the next two: its plan had begun to run, and failed
+            yield from _rdds_there([leaf.inMemoryTableScan()])
+        elif kind == "ShuffleQueryStageExec":
+            yield leaf.shuffle().execute()
+
+
+def _made(cache: Any) -> Any:
+    """Return the RDD of a cache, None if nobody has asked for it; as a field, since its method makes it."""
+    field = cache.getClass().getDeclaredField("_cachedColumnBuffers")
+    field.setAccessible(True)
+    return field.get(cache)
 
 
 def _map_outputs(context: SparkContext) -> Any:
@@ -395,10 +443,6 @@ def _map_outputs(context: SparkContext) -> Any:
     field = _jvm(context).java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("mapOutputTracker")
     field.setAccessible(True)
     return field.get(_scala(context).env())
-
-
-def _rdd_of(leaf: Any) -> Any:
-    return leaf.rdd() if _kind(leaf) == "LogicalRDD" else leaf.cacheBuilder().cachedColumnBuffers()
 
 
 def has_shuffles(frame: DataFrame) -> bool:
@@ -412,13 +456,18 @@ def has_shuffles(frame: DataFrame) -> bool:
 
 def _stands_on_shuffles(leaf: Any) -> bool:
     """Return whether a leaf of a logical plan is an RDD or a cache that comes out of a shuffle."""
-    kind = leaf.getClass().getSimpleName()
+    kind = _kind(leaf)
     if kind == "LogicalRDD":
-        lineage = str(leaf.rdd().toDebugString())
-        return any(rdd in lineage for rdd in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
-    if kind != "InMemoryRelation":
-        return False
-    cache = leaf.cacheBuilder()
+        return _comes_from_shuffle(leaf.rdd())
+    return kind == "InMemoryRelation" and _has_shuffle(leaf.cacheBuilder())
+
+
+def _comes_from_shuffle(rdd: Any) -> bool:
+    lineage = str(rdd.toDebugString())
+    return any(each in lineage for each in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
+
+
+def _has_shuffle(cache: Any) -> bool:
     return "Exchange" in str(cache.cachedPlan().toString()) or any(
         map(_stands_on_shuffles, _leaves(cache.logicalPlan()))
     )

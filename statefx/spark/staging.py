@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -262,21 +263,19 @@ class Stager:
             with internals.own_properties(context) as own:
                 context.addJobTag(self._tag)
                 self._labels.name_staging(own, txid)
-                # Not into more partitions than there are slots left: a run that begins needs the others at once.
-                width = max(1, self._slots())
-                inline = inline_bytes(width * len(self._function.streams))
-                own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {inline} {stem}")
                 has_shuffles = internals.has_shuffles(frame)
-                kept = internals.stages_kept(frame) if has_shuffles else set()
-                if kept is None:
-                    raise JobFailedError(
-                        "a part of a cache, or of a shuffle, that the DataFrame stands on is lost: computed again, it "
-                        "may have other rows than the rest"
-                    )
-                mapped = self._mapped(frame.coalesce(width))
                 with self._showing_waits(txid):
+                    kept = kept_before = self._kept(frame) if has_shuffles else set()
+                    if has_shuffles and internals.make_caches(frame):
+                        kept = self._kept(frame)  # what has been made now is whole, and may not run a second time
+                    context.addJobTag(_rows_of(self._tag))
+                    # Not into more partitions than there are slots left: a run that begins needs the others at once.
+                    width = max(1, self._slots())
+                    inline = inline_bytes(width * len(self._function.streams))
+                    own.setProperty(BATCH_PROPERTY, f"{round(self._progress.now() * 1000)} {inline} {stem}")
+                    mapped = self._mapped(frame.coalesce(width))
                     rows = with_open_workers(lambda: internals.collected(mapped, "part"))
-                if has_shuffles and self._ran_again(kept):
+                if has_shuffles and self._ran_again(kept_before, kept):
                     raise JobFailedError("a stage of the job had to be run again: rows of two runs may be mixed")
                 parts = [StagedPart.unpack(row) for row in rows]
         except (AnalysisException, StatefxError):
@@ -326,35 +325,56 @@ class Stager:
         with contextlib.suppress(OSError):
             self._storage.delete([each.name for each in self._storage.list(stem)])
 
-    def _ran_again(self, kept: Collection[int]) -> bool:
+    def _kept(self, frame: DataFrame) -> set[int]:
+        kept = internals.stages_kept(frame)
+        if kept is None:
+            raise JobFailedError(
+                "a part of a cache, or of a shuffle, that the DataFrame stands on is lost: computed again, it may have "
+                "other rows than the rest"
+            )
+        return kept
+
+    def _ran_again(self, kept_before: Collection[int], kept: Collection[int]) -> bool:
         """Return whether any stage of the job ran more than once: it may have written rows of both (rule 15.1).
 
-        Of the stages `kept`, jobs before it had run, and what these have left was lost since.
+        Spark makes several jobs of it: those that made caches, before which the stages `kept_before` had run, and those
+        that read the rows, before which `kept` had. One of these runs again when what it has left was lost since.
         """
         for _ in range(_STATUS_POLLS):
+            reading = internals.ended_jobs(self._context, _rows_of(self._tag))
             jobs = internals.ended_jobs(self._context, self._tag)
-            if jobs is not None:
-                return any(self._job_ran_again(job, stages, kept) for job, stages in jobs.items())
+            if jobs is not None and reading is not None:
+                break
             self._stopping.wait(_STATUS_POLL_SECS)
-        raise JobFailedError(_STAGES_UNKNOWN)
+        else:
+            raise JobFailedError(_STAGES_UNKNOWN)
+        stages = {stage for of in jobs.values() for stage in of}
+        tries = {stage: internals.stage_tries(self._context, stage) for stage in stages}
+        if any(each is not None and each > 1 for each in tries.values()):
+            return True
+        ran: dict[int, int] = {}
+        if kept or kept_before or len(jobs) > 1:
+            ran = {stage: internals.rdd_of_stage(self._context, stage) for stage, each in tries.items() if each}
+        for job, of in jobs.items():
+            done = kept if job in reading else kept_before
+            if any(ran.get(stage) in done for stage in of):
+                return True
+        if _wrote_twice(jobs, ran):
+            return True
+        for job, of in jobs.items():
+            self._check_known(job, [tries[stage] for stage in of])
+        return False
 
-    def _job_ran_again(self, job: int, stages: Sequence[int], kept: Collection[int]) -> bool:
-        """Return whether any stage of a job that has ended ran more than once.
+    def _check_known(self, job: int, tries: Sequence[int | None]) -> None:
+        """Raise unless the stages are known that a job has run, all but those that it skipped.
 
         A full store forgets stages, and those first that a job skipped, however new they are. So a stage that is not
         there was skipped, if as many are there as the job has completed.
         """
-        tries = [internals.stage_tries(self._context, stage) for stage in stages]
-        if any(each is not None and each > 1 for each in tries):
-            return True
-        ran = [stage for stage, each in zip(stages, tries, strict=True) if each]
-        if kept and any(internals.rdd_of_stage(self._context, stage) in kept for stage in ran):
-            return True
         if None in tries:
             completed = internals.stages_completed(self._context, job)
             if completed is None or sum(each == 1 for each in tries) < completed:
                 raise JobFailedError(_STAGES_UNKNOWN)
-        return False
 
     def _check_stopped(self) -> None:
         """Raise if the query or the SparkContext was stopped: only this tells, no failure's text."""
@@ -366,6 +386,22 @@ class Stager:
             return
         if stopped:
             raise TransactionError(CONTEXT_STOPPED)
+
+
+def _rows_of(tag: str) -> str:
+    """Return the second tag of those jobs of a batch that read its rows, once its caches are made."""
+    return f"{tag}-rows"
+
+
+def _wrote_twice(jobs: Mapping[int, Sequence[int]], ran: Mapping[int, int]) -> bool:
+    """Return whether two stages that ran, each with its RDD, wrote the same shuffle.
+
+    With adaptive execution each shuffle is a job of its own. If its files are lost before the next one begins, that has
+    a new stage for it. The last stage of a job need not write a shuffle: ``take`` reads an RDD in several.
+    """
+    before_last = {stage for stages in jobs.values() for stage in stages if stage != max(stages)}
+    times = Counter(ran.values())
+    return any(times[rdd] > 1 for stage, rdd in ran.items() if stage in before_last)
 
 
 def _generation(name: str) -> int:

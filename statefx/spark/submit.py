@@ -15,12 +15,19 @@ from statefx.config import SPELLINGS, Config, seconds_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.errors import ConfigError, StatefxError
+from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
-from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
-from statefx.spark.checkpoint import RunFolder, SparkCheckpoint, check_places, query_id
+from statefx.spark.checkpoint import (
+    STAGED,
+    SparkCheckpoint,
+    check_places,
+    check_run_folders,
+    not_made,
+    query_id,
+    run_folder,
+)
 from statefx.spark.executors import Executors
 from statefx.spark.failures import without_internal_frames
 from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
@@ -174,15 +181,24 @@ def _submit(
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:
-    """Return the storage for staged rows: on this machine, if all tasks run there, otherwise the checkpoint."""
+    """Return the storage for staged rows."""
     folders = launch.folders
     if launch.topology.reads_spouts or is_remote(folders.location):
         return folders.storage
-    if not is_local(session.sparkContext):
+    if not _stages_here(launch, session):
         return FolderStorage(folders.location, durable=False)
-    folder = RunFolder(os.path.join(cache_folder(), "staged"), f"{log.state.lineage}-{log.state.generation}")
+    try:
+        folder = run_folder(STAGED, f"{log.state.lineage}-{log.state.generation}")
+    except OSError as error:  # the disk has become full since `check_run_folders`
+        raise CheckpointError(not_made(error), path=error.filename) from error
     launch.on_end(folder.remove)
     return FolderStorage(folder.path, durable=False)
+
+
+def _stages_here(launch: Launch, session: SparkSession) -> bool:
+    """Return whether rows are staged on this machine, as all tasks run there, and not in the checkpoint."""
+    remote = is_remote(launch.folders.location)
+    return not launch.topology.reads_spouts and not remote and is_local(session.sparkContext)
 
 
 def _frame_feed(
@@ -261,6 +277,7 @@ def _preflight(launch: Launch, session: SparkSession, frame: DataFrame | None, f
         assert frame is not None
         check_places(found, places_of(_united(launch, frame, launch.streams(found))), folders.storage)
         check_alone(session, query_id(found), "" if is_other else _query_name(launch, found), folders.location)
+    check_run_folders(streaming=streaming, staged=_stages_here(launch, session))
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     if found.committed:

@@ -2,10 +2,11 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -472,6 +473,63 @@ def test_a_tick_that_is_rolled_back_leaves_the_next_batch_to_spark(tester):
     source = Handing(tester).source
     assert source.expects(second.input)
     assert not source.expects(first.input)
+
+
+class Guarded(dict[int, StagedBatch]):
+    """Transactions that have begun, of a source; whoever looks at all of them or changes them holds its lock."""
+
+    def __init__(self, source: StagedSource) -> None:
+        super().__init__(source._begun)
+        self.source, self.changes = source, 0
+
+    def check(self) -> None:
+        # One of another thread would be held by nobody here.
+        assert self.source._changed._is_owned(), "without the lock"  # type: ignore[attr-defined]
+
+    def __setitem__(self, *given: Any) -> None:
+        self.check()
+        self.changes += 1
+        super().__setitem__(*given)
+
+    def __iter__(self) -> Iterator[int]:
+        self.check()
+        return super().__iter__()
+
+    def pop(self, *given: Any) -> StagedBatch:
+        self.check()
+        return super().pop(*given)
+
+    def values(self) -> Any:
+        self.check()
+        return super().values()
+
+    def clear(self) -> None:
+        self.check()
+        super().clear()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_what_has_begun_is_changed_under_the_lock_alone(tester, ahead):
+    """Spark's thread looks at all of it, while the loop takes a batch, begins a tick, forgets both, and ends."""
+    handing = Handing(tester)
+    source = handing.source
+    source.ahead = ahead
+    begun = source._begun = Guarded(source)
+    for batch in map(handing.batch, range(2)):
+        txid = tester.txid + 1
+        thread, said = handing.hand_over(batch)
+        assert source.ready(txid)
+        tester._coordinator.transact(source.next(txid))
+        assert not source.ended(txid + 1)
+        thread.join(30)
+        assert said == [True]
+    source.ticks, source.interval_secs = Ticks({"count": 1.0}, tester._coordinator.log, 0), 0.0
+    tester.advance(10)
+    assert source.ready(3)
+    assert not source.is_read
+    assert begun.changes == 3, "the last one is a tick's"
+    source.close()
+    assert not begun.keys()
 
 
 def stop_at_first_failure(tester: TopologyTester, source: StagedSource, txid: int) -> None:

@@ -157,6 +157,12 @@ def cached_shuffle_staged(spark, work):
     count_cached(spark, frame, work, lambda frame: frame.mapInArrow(KillsWhileStaged(work), "id long, key string"))
 
 
+def unmade_cached_shuffle_staged(spark, work):
+    """The same, of a cache that is made while it is staged."""
+    frame = rows(spark).repartition(4, "key").cache()
+    count_cached(spark, frame, work, lambda frame: frame.mapInArrow(KillsWhileStaged(work), "id long, key string"))
+
+
 def count_cached(spark, cached, work, then):
     """Run a batch; whatever Spark computes again may not fit the rest, and then the cache has to be made again."""
     try:
@@ -242,6 +248,7 @@ PLAYS = {
     "cached input": (cached_input, "false"),
     "cached shuffle": (cached_shuffle, "false"),
     "cached shuffle, staged": (cached_shuffle_staged, "false"),
+    "unmade cached shuffle, staged": (unmade_cached_shuffle_staged, "false"),
     "shuffled stream": (shuffled_stream, "false"),
     "shuffled stream, staged": (shuffled_stream_staged, "false"),
     "spouts": (spout_is_lost, "true"),

@@ -1,9 +1,11 @@
 """What can't work is refused before anything is started: the message names it and the remedy, the disk is as it was."""
 
 import importlib
+import os
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.spark.session import DAEMON, LOADED_WORKERS
 from tests.bolts import Split
 from tests.spark.bolts import word_count
-from tests.spark.running import BOUND_SECS, feed, lines_of, listing, run, state
+from tests.spark.running import BOUND_SECS, feed, lines_of, listing, records, run, state
 
 pytestmark = pytest.mark.slow
 
@@ -249,6 +251,31 @@ def test_a_stream_that_spark_refuses_does_not_fence_the_driver_at_work(spark, st
     refused(
         spark, word_count(refuse(stream)), checkpoint, TopologyError, f"Spark can't run the streaming input.*{reason}"
     )
+
+
+@pytest.mark.parametrize("kind", ["staged", "spark"])
+def test_folders_that_can_t_be_made_are_found_before_the_driver_at_work_is_fenced(
+    spark, stream, checkpoint, place, monkeypatch, kind
+):
+    """Rule 1.5. A file is in the place of the folder; a disk may be full as well, or another user's."""
+    own = place / f"statefx-{os.getuid()}"
+    own.mkdir()
+    (own / kind).touch()
+    before = [entry.kind for entry in records(checkpoint)]
+    at_work = submit(word_count(stream), spark, checkpoint, trigger={"processingTime": "100 milliseconds"})
+    at_work.processAllAvailable()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(place))
+            error = refused(
+                spark, word_count(stream), checkpoint, ConfigError, f"can't be made.*{own / kind}.*TMPDIR.*Nothing was"
+            )
+        assert error.path == str(own / kind)
+        at_work.processAllAvailable()
+        assert at_work.isActive
+    finally:
+        at_work.stop()
+    assert [entry.kind for entry in records(checkpoint)][len(before) :] == ["GENERATION"]
 
 
 def test_a_copy_is_not_run_where_the_original_is_at_work(spark, stream, checkpoint):

@@ -131,6 +131,7 @@ STAGED = (
     "cached input",
     "cached shuffle",
     "cached shuffle, staged",
+    "unmade cached shuffle, staged",
     "shuffled stream, staged",
 )
 """One dies before its transaction begins."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 
-from statefx import BasicBolt, StatefulBolt, submit
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, submit
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError, FencedError, InputError
@@ -22,6 +22,7 @@ from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.failures import job_error, last_line
 from statefx.spark.feeds import StreamFeed
+from tests.bolts import WithState
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.counting import begun
@@ -382,6 +383,41 @@ def test_a_trace_is_told_by_the_line_that_says_why(text, says):
 
 
 READ = "if(value = 'b', raise_error('java.lang.InterruptedException: a read was interrupted'), value) as value"
+
+
+class HeldAt(WithState):
+    """Holds each line for as long as a file of its name is there."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def execute(self, tup, collector):
+        (self.folder / f"{tup[0]} began").touch()
+        held(self.folder / tup[0])
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
+
+
+@pytest.mark.slow
+def test_an_input_that_fails_while_a_transaction_runs_names_the_last_one_committed(spark, place):
+    """Spark can't plan the third batch, while the second one is executed, and then committed."""
+    feed(place / "in", a=["a"], b=["b"], c=["c"])
+    for line in "ab":
+        (place / line).touch()
+    builder = TopologyBuilder("held")
+    builder.setStream("lines", lines_of(spark, place / "in"))
+    builder.setBolt("count", HeldAt(place)).globalGrouping("lines")
+    query = submit(builder.createTopology(), spark, place / "ck", trigger={"processingTime": "10 milliseconds"})
+    wait_for((place / "a began").exists, "the first transaction")
+    (folder,) = local_folders(place / "ck")
+    (folder / "content" / "offsets" / "2").mkdir()  # as where a disk is full
+    (place / "a").unlink()
+    wait_for((place / "b began").exists, "the second transaction")
+    wait_for(lambda: query._feed._source.is_over, "Spark's query to end")
+    (place / "b").unlink()
+    with pytest.raises(InputError, match=r"outside any transaction.*Transaction 2 is the last one committed") as caught:
+        query.awaitTermination(BOUND_SECS)
+    assert caught.value.committed == log_of(place).committed == 2
+    assert state(place / "ck", "count") == {"a": 1, "b": 1}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tests.bolts import WithState
 from tests.spark.bolts import Keep, recount, word_count
 from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES
-from tests.spark.running import BOUND_SECS, feed, kept, lines_of, local_folders, records, run, state, wait_for
+from tests.spark.running import BOUND_SECS, feed, kept, lines_of, local_folders, reasons, records, run, state, wait_for
 from tests.spark.test_drivers import held
 from tests.spark.test_spark_state import keeping
 from tests.spouts.test_close_time import Keep as CloseKeep
@@ -155,6 +155,42 @@ def test_a_frame_that_is_computed_afresh(spark, make):
 @pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
 def test_a_frame_whose_shuffles_stay(spark, make):
     assert keeps_shuffles(unite({"rows": make(spark)}))
+
+
+def ids(spark):
+    return spark.range(0, 20, 1, 4).selectExpr("string(id) as key", "id as n")
+
+
+UNMADE = {
+    "grouped": lambda spark: ids(spark).groupBy("key", "n").count().select("key", "n").cache(),
+    "filtered": lambda spark: ids(spark).repartition(3).cache().where("n >= 0"),
+    "upon another": lambda spark: ids(spark).repartition(3).cache().groupBy("key", "n").count().drop("count").cache(),
+    "joined with itself": lambda spark: (one := ids(spark).repartition(3).cache()).join(one.select("key"), "key"),
+    "with shuffles behind it": lambda spark: ids(spark).repartition(3).cache().groupBy("key").max("n").repartition(2),
+    "part of a union": lambda spark: ids(spark).where("n < 5").union(ids(spark).where("n >= 5").repartition(2).cache()),
+}
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("make", UNMADE.values(), ids=UNMADE)
+def test_a_cache_that_was_not_made_yet_is_made_once(spark, place, make, adaptive):
+    """Rule 15.1: with adaptive execution its shuffles are jobs of their own, before that which reads the rows."""
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        builder = TopologyBuilder("unmade")
+        builder.setStream("rows", make(spark).toDF("key", "n"))
+        builder.setBolt("count", CountKeys()).globalGrouping("rows")
+        run(builder.createTopology(), spark, place / "ck")
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
+    assert state(place / "ck", "count") == {str(number): 1 for number in range(20)}
+    assert reasons(place / "ck") == []
+
+
+class CountKeys(WithState):
+    def execute(self, tup, collector):
+        self.state.put(tup.key, self.state.get(tup.key, 0) + 1)
 
 
 class Fails(WithState):

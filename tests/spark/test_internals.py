@@ -274,6 +274,69 @@ def test_stages_that_a_frame_keeps_are_whole_or_not(spark, context):
     assert internals.stages_kept(frame) is None
 
 
+def lose(context, part):
+    """Take away what a lost executor would: one of the files of the newest shuffle that is whole."""
+    outputs = internals._map_outputs(context)
+    for number in reversed(range(1000)):
+        if outputs.containsShuffle(number):
+            status = outputs.shuffleStatuses().apply(number)
+            if all(status.mapStatuses()):
+                status.removeMapOutput(part, status.mapStatuses()[part].location())
+                return
+    raise AssertionError("no shuffle is whole")
+
+
+def test_a_cache_that_was_not_made_is_looked_at_without_a_job(spark, context):
+    """It may stand on one that was made, of which a part is lost."""
+    spark.catalog.clearCache()
+    below = spark.range(0, 8, 1, 2).repartition(2).cache()
+    below.foreach(len)
+    (stage,) = internals.stages_kept(below)
+    cached = below.filter("id >= 0").groupBy("id").count().cache()
+    tag = f"looked-{uuid4().hex}"
+    context.addJobTag(tag)
+    try:
+        assert internals.has_shuffles(cached)
+        assert internals.stages_kept(cached) == {stage}
+        assert internals.make_caches(cached)
+        jobs = wait_for(lambda: internals.ended_jobs(context, tag), "the shuffle to be known as a job")
+        assert len(jobs) == 1, "none before that"
+    finally:
+        context.removeJobTag(tag)
+    assert not internals.make_caches(cached), "once"
+    kept = internals.stages_kept(cached)
+    assert stage in kept
+    assert len(kept) == 2
+    lose(context, 0)
+    assert internals.stages_kept(cached) is None
+    spark.catalog.clearCache()
+
+
+def test_a_loss_below_a_cache_that_was_not_made_is_seen(spark, context):
+    spark.catalog.clearCache()
+    shuffled = context.parallelize([(n, n) for n in range(8)], 2).partitionBy(2)
+    below = spark.createDataFrame(shuffled, "a int, b int")
+    below.foreach(len)
+    for cached in (below.repartition(3).cache(), below.cache().groupBy("a").count().cache()):
+        assert len(internals.stages_kept(cached)) == 1
+    lose(context, 0)
+    assert internals.stages_kept(cached) is None
+    spark.catalog.clearCache()
+
+
+def test_shuffles_of_a_cache_that_could_not_be_made_are_kept(spark, context):
+    """Adaptive execution has run the first one, and goes on from there."""
+    spark.catalog.clearCache()
+    good = spark.range(0, 8, 1, 2).repartition(2)
+    cached = good.selectExpr("id", "if(id >= 0, raise_error('no'), id) as bad").repartition(3).cache()
+    with pytest.raises(PySparkException):
+        internals.make_caches(cached)
+    assert len(internals.stages_kept(cached)) == 1
+    lose(context, 0)
+    assert internals.stages_kept(cached) is None
+    spark.catalog.clearCache()
+
+
 # ---- jobs
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.functions import udf
 from pyspark.util import InheritableThread
 
 from statefx import TopologyBuilder, isTick, submit
-from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
+from statefx.errors import AttemptsExhaustedError, FailedException, FencedError, TransactionError
 from statefx.log.log import read_state
 from statefx.plan.deployment import cache_folder
 from statefx.protocol import messages
@@ -226,6 +226,80 @@ def test_a_job_that_waits_for_slots_is_shown(spark, place, taken, monkeypatch, c
     assert "stuck" not in query.status
     query.stop()
     assert state(place / "ck", "count") == {"x": 1, "y": 1}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "ran", "wrote_twice"),
+    [
+        ({1: [0, 1]}, {0: 10, 1: 11}, False),
+        ({1: [0], 2: [1, 2]}, {0: 10, 2: 11}, False),  # the second job passes over the shuffle of the first one
+        ({1: [0], 2: [1, 2]}, {0: 10, 1: 10, 2: 11}, True),  # its files were lost in between
+        ({1: [0], 2: [1, 2], 3: [3, 4, 5]}, {0: 10, 2: 11, 3: 10, 4: 11, 5: 12}, True),
+        ({1: [0, 1], 2: [0, 2]}, {0: 10, 1: 11, 2: 12}, False),  # two jobs at the same time share a stage
+        ({1: [0, 1], 2: [2, 3]}, {0: 10, 1: 11, 3: 11}, False),  # ``take``: the same RDD, other partitions
+    ],
+)
+def test_a_shuffle_that_two_jobs_of_a_batch_wrote_is_seen(jobs, ran, wrote_twice):
+    """Rule 15.1."""
+    assert staging._wrote_twice(jobs, ran) is wrote_twice
+
+
+def lose(context):
+    """Take away what a lost executor would: a file of each shuffle that is there."""
+    outputs = internals._map_outputs(context)
+    for number in range(1000):
+        if outputs.containsShuffle(number):
+            status = outputs.shuffleStatuses().apply(number)
+            there = [each.location() for each in status.mapStatuses() if each is not None]
+            if len(there) > 1:
+                status.removeMapOutput(0, there[0])
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_job_that_writes_a_shuffle_once_more_is_told_from_one_that_reads_it(spark, place, is_lost):
+    """As where an executor dies between two jobs of a batch: the second one runs a new stage, for the first time."""
+    context = spark.sparkContext
+    stager = run(counting(spark.range(1).selectExpr("string(id)")), spark, place / "ck")._feed._stager
+    rdd = context.parallelize(range(8), 2).map(lambda each: (each, 1)).groupByKey(2)
+    for tag in (stager._tag, staging._rows_of(stager._tag)):
+        context.addJobTag(tag)
+    try:
+        rdd.count()
+        if is_lost:
+            lose(context)
+        rdd.count()
+    finally:
+        for tag in (stager._tag, staging._rows_of(stager._tag)):
+            context.removeJobTag(tag)
+    wait_for(lambda: len(internals.ended_jobs(context, stager._tag) or ()) == 3, "the jobs to be known")
+    assert stager._ran_again(set(), set()) is is_lost
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_a_cache_that_is_lost_when_it_has_been_made_is_not_mixed(spark, place, monkeypatch, adaptive):
+    """With adaptive execution its shuffle is there before the job that reads the rows; that may not write it again."""
+    collected = internals.collected
+
+    def losing(frame, column):
+        lose(spark.sparkContext)
+        return collected(frame, column)
+
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    monkeypatch.setattr(internals, "collected", losing)
+    frame = spark.range(0, 40, 1, 2).selectExpr("string(id) as key").repartition(3).cache()
+    try:
+        if adaptive == "true":
+            with pytest.raises(TransactionError, match=r"had to be run again.*submit it again"):
+                run(counting(frame), spark, place / "ck")
+            assert kinds(place / "ck") == []
+            frame.unpersist()
+            monkeypatch.undo()
+        run(counting(frame), spark, place / "ck")
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
+        spark.catalog.clearCache()
+    assert state(place / "ck", "count") == {str(number): 1 for number in range(40)}
 
 
 # ---- Rows are staged once for all attempts; staging that fails is tried again, within a bound.
