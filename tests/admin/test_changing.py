@@ -149,7 +149,7 @@ def test_a_rename_that_can_not_be_changes_nothing(keeper: Keeper) -> None:
     before = read_state(FolderStorage(keeper.folder))
     for names, drop, said in (
         ({}, [], "say who is called what"),
-        ({"kep": "kept"}, [], "'kep' keeps nothing; .* there are \\['keep'\\]"),
+        ({"kep": "kept"}, [], "'kep' keeps nothing; .* there are \\['keep', 'rows'\\]"),
         ({}, ["kep"], "'kep' keeps nothing"),
         ({"keep": "a/b"}, [], "can't be a component's id"),
         ({"keep": "../out"}, [], "can't be a component's id"),
