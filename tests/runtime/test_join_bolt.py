@@ -173,8 +173,8 @@ def test_tuples_of_an_input_that_is_gone_are_left_out(tmp_path):
         for name in names:
             join.leftJoin(name, KEYS[name][0], "a")
         bolt = builder.setBolt("join", join.select("a.a, b.b").withTumblingWindow("1 hour"))
-        for name in FIELDS:  # the stream itself stays: none can be taken away
-            builder.setStream(name, rows(FIELDS[name]), timestamp="at")
+        for name, fields in FIELDS.items():  # the stream itself stays: none can be taken away
+            builder.setStream(name, rows(fields), timestamp="at")
             read = bolt if name in ("a", *names) else builder.setBolt("ignores", Ignores())
             read.fieldsGrouping(name, KEYS[name][0])
         return builder.createTopology()

@@ -413,13 +413,17 @@ def test_a_query_that_has_read_all_is_told_from_one_that_was_stopped(spark, plac
         assert internals.has_ended_trigger(query)
     for trigger, says in (("availableNow", internals.has_read_all), ("once", internals.has_ended_trigger)):
         held, go = threading.Event(), threading.Event()
-        query = started(lambda frame, batch, held=held, go=go: (held.set(), go.wait(BOUND_SECS)), "other", trigger)
+
+        def stopped_in_it(frame, batch, held=held, go=go):
+            held.set()
+            go.wait(BOUND_SECS)
+            raise RuntimeError("a batch that ends well after the stop has been read whole, and Spark may commit it")
+
+        query = started(stopped_in_it, "other", trigger)
         assert held.wait(BOUND_SECS)
         stopping = threading.Thread(target=query.stop)
         stopping.start()
-        # Not sooner: a batch that ends between the word that the query is over and the interrupt has been read whole.
-        thread = query._jsq.streamingQuery().queryExecutionThread()
-        wait_for(thread.isInterrupted, "it to be stopped")
+        wait_for(lambda query=query: not query.isActive, "it to be stopped")
         go.set()
         stopping.join()
         assert not says(query)
