@@ -14,7 +14,16 @@ from statefx.admin.damage import Repair, Verified
 from statefx.admin.ending import Aborted, SealedMessages
 from statefx.admin.looking import Explained, Quarantined, Transaction
 from statefx.admin.migration import Migration
-from statefx.admin.reading import At, Progress, StateTable, StateView, ViewRequest, read_newest, state_table
+from statefx.admin.reading import (
+    At,
+    Progress,
+    StateTable,
+    StateView,
+    ViewRequest,
+    check_progress,
+    read_newest,
+    state_table,
+)
 from statefx.admin.rekeying import Downgrade
 from statefx.admin.rescaling import Rescaling
 from statefx.admin.routing import GroupingKey
@@ -137,6 +146,10 @@ class Checkpoint:
         StateCorruptedError
             A file is damaged.
         """
+        if not isinstance(byTask, bool):
+            raise ConfigError(f"byTask must be True or False, got {byTask!r}")
+        if migrate is not None and not callable(migrate):
+            raise ConfigError(f"migrate must be a function of version, key and value, got {migrate!r}")
         return StateView(ViewRequest(self._folders, self._config, component, task, map, codec, migrate, byTask))
 
     def table(
@@ -257,15 +270,16 @@ class Checkpoint:
         component, codec
             As of `state`. Something must have been committed there before.
         rows : DataFrame or pyarrow.Table
-            As `table` shows them: columns of key and value; others, such as ``task``, are not looked at. A DataFrame is
-            encoded and sorted by its executors, a table here, in memory and without Spark.
+            As `table` shows them: columns of key and value, whose types can be made those of `schema` without loss.
+            Others, such as ``task``, are not looked at, but for ``space``: rows that were shown of a map are refused.
+            A DataFrame is encoded and sorted by its executors, a table here, in memory and without Spark.
         mode : str
             ``"merge"``: rows take the place of entries with the same keys, a row whose value is null deletes its key,
             and other keys stay. ``"overwrite"``: the bolt has the keys of these rows and no others. Maps and timers
             stay.
         schema : Mapping, optional
             As of `table`: by default the bolt's ``stateSchema``; without either, columns ``key`` and ``value`` have
-            JSON. Several fields are a tuple.
+            JSON. What JSON says must fit the ``stateSchema``, too. Several fields are a tuple.
         groupingKey : callable, optional
             As of `rescale`, for this bolt.
         progress : callable, optional
@@ -278,8 +292,8 @@ class Checkpoint:
         Raises
         ------
         ConfigError
-            An argument is wrong, a column is lacking, two rows have one key, or a key or a value is none that the bolt
-            can keep.
+            An argument is wrong, a column is lacking, two rows have one key, a row is of a map, or a key or a value is
+            none that the bolt can keep, or not of its type.
         CheckpointError
             There is no such bolt, it has committed nothing yet, or nothing shows which task a key belongs to.
         StateError
@@ -294,6 +308,7 @@ class Checkpoint:
         >>> rows = pa.table({"word": ["spark"], "n": [3]})     # doctest: +SKIP
         >>> print(checkpoint.write("count", rows, schema={"key": "word string", "value": "n long"}))   # doctest: +SKIP
         """
+        check_progress(progress)
         frame = not isinstance(rows, pa.Table)
         if frame and not _is_batch(rows):
             raise ConfigError(f"write: give a DataFrame that is no stream, or a pyarrow.Table, got {rows!r}")
@@ -529,6 +544,7 @@ class Checkpoint:
           before the next start, where messages were acknowledged: their rows would be lost.
         * With ``"rewind"``, each start repeats the taking back until a transaction is decided.
         """
+        check_progress(progress)
         return savepoints.restore(self._folders, self._config, savepoint, txid, to=to, sinks=sinks, progress=progress)
 
     def _restoration(self, savepoint: str | None, txid: int | None, sinks: str | None) -> Restoration:
@@ -557,7 +573,8 @@ class Checkpoint:
             Bolt to a function that is given a key of its state (of what is kept under a name: name and key) and
             returns the field, or the tuple of fields, that its grouping hashes. Not needed where a key is that field or
             these fields, or a tuple that begins with them, and the bolt has more than one task and more than a few
-            keys.
+            keys. For texts as keys, in the state as in its maps:
+            ``lambda key: key[1] if isinstance(key, tuple) else key``.
         progress : callable, optional
         spark : SparkSession, optional
             Its executors read and write tasks at the same time; by default this process does. Not what is in a server.
@@ -586,6 +603,7 @@ class Checkpoint:
         * On executors, what a lost worker was doing is done again as often as Spark tries a task. On ``local[n]`` that
           is once: then this raises, and the bolt is as it was.
         """
+        check_progress(progress)
         if spark is None:
             return rescaling.rescale(self._folders, self._config, tasks, grouping_key=groupingKey, progress=progress)
         from statefx.spark.executors import rescale_on
@@ -628,6 +646,7 @@ class Checkpoint:
         --------
         >>> checkpoint.migrate("redis", {"url": "redis://db:6379/0"})     # doctest: +SKIP
         """
+        check_progress(progress)
         return migration.migrate(self._folders, self._config, to, config, progress)
 
     def downgrade(
@@ -676,6 +695,7 @@ class Checkpoint:
         --------
         * Values that an older version wrote, `version` or before, stay as they are: the older code knows them.
         """
+        check_progress(progress)
         return rekeying.downgrade(self._folders, self._config, component, bolt, version, groupingKey, progress)
 
     def rename(self, names: Mapping[str, str] | None = None, *, drop: Iterable[str] = ()) -> Renamed:
@@ -715,6 +735,7 @@ class Checkpoint:
         ConfigError
             The provider or the codec of a bolt can't be loaded.
         """
+        check_progress(progress)
         return damage.verify(self._folders, self._config, progress)
 
     def repair(
@@ -752,6 +773,7 @@ class Checkpoint:
             The log is damaged, or no such state is whole. The message says what to do, and names savepoints that are
             whole.
         """
+        check_progress(progress)
         return damage.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
 
 

@@ -28,6 +28,7 @@ from statefx.admin.narrowing import as_key
 from statefx.admin.reading import counted
 from statefx.admin.rekeying import Downgrade
 from statefx.admin.rescaling import Rescaling
+from statefx.admin.routing import by_key as by_own_key
 from statefx.admin.savepoints import SINKS, Renamed, Restoration
 from statefx.admin.state_writing import MODES, Written
 from statefx.checkpoint import Checkpoint
@@ -307,7 +308,8 @@ def _made(reference: str, given: Mapping[str, Any]) -> Any:
 _by_key = click.option(
     "--by-key",
     is_flag=True,
-    help="The keys of the bolt's state are what its rows are grouped by. Needed if too few keys are there to show it.",
+    help="The keys of the bolt's state, and of its maps, are what its rows are grouped by. Needed if too few keys are "
+    "there to show it.",
 )
 _yes = click.option("--yes", is_flag=True, help="Do it. A topology that still runs ends.")
 _savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
@@ -428,7 +430,7 @@ def rescale(checkpoint: Checkpoint, tasks: Sequence[str], by_key: bool, yes: boo
     """
     given = dict(_numbered(each, "number of tasks", "count=8") for each in tasks)
     _check_yes(yes, f"give other tasks to {', '.join(given)} of {checkpoint.location}")
-    keys = dict.fromkeys(given, _itself) if by_key else None
+    keys = dict.fromkeys(given, by_own_key) if by_key else None
     with _bar("rescale") as progress:
         return checkpoint.rescale(given, groupingKey=keys, progress=progress)
 
@@ -456,7 +458,7 @@ def downgrade(
     bolt, version = _numbered(to, "version", "count=1")
     made = _made(operator, given or {})
     _check_yes(yes, f"write {bolt} of {checkpoint.location} as version {version} of it did")
-    key = _itself if by_key else None
+    key = by_own_key if by_key else None
     with _bar("downgrade") as progress:
         return checkpoint.downgrade(bolt, made, version, groupingKey=key, progress=progress)
 
@@ -466,10 +468,6 @@ def _numbered(given: str, what: str, example: str) -> tuple[str, int]:
     if not bolt or not number.isdecimal():
         raise ConfigError(f"{given!r} says no {what}: write it as in {example}")
     return bolt, int(number)
-
-
-def _itself(key: Any) -> Any:
-    return key
 
 
 @_command
@@ -491,10 +489,10 @@ def write_state(
     """Write rows into the state of a bolt.
 
     COMPONENT is the bolt's id. FILE is Parquet, or lines of JSON as `state --json` writes them, with "key" and "value";
-    "-" reads them from standard input. All of them are held in memory.
+    "-" reads them from standard input. All of them are held in memory. Rows of a map are refused.
     """
     rows, form = tables.read_rows(file, schema)
-    key = _itself if by_key else None
+    key = by_own_key if by_key else None
     writer = checkpoint._writer(component, mode=mode, schema=form, grouping_key=key)
     _check_yes(yes, f"write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint.location}")
     with _bar("write-state") as progress:

@@ -25,6 +25,9 @@ from statefx.state.view.changes import codec_for
 Entries = Iterator[tuple[list[bytes], list[bytes]]]
 """Keys and their values, in order of the keys, many at a time."""
 
+OWN_KEYS_SPACE = "state"
+"""What the column ``space`` says of the bolt's own keys."""
+
 Range = tuple[bytes, bytes]
 """Of the bytes of keys: from the first up to the second."""
 
@@ -104,7 +107,7 @@ def shown_of(kind: NameKind | None, name: str, codec: Codec, start: Any = None, 
     encode = codec_for(codec, head)[0].encode_key
     low = head if start is None else encode(start)
     high = end_of(head) if stop is None else encode(stop)
-    return Shown(head, "state" if kind is None else f"{kind.value} {name}", ((low, max(low, high)),))
+    return Shown(head, OWN_KEYS_SPACE if kind is None else f"{kind.value} {name}", ((low, max(low, high)),))
 
 
 def with_origin(rows: Iterable[list[pa.Array]], task: int, space: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -205,6 +208,63 @@ class Decoder:
 
 class _MisfitError(Exception):
     """What is no tuple, list or dict of so many fields has no columns."""
+
+
+class UnfitError(Exception):
+    """A type can't say what the row `at` of a column has."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+def values_of(column: pa.Array, kind: pa.DataType) -> list[Any]:
+    """Return what a column has, as Python has values of a type; UnfitError for one that would become another one.
+
+    >>> values_of(pa.array([1, 2.0, None]), pa.int64()), values_of(pa.array([1]), pa.float64())
+    ([1, 2, None], [1.0])
+    """
+    given: list[Any] = column.to_pylist()
+    if column.type == kind or column.null_count == len(column):
+        return given
+    try:
+        found: list[Any] = column.cast(kind).to_pylist()
+    except _MISFITS:
+        if len(column) == 1:
+            raise UnfitError(0) from None
+        for at in range(len(column)):
+            try:
+                values_of(column.slice(at, 1), kind)
+            except UnfitError:
+                raise UnfitError(at) from None
+        raise UnfitError(0) from None
+    for at, (each, becomes) in enumerate(zip(given, found, strict=True)):
+        if not says(becomes, each):
+            raise UnfitError(at)
+    return found
+
+
+def says(found: Any, given: Any) -> bool:
+    """Return whether a column's value says what it was made of: 2 says 2.0, and 1 does not say True.
+
+    >>> says([1, 2], (1, 2.0)), says([("a", 1)], {"a": 1}), says(1, True), says(2, "2")
+    (True, True, False, False)
+    """
+    if isinstance(given, dict):
+        if isinstance(found, dict):  # a struct, which has a null where the dict lacks an item
+            return given.keys() <= found.keys() and all(says(each, given.get(name)) for name, each in found.items())
+        return says(found, [*given.items()])
+    if isinstance(given, list | tuple):
+        alike = isinstance(found, list | tuple) and len(given) == len(found)
+        return alike and all(map(says, found, given))
+    if isinstance(given, bool) != isinstance(found, bool):
+        return False
+    return bool(given == found) or (given != given and found != found)  # as NaN is NaN
+
+
+def elements(thing: Any, fields: Sequence[pa.Field]) -> Sequence[Any]:
+    """Return what the columns of a key or value are made of."""
+    return [thing] if len(fields) == 1 else _elements(thing, [field.name for field in fields])
 
 
 def _by_field(things: list[Any], names: Sequence[str]) -> list[list[Any]]:

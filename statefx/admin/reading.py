@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
-from statefx.admin.columns import Decoder, Entries, Shown, shown_of, with_origin
+from statefx.admin.columns import OWN_KEYS_SPACE, Decoder, Entries, Shown, shown_of, with_origin
 from statefx.admin.layouts import OwnRows, OwnSpace, Read, form_of, kept_names, own_name, own_space
 from statefx.config import Config
 from statefx.errors import (
@@ -64,8 +64,19 @@ _ABSENT = object()
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 row``, ``2 rows``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number with its noun: ``1 row``, ``2 rows``, ``2 entries``."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("ry") else f"{number} {noun}s"
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what can't be told how far something is."""
+    if progress is not None and not callable(progress):
+        raise ConfigError(
+            "progress must be a function of two numbers, such as lambda done, total: print(done, total), "
+            f"got {progress!r}"
+        )
 
 
 # ---- what the log knows
@@ -150,9 +161,14 @@ def check_idle(state: LogState, folders: Folders, what: str) -> None:
 
 
 def component_of(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
-    """Return how a bolt keeps its state; CheckpointError: there is no such bolt."""
+    """Return how a bolt keeps its state; CheckpointError: there is no such bolt; ConfigError: nor can there be one."""
     check_started(state, folders)
     stateful = state.topology.stateful
+    if not isinstance(component, str):
+        raise ConfigError(
+            f"the id of a bolt is a text, got {component!r}; the stateful bolts of {folders.location} are "
+            f"{sorted(stateful) or 'none'}"
+        )
     if component not in stateful:
         raise CheckpointError(
             f"{folders.location} holds no state of {component!r}; its stateful bolts are {sorted(stateful) or 'none'}",
@@ -282,6 +298,13 @@ class _Opened:
         if self.map is None:
             return None
         return NameKind.BROADCAST if next(iter(self.states.values())).broadcast(self.map) else NameKind.MAP
+
+    @property
+    def space(self) -> str:
+        """What a table says of the view's rows in its column ``space``."""
+        if self.own is not None:
+            return self.own.name
+        return OWN_KEYS_SPACE if self.kind is None else f"{self.kind.value} {self.map}"
 
     def shown(self, by_task: bool) -> Mapping[int, _Rows]:
         """Return what the view is of; what all tasks hold alike once, unless it is wanted `by_task`."""
@@ -689,6 +712,8 @@ def state_table(
         raise ConfigError("at= shows one transaction and diff= compares two: give one of them")
     if diff is not None and (not isinstance(diff, tuple | list) or len(diff) != 2):
         raise ConfigError(f"diff={diff!r}: give two transactions, or names of savepoints, such as diff=(3, 7)")
+    if map is not None:
+        _check_name(map)
     wanted = diff or (at,)
     for each in wanted:
         if each is not None and (
@@ -782,10 +807,13 @@ def _check_map(
         )
 
 
-def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -> StateTable:
-    """Return the table of a map; of one that all tasks hold alike, that of the first task."""
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name or "\0" in name:
         raise ConfigError(f"map={name!r}: give the name that it has in the bolt's state.map(...)")
+
+
+def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -> StateTable:
+    """Return the table of a map; of one that all tasks hold alike, that of the first task."""
     rules, first = shown_of(NameKind.BROADCAST, name, codec), table.tasks[:1]
     if any(next(table.entries(moment, task, rules), None) for moment in table.moments for task in first):
         return replace(table, shown=shown_of(NameKind.BROADCAST, name, codec, start, stop), tasks=first)

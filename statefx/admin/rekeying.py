@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from statefx.admin.reading import Progress, codec_of, component_of, counted, found_checkpoint, provider_of
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
-from statefx.admin.routing import GroupingKey, Proof, Router, Taker, check_grouping, router_of
+from statefx.admin.routing import GroupingKey, Proof, Router, Taker, check_function, check_grouping, router_of
 from statefx.admin.sorted_files import SortedEntries
 from statefx.admin.work import Report
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
@@ -369,7 +369,7 @@ class Downgrade:
     was, version : int
         The ``stateVersion`` of the checkpoint before, and now.
     keys, bytes : int
-        How many entries of state were written, and the size of their keys and values.
+        How many entries of state were written, with those of maps and timers, and the size of their keys and values.
     seconds : float
         How long it took.
     """
@@ -385,7 +385,7 @@ class Downgrade:
         if self.was == self.version:
             return f"{self.component} has version {self.version} already: nothing was to be done"
         return (
-            f"{self.component} has version {self.version}, and had {self.was}; {counted(self.keys, 'key')}, "
+            f"{self.component} has version {self.version}, and had {self.was}; {counted(self.keys, 'entry')}, "
             f"{self.bytes} bytes, {self.seconds:.1f} s"
         )
 
@@ -401,6 +401,7 @@ def downgrade(
 ) -> Downgrade:
     """Write the state of a bolt as an older ``stateVersion`` of it did; `bolt` is of the newer one."""
     _check(bolt, version)
+    check_function(grouping_key, "downgrade")
     found = found_checkpoint(folders)
     known = component_of(found, component, folders)
     was, provider = known.state_version, provider_of(found, config)

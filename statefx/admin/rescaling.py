@@ -18,7 +18,7 @@ from typing import Any
 
 from statefx.admin.reading import Progress, counted, found_checkpoint, provider_of
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
-from statefx.admin.routing import MOVED, NOWHERE, GroupingKey, Proof, check_grouping, router_of
+from statefx.admin.routing import MOVED, NOWHERE, GroupingKey, Proof, check_function, check_grouping, router_of
 from statefx.admin.sorted_files import MergedRuns, SortedRun
 from statefx.admin.work import Here, Report, Workers
 from statefx.errors import CheckpointError, ConfigError
@@ -43,7 +43,7 @@ class Rescaling:
     tasks : Mapping[str, tuple of int]
         By bolt, how many tasks it had, and has now.
     keys, bytes : int
-        How many entries of state were moved, and the size of their keys and values.
+        How many entries of state were moved, with those of maps and timers, and the size of their keys and values.
     seconds : float
         How long it took.
     """
@@ -57,7 +57,7 @@ class Rescaling:
         shown = ", ".join(
             f"{bolt} has {counted(now, 'task')}, and had {was}" for bolt, (was, now) in self.tasks.items()
         )
-        size = f"{counted(self.keys, 'key')}, {counted(self.bytes, 'byte')}"
+        size = f"{counted(self.keys, 'entry')}, {counted(self.bytes, 'byte')}"
         return f"{shown or 'nothing was to be done'}; {size}, {self.seconds:.1f} s"
 
 
@@ -100,6 +100,8 @@ def rescalings(found: LogState, tasks: Mapping[str, int], given: Mapping[str, Gr
             raise ConfigError(f"rescale: {bolt!r} must have from 1 to {TASKS_MAX} tasks, got {now!r}", component=bolt)
     if unknown := sorted(set(given) - set(stateful)):
         raise ConfigError(f"groupingKey: {unknown[0]!r} is no stateful bolt of this checkpoint")
+    for bolt, function in given.items():
+        check_function(function, f"rescale {bolt!r}")
     changed = {bolt: now for bolt, now in tasks.items() if stateful[bolt].parallelism != now}
     return {bolt: Rescale(bolt, now, given.get(bolt)) for bolt, now in changed.items()}
 

@@ -176,7 +176,7 @@ class Side:
         What the log knows; of the side that is written to with the names, the lineage and the generation under which
         state is written.
     room : str
-        What an error says where a disk is full.
+        What an error says where a disk is full; empty: who has asked says it.
     """
 
     folders: Folders
@@ -333,7 +333,7 @@ class Rewrite:
         self.end(state, target, written)
         meter.end()
         written.seconds = time.monotonic() - began
-        size = f"{counted(written.keys, 'key')}, {written.bytes} bytes, {written.seconds:.1f} s"
+        size = f"{counted(written.keys, 'entry')}, {written.bytes} bytes, {written.seconds:.1f} s"
         logger.info("%s: state of %s is written anew: %s", self.folders.location, [*holding] or "no bolt", size)
         return written
 
@@ -450,7 +450,8 @@ def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache:
         except StateError as error:
             if error.data.get("errno") is None:
                 raise
-            raise StateError(f"{error.message}. {target.side.room}", **error.data) from error
+            room = f". {target.side.room}" if target.side.room else ""
+            raise StateError(f"{error.message}{room}", **error.data) from error
         if provider.location is StateLocation.SERVER:  # no later record would tell the store
             store.commit(txid, token)
     expected = source.sum or writes.sum or sum_of(source.blocks())

@@ -20,9 +20,10 @@ import pyarrow as pa
 from statefx.admin.columns import quick_keys
 from statefx.admin.layouts import OwnEntries, own_entries
 from statefx.admin.reading import codec_of
-from statefx.errors import CheckpointError, SchemaError
+from statefx.errors import CheckpointError, ConfigError, SchemaError
 from statefx.operators.quarantine import GroupKeys
 from statefx.operators.schema import parse_type
+from statefx.operators.user_errors import cause_of
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.spaces import NameKind, Space, head_of, name_of
@@ -32,6 +33,12 @@ from statefx.state.view.time_index import index_part, indexed_keys, timer_key
 
 GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""
+
+
+def by_key(key: Any) -> Any:
+    """Return a key itself: a `GroupingKey` that is given the keys of a map, too, without the map's name."""
+    return key
+
 
 Group = tuple[bytes, str | None]
 """Keys of one kind: those of the state itself, of one map, or of timers."""
@@ -307,8 +314,16 @@ class Router:
 
     def _hash_of(self, key: Any, name: str | None) -> int:
         found = key[: len(self.fields)] if isinstance(key, tuple) else key
+        asked = key if name is None or self.given is by_key else (name, key)
         if self.given is not None:
-            found = self.given(key if name is None else (name, key))
+            try:
+                found = self.given(asked)
+            except Exception as error:
+                raise self._refused(
+                    f"groupingKey has raised an error of its key {key!r}{_of(name)}: {cause_of(error)}. It is called "
+                    f"as groupingKey({asked!r}), and returns what rows are grouped by ({', '.join(self.fields)}). "
+                    "Nothing was changed"
+                ) from error
         row = found if isinstance(found, tuple) else (found,)
         # A function without `return` would send all keys of a single task to one and the same of the new ones.
         forgotten = self.given is not None and found is None and key is not None
@@ -319,12 +334,12 @@ class Router:
                 pass
         types = ", ".join(f"{name} {kind}" for name, kind in zip(self.fields, self.schema.types, strict=True))
         if found is key and self.given is not None:
-            raise self._refused(f"its rows are grouped by ({types}), and its key {key!r} does not fit that")
+            raise self._refused(f"its rows are grouped by ({types}), and its key {key!r}{_of(name)} does not fit that")
         if self.given is not None:
             wanted = "the field, or (None,) if that is null" if len(self.fields) == 1 else "a tuple of these fields"
             raise self._refused(
                 f"groupingKey returns {found!r} for its key {key!r}{_of(name)}, and its rows are grouped by ({types}): "
-                f"return {wanted}"
+                f"return {wanted}{_BY_KEY_OF_MAPS if name is not None and found is asked else ''}"
             )
         raise self._refused(
             f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. {self.remedy}"
@@ -346,13 +361,30 @@ class Router:
         return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
 
 
+_BY_KEY_OF_MAPS = (
+    ". Of a map it is given name and key. If rows are grouped by the keys themselves, and no key of the state is a "
+    "tuple, say lambda key: key[1] if isinstance(key, tuple) else key; in a shell --by-key"
+)
+
+
 def _remedy(bolt: str, what: str) -> str:
-    function = "lambda key: key" if what != MOVED else f"{{{bolt!r}: lambda key: key}}"
+    moved = what == MOVED
+    function = f"{{{bolt!r}: lambda key: key}}" if moved else "lambda key: key"
+    of_maps = (
+        "; of a state.map it is given name and key, so say lambda key: key[1] if isinstance(key, tuple) else key where "
+        "there are maps, and no key of the state is a tuple"
+    )
     return (
-        f"If rows are grouped by the key itself, say groupingKey={function}, or in a shell --by-key; else return from "
-        "the key what they are grouped by (of a map the function is given name and key). A bolt can define it as "
+        f"If rows are grouped by the key itself, say groupingKey={function}, or in a shell --by-key"
+        f"{of_maps if moved else ''}. Else return from the key what they are grouped by. A bolt can define it as "
         "groupingKey(self, key)"
     )
+
+
+def check_function(given: object, who: str) -> None:
+    """Refuse a ``groupingKey`` that can't be called."""
+    if given is not None and not callable(given):
+        raise ConfigError(f"{who}: groupingKey must be a function of a key, such as lambda key: key, got {given!r}")
 
 
 def _of(name: str | None) -> str:

@@ -413,6 +413,13 @@ class Export(Rewrite):
                 path=to.location,
             )
         with self.writing(found):
+            try:
+                next(iter(to.storage.parts()), None)
+            except NotADirectoryError:
+                raise CheckpointError(
+                    f"{to.location} is not a folder: give one that is new or empty. Nothing was changed",
+                    path=to.location,
+                ) from None
             empty = next(iter(to.storage.list()), None) is None
         if not empty:
             raise CheckpointError(

@@ -5,7 +5,8 @@ its grouping names, so that new ones can be sent there; and rows are compared wi
 
 What state shows may be less than it holds: JSON has no dates and no tuples, and a column of doubles shows 2 as 2.0. A
 row that says what is shown of its key changes nothing, so state that was written out can be written back. What would
-write something else than was shown is refused.
+write something else than was shown is refused. So is what the types of keys and values can't say, and a row that was
+shown of a map.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from statefx.admin.columns import Decoder
+from statefx.admin.columns import OWN_KEYS_SPACE, Decoder, UnfitError, elements, says, values_of
 from statefx.admin.narrowing import as_key
 from statefx.admin.reading import Progress, codec_of, component_of, counted, found_checkpoint, provider_of
 from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
-from statefx.admin.routing import NOWHERE, GroupingKey, Proof, Router, check_grouping, router_of
+from statefx.admin.routing import NOWHERE, GroupingKey, Proof, Router, check_function, check_grouping, router_of
 from statefx.admin.sorted_files import SortedRun
 from statefx.admin.work import Report
 from statefx.errors import CheckpointError, CodecError, ConfigError
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
-from statefx.operators.schema import Form
+from statefx.operators.schema import OWN, Form, to_ddl, to_ddl_type
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.ranges import Block, in_blocks
 from statefx.state.contract.spaces import Space
@@ -52,6 +53,7 @@ Encoded = tuple[int, bytes, bytes | None]
 """The task of an entry, its key as it is stored, and its value; None deletes."""
 
 _USER = Space.USER.value
+_SPACE = OWN[1].name
 
 _DELETED, _KEPT = b"", b"+"
 """How the value of a row begins in a temporary file."""
@@ -74,8 +76,10 @@ class Written:
         Rows that were written, without those that delete.
     deleted : int
         Rows whose value is null.
-    keys, bytes : int
-        How many entries the bolt's tasks have now, with those in maps and timers, and the size of keys and values.
+    keys : int
+        How many keys of its own the bolt has now.
+    bytes : int
+        The size of all that its tasks have now, also in maps and timers.
     """
 
     component: str
@@ -87,7 +91,8 @@ class Written:
     def __str__(self) -> str:
         deleted = f", {counted(self.deleted, 'key')} deleted" if self.deleted else ""
         verb = "was" if self.rows == 1 else "were"
-        return f"{counted(self.rows, 'row')} {verb} written to {self.component}{deleted}; it has {self.keys} now"
+        now = counted(self.keys, "key")
+        return f"{counted(self.rows, 'row')} {verb} written to {self.component}{deleted}; it has {now} now"
 
 
 @dataclass(frozen=True)
@@ -108,12 +113,12 @@ class Encoder:
         return [each.name for part in ("key", "value") for each in self.form.fields(part)]
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
-        """Yield the entries of rows that have the columns `columns`.
+        """Yield the entries of rows that have the columns `columns`, and may have ``space`` behind them.
 
-        Raises ConfigError: a key or a value is none that the bolt can keep; names it.
+        Raises ConfigError: a key or a value is none that the bolt can keep, or not of its type; names it.
         """
         spaced, _ = codec_for(self.codec or self.encoding.build(), _USER)
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = self._columns(batch)
         width = len(self.form.fields("key"))
         for row in zip(*columns, strict=True):
             key, value = self.thing("key", row[:width]), self.thing("value", row[width:])
@@ -132,6 +137,30 @@ class Encoder:
                     f"{error.message}. That is the row with key {key!r} and value {value!r:.200}", **error.data
                 ) from error
 
+    def _columns(self, batch: pa.RecordBatch) -> list[list[Any]]:
+        """Return the columns of key and value, with values of their types."""
+        fields = [(part, each) for part in ("key", "value") for each in self.form.fields(part)]
+        if batch.num_columns > len(fields):
+            _check_space(batch.column(len(fields)))
+        found: list[list[Any]] = []
+        width = len(self.form.fields("key"))
+        for (part, declared), column in zip(fields, batch.columns, strict=False):
+            if getattr(self.form, part) is None:  # text, which is read as JSON
+                found.append(column.to_pylist())
+                continue
+            try:
+                found.append(values_of(column, declared.type))
+            except UnfitError as error:
+                value = column[error.at].as_py()
+                key = [each[error.at] for each in found[:width]]
+                of = f"the row with key {key[0] if width == 1 else tuple(key)!r}" if part == "value" else "a row"
+                raise ConfigError(
+                    f"write: {of} has {value!r:.200} in the column {declared.name!r}, which is of type {column.type}, "
+                    f"and {self.component!r} has a {part} of type {to_ddl(getattr(self.form, part))!r}: cast the "
+                    f"column to {to_ddl_type(declared.type)} without loss, or leave the row out. Nothing was changed"
+                ) from None
+        return found
+
     def thing(self, part: str, fields: Sequence[Any]) -> Any:
         """Return a key or a value as the bolt has it."""
         if getattr(self.form, part) is not None:
@@ -149,6 +178,18 @@ class Encoder:
         return as_key(found) if part == "key" else found
 
 
+def _check_space(column: pa.Array) -> None:
+    """Refuse rows that were shown of a map: their keys are no keys of the bolt's own."""
+    column = column if pa.types.is_nested(column.type) else column.unique()
+    others = [each for each in column.to_pylist() if each not in (None, OWN_KEYS_SPACE)]
+    if others:
+        raise ConfigError(
+            f"write: the column {_SPACE!r} says {others[0]!r:.200} of a row, and only keys of the bolt's own "
+            f"({OWN_KEYS_SPACE!r}) can be written: what is in maps and windows the bolt alone changes. Nothing was "
+            f"changed: leave such rows out; if the column is one of yours, leave that out"
+        )
+
+
 def state_writer(
     folders: Folders,
     config: Mapping[str, Any] | None,
@@ -162,12 +203,13 @@ def state_writer(
     """Check the arguments of ``Checkpoint.write``; changes nothing."""
     if mode not in MODES:
         raise ConfigError(f"write: mode must be 'merge' or 'overwrite', got {mode!r}")
-    if grouping_key is not None and not callable(grouping_key):
-        raise ConfigError(f"write: groupingKey must be a function of a key, got {grouping_key!r}")
+    check_function(grouping_key, "write")
     Form.parse(schema)
     found = found_checkpoint(folders)
-    form = Form.parse(schema, component_of(found, component, folders).schemas.get(""))
-    return StateWriter(folders, found, provider_of(found, config), component, mode, form, grouping_key, codec)
+    declared = component_of(found, component, folders).schemas.get("")
+    form = Form.parse(schema, declared)
+    provider = provider_of(found, config)
+    return StateWriter(folders, found, provider, component, mode, form, Form.parse(declared), grouping_key, codec)
 
 
 @dataclass
@@ -180,6 +222,7 @@ class StateWriter(Step):
     bolt: str
     mode: str
     form: Form
+    declared: Form
     grouping_key: GroupingKey | None
     codec: Codec | None
     opened: Callable[[Storage], TransactionLog] = TransactionLog
@@ -204,7 +247,9 @@ class StateWriter(Step):
             self.bolt, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism, router
         )
         codec = codec_of(self.bolt, known, self.codec)
-        self._comparison = RowComparison(self.bolt, self.form, codec, known.state_version, self.encoder.thing)
+        self._comparison = RowComparison(
+            self.bolt, self.form, self.declared, codec, known.state_version, self.encoder.thing
+        )
 
     def check_columns(self, found: Sequence[str]) -> list[str]:
         """Return the columns that are read; ConfigError if one of them is lacking."""
@@ -214,7 +259,7 @@ class StateWriter(Step):
                 f"write: there is no column {lacking[0]!r}: there are {list(found)}, and the columns of key and "
                 f"value are {columns}. Rename some, or say with schema= what they are"
             )
-        return columns
+        return [*columns, *({_SPACE} & set(found))]
 
     def write_table(self, table: pa.Table, progress: Progress | None = None) -> Written:
         """Write rows that are in memory, without Spark; raises as `write`."""
@@ -235,7 +280,8 @@ class StateWriter(Step):
         # Called again where Spark had given its job a worker without a connection.
         self._given, self._rows, self._deleted, steps = entries, 0, 0, {self.bolt: self}
         done = Rewrite(self.folders, self.provider, steps, "write", self.opened, progress=progress).run(self.found)
-        return Written(self.bolt, self._rows, self._deleted, done.keys, done.bytes)
+        keys = sum(merged.own_keys for merged in self._merged.values())
+        return Written(self.bolt, self._rows, self._deleted, keys, done.bytes)
 
     # ---- the step
 
@@ -296,6 +342,8 @@ class _Merged:
     comparison: RowComparison
     keys: int = field(default=0, init=False)
     """The number of entries, known once rows were `compared`."""
+    own_keys: int = field(default=0, init=False)
+    """How many of them are the bolt's own, outside of maps and timers."""
     kept: int = field(default=0, init=False)
     """Rows without a value that delete nothing: null is what is shown of the value."""
     sum: ClassVar[None] = None
@@ -304,6 +352,9 @@ class _Merged:
         """Yield the bolt's own entries as they are; ConfigError for a row that would write something else than said."""
         for key, row, stored, becomes in self._all(report):
             self.keys += becomes is not None
+            self.own_keys += becomes is not None and key[:1] == _USER
+            if row is not None and becomes is not None:
+                self.comparison.check_declared(key, stored, becomes)
             if stored is not None and key[:1] == _USER:
                 self.comparison.look_at(key)
                 if row is not None:
@@ -339,6 +390,8 @@ class RowComparison:
 
     component: str
     form: Form
+    declared: Form
+    """What the bolt's ``stateSchema`` says."""
     codec: Codec
     state_version: int
     thing: Thing
@@ -347,6 +400,7 @@ class RowComparison:
 
     def __post_init__(self) -> None:
         self._decoder = Decoder(self.codec, _USER, self.form, self.state_version)
+        self._declared = Decoder(self.codec, _USER, self.declared, self.state_version)
         self._spaced, _ = codec_for(self.codec, _USER)
         self._tags = self._same_tags()
 
@@ -372,6 +426,28 @@ class RowComparison:
             return
         if written != key:
             self.unshown[written] = key
+
+    def check_declared(self, key: bytes, stored: bytes | None, data: bytes) -> None:
+        """Refuse a new key or value that was given as JSON and that the bolt's ``stateSchema`` can't say."""
+        if stored is not None and unwrap(stored)[1] == unwrap(data)[1]:
+            return
+        for part in ("key", "value") if stored is None else ("value",):
+            declared = getattr(self.declared, part)
+            if declared is None or getattr(self.form, part) is not None:
+                continue
+            thing = self._spaced.decode_key(key) if part == "key" else self._declared.decoded([data])[0]
+            try:
+                shown = self._declared.shown(part, thing, key)
+                fits = says(shown, elements(thing, self.declared.fields(part)))
+            except ConfigError:
+                fits = False
+            if not fits:
+                of = "a row" if part == "key" else f"the row with key {self._spaced.decode_key(key)!r}"
+                raise ConfigError(
+                    f"write: {of} has the {part} {thing!r:.200}, and the stateSchema of {self.component!r} says "
+                    f"{part}={to_ddl(declared)!r}: give it as that type, in a column of schema={{{part!r}: "
+                    f"{to_ddl(declared)!r}}} where JSON has no such type, or leave the row out. Nothing was changed"
+                )
 
     def check_keys(self, keys: Iterator[bytes]) -> None:
         """Refuse rows whose key says what is shown of another one, with a ConfigError."""

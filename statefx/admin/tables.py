@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statefx.admin.columns import json_text
+from statefx.admin.columns import OWN_KEYS_SPACE, json_text
 from statefx.admin.damage import Verified
 from statefx.admin.ending import SealedMessages
 from statefx.admin.layouts import plain
@@ -20,6 +20,7 @@ from statefx.errors import ConfigError
 from statefx.log.entries import read_entries
 from statefx.log.location import Folders
 from statefx.log.pins import Savepoint
+from statefx.operators.schema import OWN
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.records import Checkpoint
 from statefx.state.registry import name_of
@@ -29,6 +30,7 @@ Row = Mapping[str, Any]
 
 _PARQUET = b"PAR1"
 _NO_TEXT = pa.array([], pa.string())
+_SPACE = OWN[1].name
 
 _OWN_COLUMN = ("kind", "txid", "attempt", "generation", "number", "time_ms")
 
@@ -147,12 +149,13 @@ def entries(view: StateView) -> Listing:
     def rows() -> Iterator[Row]:
         empty = True
         with view:
+            space = _space(view._opened.space)
             for (owner, key), value in view.items():
                 empty = False
                 if own is None:
-                    yield {"task": owner, "key": key, "value": value}
+                    yield {"task": owner, "key": key, "value": value, **space}
                 else:
-                    yield {"task": owner, **plain(own.record(key, value))}
+                    yield {"task": owner, **plain(own.record(key, value)), **space}
             if empty and map is None:
                 maps_there.extend(maps(view).rows)
 
@@ -168,6 +171,11 @@ def entries(view: StateView) -> Listing:
         return (row["task"], *(_shown(row[name], own) for name in names[1:]))
 
     return Listing(names, rows(), cells, note)
+
+
+def _space(name: str) -> dict[str, Any]:
+    """Return what a row says of where it lies: nothing where it is one of the bolt's own keys."""
+    return {} if name == OWN_KEYS_SPACE else {_SPACE: name}
 
 
 def _shown(value: Any, own: object) -> str:
@@ -191,12 +199,13 @@ def at(table: StateTable) -> Listing:
     keys = ["key"] if table.own is None else table.own.columns
     json_columns = (*keys, "before", "after") if compares else (*keys, "value")
     names = ("task", *(("op",) if compares else ()), *json_columns)
+    space = _space(table.shown.space)
 
     def rows() -> Iterator[Row]:
         for each in (row for task in table.tasks for batch in table.read(task) for row in batch.to_pylist()):
             for name in json_columns:
                 each[name] = json.loads(each[name]) if isinstance(each[name], str) else plain(each[name])
-            yield {name: each[name] for name in names}
+            yield {name: each[name] for name in names} | space
 
     return Listing(
         names, rows(), lambda row: [row[name] if name in ("task", "op") else repr(row[name]) for name in names]
@@ -214,15 +223,15 @@ def read_rows(file: BinaryIO, schema: Mapping[str, Any] | None) -> tuple[pa.Tabl
         rows = [_row(line, file.name, number) for number, line in enumerate(data.splitlines(), 1) if line.strip()]
     except pa.ArrowException as error:
         raise ConfigError(f"{file.name} begins as Parquet, and can't be read: {error}") from error
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)] if rows else [_NO_TEXT, _NO_TEXT]
-    return pa.table(columns, names=["key", "value"]), {}
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)] if rows else [_NO_TEXT] * 3
+    return pa.table(columns, names=["key", "value", _SPACE]), {}
 
 
-def _row(line: bytes, file: str, number: int) -> tuple[str, str | None]:
-    """Return key and value of a line as JSON texts; None: the key is to be deleted."""
+def _row(line: bytes, file: str, number: int) -> tuple[str, str | None, str | None]:
+    """Return key and value of a line as JSON texts, of which None deletes the key, and what it says of its space."""
     try:
         found = json.loads(line)
-        key, value = found["key"], found["value"]
+        key, value, space = found["key"], found["value"], found.get(_SPACE)
     except (ValueError, TypeError, KeyError) as error:
         shown = line.decode(errors="replace")
         raise ConfigError(
@@ -233,7 +242,7 @@ def _row(line: bytes, file: str, number: int) -> tuple[str, str | None]:
         raise ConfigError(
             f"{file}, line {number}: {key!r:.100} is no key: a key is a text, a number, or an array of these"
         )
-    return json_text(key), None if value is None else json_text(value)
+    return json_text(key), None if value is None else json_text(value), None if space is None else str(space)
 
 
 def row_of(done: Any) -> Row:

@@ -471,7 +471,7 @@ class Stateful(ABC):
         Parameters
         ----------
         key : Any
-            A key as it was put; of what is kept under a name, (name, key).
+            A key as it was put; of what is kept under a name, such as a map's, (name, key).
 
         Returns
         -------

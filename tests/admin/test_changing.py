@@ -232,6 +232,16 @@ def test_names_that_lead_elsewhere_are_none(keeper: Keeper, name: Any) -> None:
     assert Checkpoint(keeper.folder).savepoints() == ()
 
 
+def test_a_copy_is_made_in_no_file(keeper: Keeper, place: Path) -> None:
+    (place / "file").write_text("mine")
+    for to in (place / "file", place / "file" / "copy"):
+        with pytest.raises(
+            CheckpointError, match=rf"^{to} is not a folder: give one that is new or empty\. Nothing was"
+        ):
+            Checkpoint(keeper.folder).restore(to=to)
+    assert (place / "file").read_text() == "mine"
+
+
 def test_a_copy_is_made_nowhere_in_the_checkpoint_itself(keeper: Keeper, place: Path) -> None:
     files = sorted(keeper.folder.rglob("*"))
     (place / "link").symlink_to(keeper.folder / "state")

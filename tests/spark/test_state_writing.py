@@ -104,6 +104,21 @@ def test_json(spark, folder):
         ([("w1", 1)], "word string, n long", {}, "there is no column 'key'"),
         ([("{", "1")], "key string, value string", {}, "'{' in column 'key' is no JSON"),
         ([("1", "1")], "key string, value string", {}, r"its grouping is by \(word string\), and its key 1"),
+        (
+            [("w1", 1.0), ("w2", 2.5)],
+            "word string, n double",
+            {"schema": TYPED},
+            "the row with key 'w2' has 2.5 in the column 'n', which is of type double, and 'count' has a value of type",
+        ),
+        ([("w1", "x")], "word string, n string", {"schema": TYPED}, "the row with key 'w1' has 'x' in the column 'n'"),
+        ([("w1", True)], "word string, n boolean", {"schema": TYPED}, "the row with key 'w1' has True in the column"),
+        ([(1, 1)], "word long, n long", {"schema": TYPED}, "a row has 1 in the column 'word'"),
+        (
+            [("w1", 1, "map last")],
+            "word string, n long, space string",
+            {"schema": TYPED},
+            "the column 'space' says 'map last' of a row",
+        ),
         ([("w1", 1)], "word string, n long", {"schema": TYPED, "mode": "add"}, "mode must be 'merge' or 'overwrite'"),
     ],
 )
