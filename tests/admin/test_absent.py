@@ -279,7 +279,7 @@ def test_a_queue_in_a_file_of_an_odd_name_is_found(checkpoint, tmp_path, capsys)
     ("message", "shown"),
     [
         ("or txid=, and not both", "or --txid, and not both"),
-        ("say unknown='release' to, and origin=, whose they are", "say --unknown release to, and --origin, whose they are"),
+        ("say unknown='release', and origin=, whose they are", "say --unknown release, and --origin, whose they are"),
         ("got task=7", "got --task 7"),
         ("Say sinks='append' if", "Say --sinks append if"),
         ("call Checkpoint(location).restore(txid=7, to='x')", "call Checkpoint(location).restore(txid=7, to='x')"),

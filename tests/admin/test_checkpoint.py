@@ -87,7 +87,7 @@ def test_wrong_settings_are_refused_at_once(config, says):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda checkpoint: checkpoint.state("keep", 7), r"tasks 0..1, got task=7"),
+        (lambda checkpoint: checkpoint.state("keep", "7"), r"tasks 0..1, got task='7': give a number"),
         (lambda checkpoint: checkpoint.state("keep", codec="json"), "codec must be an object"),
         (lambda checkpoint: checkpoint.table("keep", at=1.5), "give the number of a transaction"),
         (lambda checkpoint: checkpoint.table("keep", at=1, diff=(0, 1)), "give one of them"),
