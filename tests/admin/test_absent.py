@@ -1,6 +1,7 @@
 """``python -m statefx``: every command, asked for what is not there, fails and says what there is."""
 
 import json
+import re
 import shlex
 import shutil
 import sqlite3
@@ -306,6 +307,34 @@ def test_a_bolt_without_keys_of_its_own_names_its_maps(tmp_path, capsys):
     assert (printed.out, printed.err) == (
         "",
         "'count' has no keys of its own; it has counts (map), last (map): say --map counts or --map last\n",
+    )
+
+
+def test_a_bolt_that_has_no_keys_at_all_names_what_shows_it(tmp_path, capsys):
+    class Newest(Count):
+        def initState(self, state):
+            self.newest = state.value("newest")
+
+        def execute(self, tup, collector):
+            self.newest.put(tup.word)
+
+    builder = TopologyBuilder("newest")
+    builder.setStream("in", rows("word string"))
+    builder.setBolt("count", Newest()).globalGrouping("in")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester:
+        tester.send({"in": [("a",)]})
+    assert main(["state", str(tmp_path / "ck"), "count"]) == 0
+    shown = "Checkpoint(location).state('count').value('newest')"
+    assert capsys.readouterr().err.endswith(f"it has newest (value): in Python {shown} shows it\n")
+    assert Checkpoint(tmp_path / "ck").state("count").value("newest") == {0: "a"}
+
+
+def test_a_migration_is_said_in_a_sentence(checkpoint, tmp_path):
+    ck = Checkpoint(checkpoint / "ck").restore(to=tmp_path / "own").location
+    assert re.fullmatch(
+        r"the state of 1 bolt at transaction 2 was moved from memory to rocksdb: 2 tasks, 4 entries, \d+ bytes, "
+        r"\d+\.\d s; submit with topology\.state\.provider='rocksdb'",
+        str(Checkpoint(ck).migrate("rocksdb")),
     )
 
 
