@@ -15,9 +15,10 @@ import pytest
 import statefx
 from statefx import Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.command import _cli, _in_shell, main
-from statefx.errors import CheckpointError, ConfigError
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.testing import TopologyTester, rows
 from tests.spouts.queues import NOTES
+from tests.testing.topologies import Works
 
 STORED = "holds no state of 'nobody'; its stateful bolts are ['count']"
 MAPS = "'count' keeps nothing in a map 'typo' in CK; its maps are ['last']"
@@ -119,6 +120,14 @@ class Count(StatefulBolt):
     def execute(self, tup, collector):
         self.counts[tup.word] = self.counts.get(tup.word, 0) + 1
         self.last[tup.word] = 1
+
+
+class Lines(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.value, 1)
 
 
 class Newer(Count):
@@ -232,6 +241,25 @@ def test_what_a_copy_lacks_is_said_of_the_copy(checkpoint, tmp_path):
     restored = Checkpoint(copy.location).transactions()[0]
     assert restored.state == "RESTORED"
     assert restored.ended_ms
+
+
+@pytest.mark.parametrize("adopt", ["move", "fork"])
+def test_what_a_start_on_a_copy_lacks_is_said_of_the_copy(adopt, tmp_path):
+    def topology(spout):
+        builder = TopologyBuilder("copied")
+        builder.setSpout(spout, Works([{"lines": [("a",)]}]))
+        builder.setBolt("count", Lines()).globalGrouping(spout)
+        return builder.createTopology()
+
+    with TopologyTester(topology("in"), tmp_path / "first") as tester:
+        tester.emit()
+    shutil.copytree(tmp_path / "first", tmp_path / "copied")
+    if adopt == "move":
+        shutil.rmtree(tmp_path / "first")
+    with pytest.raises(CheckpointMismatchError, match="spout 'in' has read in") as refused:
+        TopologyTester(topology("out"), tmp_path / "copied", adopt=adopt)
+    assert str(tmp_path / "copied") in str(refused.value)
+    assert str(tmp_path / "first") not in str(refused.value)
 
 
 @pytest.mark.parametrize("map", ["", 3, "a\0b", ["last"]])
