@@ -109,7 +109,7 @@ class Checkpoint:
         codec: Codec | None = None,
         migrate: Upgrade | None = None,
     ) -> StateView:
-        """Open the committed state of one bolt for reading.
+        """Open the committed state of one bolt for reading, as last committed; `table` shows it as it was.
 
         Parameters
         ----------
@@ -142,7 +142,8 @@ class Checkpoint:
             There is no such bolt, task or map; the message lists those there are. A map in which nothing is kept is
             known if the bolt's ``stateSchema`` has it. Or the state was written with another codec than `codec`.
         ConfigError
-            The codec that the state was written with can't be loaded; or the provider's options have to be given.
+            The codec that the state was written with can't be loaded; or the provider's options have to be given; or
+            `task` or `map` can't be one.
         StateCorruptedError
             A file is damaged.
         """
@@ -711,7 +712,9 @@ class Checkpoint:
         Raises
         ------
         ConfigError
-            The arguments are wrong, there is no such id, or a new one is there already.
+            The arguments are wrong, or a new id is there already.
+        CheckpointError
+            There is no such id; the message lists those there are.
         """
         return savepoints.rename(self._folders, names, drop)
 
@@ -756,7 +759,7 @@ class Checkpoint:
         Parameters
         ----------
         yes : bool
-            Do it. Without it nothing is changed.
+            Do it. Without it nothing is changed, and the result's `refused` says what it would need.
         sinks : str, optional
             As of `restore`: ``"append"`` if rows that were published since may come once more, ``"rewind"`` if they
             are to be taken back.

@@ -22,14 +22,18 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from statefx import __version__
 from statefx.admin import reading, tables
 from statefx.admin.damage import Repair, Verified
+from statefx.admin.ending import Aborted, abort_plan
+from statefx.admin.migration import Migration, migration_plan
 from statefx.admin.narrowing import as_key
 from statefx.admin.reading import counted
-from statefx.admin.rekeying import Downgrade
-from statefx.admin.rescaling import Rescaling
+from statefx.admin.rekeying import Downgrade, downgrade_plan
+from statefx.admin.rescaling import Rescaling, rescaling_plan
+from statefx.admin.rewrite import check_changeable
 from statefx.admin.routing import by_key as by_own_key
-from statefx.admin.savepoints import SINKS, Renamed, Restoration
+from statefx.admin.savepoints import SINKS, Renamed, Restoration, deletion_plan, renaming_plan, savepoint_plan
 from statefx.admin.state_writing import MODES, Written
 from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
@@ -68,18 +72,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130  # as shells say it of what Ctrl-C has ended
     except (StatefxError, OSError) as error:
-        sys.stderr.write(f"{PROGRAM}: {_ARGUMENT.sub(_option, ' '.join(str(error).split()))}\n")
+        sys.stderr.write(f"{PROGRAM}: {_in_shell(' '.join(str(error).split()))}\n")
         return 2 if isinstance(error, ConfigError) else 1
 
 
-_ARGUMENT = re.compile(r"\b(?:(sinks)='(\w+)'|(to)=(?!['\"])|(at|txid)=(?=\d))")
-"""What errors say of arguments that a shell gives as options."""
+_ARGUMENT = re.compile(
+    r"(?<![\w(.])(?:(sinks|unknown|map)='([^'\s]*)'|(at|txid|task)=(?=\d)"
+    r"|(to|txid|task|map|sinks|unknown|origin|schema)=(?![\w'\"{(\[]))"
+)
+"""What messages say of arguments that a shell gives as options; not of those of a call that they show."""
+
+
+def _in_shell(message: str) -> str:
+    return _ARGUMENT.sub(_option, message)
 
 
 def _option(found: re.Match[str]) -> str:
-    if found[1]:
-        return f"--{found[1]} {found[2]}"
-    return f"--{found[3]}" if found[3] else f"--{found[4]} "
+    name, value, numbered, bare = found.groups()
+    if name:
+        return f"--{name} {value or repr(value)}"
+    return f"--{numbered} " if numbered else f"--{bare}"
 
 
 class SettingsType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -138,6 +150,7 @@ _FORM = click.Option(
 
 
 @click.group(name="statefx")
+@click.version_option(__version__, prog_name="statefx")
 def _cli() -> None:
     """Show what is in the checkpoint of a topology, or change it.
 
@@ -300,7 +313,16 @@ def resolve(
 
 def _made(reference: str, given: Mapping[str, Any]) -> Any:
     try:
-        return load(reference)(**given)
+        made = load(reference)
+    except ConfigError as error:
+        if error.__cause__ is None:
+            raise
+        raise ConfigError(
+            f"{reference} can't be imported: {type(error.__cause__).__name__}: {error.__cause__}; say the command "
+            "where Python finds it: in the folder of your program, or with that folder in PYTHONPATH"
+        ) from error
+    try:
+        return made(**given)
     except TypeError as error:
         raise ConfigError(f"{reference} can't be made with {sorted(given)}: {error}") from error
 
@@ -322,8 +344,9 @@ _sinks = click.option(
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 
 
-def _check_yes(yes: bool, what: str) -> None:
-    if not yes:
+def _check_yes(yes: bool, plan: Callable[[], str | None]) -> None:
+    """Refuse what `plan` says without --yes; it raises what would be refused, and says None of what changes nothing."""
+    if not yes and (what := plan()) is not None:
         raise ConfigError(f"this would {what}. Nothing was changed: stop the topology, and say --yes")
 
 
@@ -342,8 +365,7 @@ def savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Savepoint:
     It keeps, under NAME, where the last transaction has left state, timers and sources. Stop the topology first; in a
     program whose topology runs, call query.savepoint(name).
     """
-    what = f"keep the last transaction of {checkpoint.location} as {name!r}, and fence a driver that runs"
-    _check_yes(yes, what)
+    _check_yes(yes, lambda: savepoint_plan(checkpoint._folders, checkpoint._config, name))
     return checkpoint.savepoint(name)
 
 
@@ -355,7 +377,7 @@ def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> None:
 
     Stop the topology first; in a program whose topology runs, call query.deleteSavepoint(name).
     """
-    _check_yes(yes, f"delete the savepoint {name!r} of {checkpoint.location}, and fence a driver that runs")
+    _check_yes(yes, lambda: deletion_plan(checkpoint._folders, name))
     checkpoint.deleteSavepoint(name)
 
 
@@ -381,8 +403,7 @@ def restore(
     With --to, CHECKPOINT stays as it is, so --yes is not needed, and without SAVEPOINT and --txid the last transaction
     is copied. While the topology runs, copy a SAVEPOINT.
     """
-    if to is None and not yes:
-        _check_yes(yes, checkpoint._restoration(savepoint, txid, sinks).plan)
+    _check_yes(yes or to is not None, lambda: checkpoint._restoration(savepoint, txid, sinks).plan)
     with _bar("restore") as progress:
         return checkpoint.restore(savepoint, txid=txid, to=to, sinks=sinks, progress=progress)
 
@@ -413,9 +434,10 @@ def rename(checkpoint: Checkpoint, names: Sequence[str], drop: Sequence[str], ye
         old, _, new = each.partition("=")
         if not old or not new:
             raise ConfigError(f"{each!r} says no new id: write it as in count=tally")
+        if old in given:
+            raise ConfigError(f"{old!r} is given two new ids, {given[old]!r} and {new!r}: give it one")
         given[old] = new
-    said = [f"call {old} {new}" for old, new in given.items()] + [f"give up what {one} keeps" for one in drop]
-    _check_yes(yes, f"{', '.join(said) or 'do nothing'} in {checkpoint.location}")
+    _check_yes(yes, lambda: renaming_plan(checkpoint._folders, given, drop))
     return checkpoint.rename(given, drop=drop)
 
 
@@ -428,9 +450,13 @@ def rescale(checkpoint: Checkpoint, tasks: Sequence[str], by_key: bool, yes: boo
 
     BOLT=TASKS is written as in count=8.
     """
-    given = dict(_numbered(each, "number of tasks", "count=8") for each in tasks)
-    _check_yes(yes, f"give other tasks to {', '.join(given)} of {checkpoint.location}")
+    given: dict[str, int] = {}
+    for bolt, number in (_numbered(each, "number of tasks", "count=8") for each in tasks):
+        if bolt in given:
+            raise ConfigError(f"{bolt!r} is given {given[bolt]} tasks, and {number}: say how many once")
+        given[bolt] = number
     keys = dict.fromkeys(given, by_own_key) if by_key else None
+    _check_yes(yes, lambda: rescaling_plan(checkpoint._folders, given, keys or {}))
     with _bar("rescale") as progress:
         return checkpoint.rescale(given, groupingKey=keys, progress=progress)
 
@@ -457,8 +483,8 @@ def downgrade(
     """
     bolt, version = _numbered(to, "version", "count=1")
     made = _made(operator, given or {})
-    _check_yes(yes, f"write {bolt} of {checkpoint.location} as version {version} of it did")
     key = by_own_key if by_key else None
+    _check_yes(yes, lambda: downgrade_plan(checkpoint._folders, bolt, made, version, key))
     with _bar("downgrade") as progress:
         return checkpoint.downgrade(bolt, made, version, groupingKey=key, progress=progress)
 
@@ -468,6 +494,31 @@ def _numbered(given: str, what: str, example: str) -> tuple[str, int]:
     if not bolt or not number.isdecimal():
         raise ConfigError(f"{given!r} says no {what}: write it as in {example}")
     return bolt, int(number)
+
+
+@_command
+@click.argument("to", metavar="PROVIDER")
+@click.argument("given", type=SettingsType(), metavar="[JSON]", required=False)
+@_yes
+def migrate(checkpoint: Checkpoint, to: str, given: Mapping[str, Any] | None, yes: bool) -> Migration:
+    """Move the state to another provider.
+
+    PROVIDER is a registered name, such as rocksdb, or module:Class, and JSON its options. Then submit with it.
+    """
+    _check_yes(yes, lambda: migration_plan(checkpoint._folders, checkpoint._config, to, given))
+    with _bar("migrate") as progress:
+        return checkpoint.migrate(to, given, progress=progress)
+
+
+@_command
+@_yes
+def abort(checkpoint: Checkpoint, yes: bool) -> Aborted:
+    """End the open transactions of a driver that is gone.
+
+    A start of the topology does the same by itself: this is for a topology that shall not be started now.
+    """
+    _check_yes(yes, lambda: abort_plan(checkpoint._folders))
+    return checkpoint.abort()
 
 
 @_command
@@ -494,7 +545,13 @@ def write_state(
     rows, form = tables.read_rows(file, schema)
     key = by_own_key if by_key else None
     writer = checkpoint._writer(component, mode=mode, schema=form, grouping_key=key)
-    _check_yes(yes, f"write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint.location}")
+
+    def plan() -> str:
+        writer.check_columns(rows.column_names)
+        check_changeable(writer.found, checkpoint._folders, "write")
+        return f"write {counted(rows.num_rows, 'row')} to {component!r} of {checkpoint.location}"
+
+    _check_yes(yes, plan)
     with _bar("write-state") as progress:
         return writer.write_table(rows, progress)
 
@@ -509,7 +566,7 @@ def _print(done: object, in_json: bool, limit: int | None) -> int:
     elif isinstance(done, tables.Listing):
         _show(done, in_json, limit)
     elif done is not None:
-        click.echo(tables.json_line(tables.row_of(done)) if in_json else str(done))
+        click.echo(tables.json_line(tables.row_of(done)) if in_json else _in_shell(str(done)))
     damaged = isinstance(done, Verified | Repair) and done.damaged
     return 1 if damaged and not (isinstance(done, Repair) and done.done) else 0
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from statefx.admin.reading import (
     at_pin,
     check_idle,
     check_started,
+    check_yes,
     codec_of,
     counted,
     found_checkpoint,
@@ -23,7 +24,8 @@ from statefx.admin.reading import (
     provider_of,
     task_entries,
 )
-from statefx.admin.savepoints import check_sinks, files_beside, go_back, known_pins
+from statefx.admin.savepoints import check_sinks, files_beside, go_back, known_pins, said_of_sinks
+from statefx.admin.savepoints import planned as restoration_of
 from statefx.errors import CheckpointError, StateCorruptedError, StateError, StatefxError
 from statefx.log import pins as kept
 from statefx.log.entries import read_entries
@@ -117,8 +119,9 @@ class Verified:
         return not self.damaged
 
     def __str__(self) -> str:
-        files = "1 file" if self.files == 1 else f"{self.files} files"
-        what = f"{files} with {self.bytes} bytes, up to transaction {self.txid}"
+        what = f"{counted(self.files, 'file')} with {self.bytes} bytes, up to transaction {self.txid}"
+        if self.damaged and not self.txid and not self.files:
+            what = "the transaction log can't be read, and without it nothing else was"
         return "\n".join([f"{what}: {len(self.damaged) or 'nothing'} damaged", *map(str, self.damaged)])
 
 
@@ -128,8 +131,10 @@ def verify(folders: Folders, config: Mapping[str, Any] | None, progress: Progres
     try:
         state = read_checkpoint(folders)
     except StateCorruptedError as error:
-        path = os.path.relpath(str(getattr(error, "path", folders.log)), folders.location)
-        return Verified(0, 0, 0, time.monotonic() - began, (Damage(path, error.message),))
+        path = str(getattr(error, "path", folders.log))
+        name = os.path.relpath(path, folders.location)
+        problem = error.message.removeprefix(f"transaction log record {path}: ")
+        return Verified(0, 0, 0, time.monotonic() - began, (Damage(name, problem),))
     check_started(state, folders)
     reading = _Reading(folders, config, progress)
     reading.files_beside_the_log(state)
@@ -279,6 +284,12 @@ class Repair:
         Names of savepoints that can't be restored any more.
     done : bool
         False: nothing was changed.
+    published : Mapping[str, int]
+        By sink, the rows of transactions that are given up: as of `Restoration`.
+    taken_back : Mapping[str, str]
+        Sinks, with their targets, that take these rows back at the next start: as of `Restoration`.
+    refused : str
+        Why it would be refused as it was called, and what to say, such as ``sinks="append"``; empty: it would not be.
     """
 
     location: str
@@ -289,6 +300,9 @@ class Repair:
     undone: tuple[str, ...]
     savepoints: tuple[str, ...]
     done: bool
+    published: Mapping[str, int] = field(default_factory=dict)
+    taken_back: Mapping[str, str] = field(default_factory=dict)
+    refused: str = ""
 
     def __str__(self) -> str:
         if not self.damaged:
@@ -314,6 +328,11 @@ class Repair:
             lines.append(
                 f"savepoints that can't be restored any more: {lost}. Delete them: until then files of their tasks stay"
             )
+        if self.refused:
+            lines.append(f"nothing was changed: {self.refused}")
+            return "\n".join(lines)
+        if said := said_of_sinks(self.published, self.taken_back):
+            lines.append("; ".join(said))
         lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say --yes, or yes=True")
         return "\n".join(lines)
 
@@ -327,6 +346,7 @@ def repair(
     progress: Progress | None,
 ) -> Repair:
     """Find the newest state that is whole, and with `yes` go on from it."""
+    check_yes(yes)
     check_sinks(sinks)
     found = found_checkpoint(folders)
     provider = provider_of(found, config)
@@ -337,12 +357,26 @@ def repair(
     check_idle(found, folders, "repair it")
     pin = _newest_whole(folders, found)
     planned = _planned(folders, found, verified.damaged, pin)
+    # Else savepoints alone are damaged: there is nothing to go back to.
+    goes_back = bool(planned.rebuilt or planned.given_up or planned.undone)
+    if goes_back:
+        planned = _with_sinks(planned, folders, found, pin, sinks, yes=yes)
     if yes:
         _keep_aside(folders, verified.damaged)
-        # Else savepoints alone are damaged: there is nothing to go back to.
-        if planned.rebuilt or planned.given_up or planned.undone:
+        if goes_back:
             go_back(folders, found, provider, pin, sinks=sinks)
     return replace(planned, done=yes)
+
+
+def _with_sinks(done: Repair, folders: Folders, found: LogState, pin: Pin, sinks: str | None, *, yes: bool) -> Repair:
+    """Add what becomes of published rows; what is refused for them is said, or raised with `yes`."""
+    try:
+        restoration = restoration_of(folders, found, pin, sinks)
+    except CheckpointError as error:
+        if yes:
+            raise
+        return replace(done, refused=error.message)
+    return replace(done, published=restoration.published, taken_back=restoration.taken_back)
 
 
 def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin: Pin) -> Repair:

@@ -33,9 +33,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from statefx.admin.reading import found_checkpoint
+from statefx.admin.reading import check_yes, found_checkpoint
 from statefx.errors import CheckpointError, ConfigError
-from statefx.log.adoption import NOTHING_ADOPTED
+from statefx.log.adoption import NOTHING_ADOPTED, check_adoption
 from statefx.log.entries import read_entries
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
@@ -43,7 +43,7 @@ from statefx.log.takeover import read_checkpoint, take_generation
 from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
 from statefx.operators.spouts import Spout
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.log_state import LogState
+from statefx.protocol.log_state import InFlight, LogState
 from statefx.protocol.records import Committing, RolledBack
 from statefx.storage import Storage
 
@@ -92,6 +92,22 @@ class Aborted:
         return "; ".join(said)
 
 
+def abort_plan(folders: Folders) -> str:
+    """Return what `abort` would do; refuses what that would refuse, and changes nothing."""
+    found = found_checkpoint(folders)
+    _check_open(found, folders)
+    check_adoption(found, None, folders, NOTHING_ADOPTED, shared=False)
+    bolts, entries = _told(found)
+    said = [f"roll back attempt {each.attempt} of transaction {each.txid}" for each in reversed(entries)]
+    if bolts:
+        first = found.in_flight[0]
+        said.append(
+            f"leave attempt {first.attempt} of transaction {first.txid} to the next start, which calls preRollback of "
+            f"{', '.join(bolts)}"
+        )
+    return f"{', '.join(said)} in {folders.location}, and fence a driver that runs"
+
+
 def abort(folders: Folders) -> Aborted:
     """Take a generation and roll back what is PREPARING."""
     found_checkpoint(folders)
@@ -122,11 +138,18 @@ def _check_open(state: LogState, folders: Folders) -> None:
         )
 
 
+def _told(state: LogState) -> tuple[tuple[str, ...], tuple[InFlight, ...]]:
+    """Return the bolts that the next start has to tell, and what can be rolled back without them.
+
+    Bolts are told of the lowest one alone: committers of those after it can't have run (rule 6.3).
+    """
+    bolts = tuple(sorted(id for id, bolt in state.topology.stateful.items() if bolt.rolls_back))
+    return bolts, state.in_flight[1:] if bolts else state.in_flight
+
+
 def _aborted(log: TransactionLog, folders: Folders) -> Aborted:
     state = log.state
-    bolts = tuple(sorted(id for id, bolt in state.topology.stateful.items() if bolt.rolls_back))
-    # Bolts are told of the lowest one alone: committers of those after it can't have run (rule 6.3).
-    entries = state.in_flight[1:] if bolts else state.in_flight
+    bolts, entries = _told(state)
     ended = tuple(TransactionAttempt(entry.txid, entry.attempt) for entry in reversed(entries))
     for each in ended:  # rule 3.6: from the newest down
         log.append(RolledBack(each.txid, each.attempt, REASON))
@@ -187,6 +210,7 @@ def resolve(
     origin: str | None = None,
 ) -> list[SealedMessages]:
     """Judge by the log what is sealed for this checkpoint, and with `yes` acknowledge or release it."""
+    check_yes(yes)
     if not isinstance(queue, Spout) or not hasattr(queue, "pendingAcks"):
         raise ConfigError(
             f"{queue!r} is no queue whose messages are acknowledged in the transaction: give one such as "

@@ -113,7 +113,8 @@ class Transaction:
         given += "".join(f", {each['sealed']} messages of {spout} sealed" for spout, each in self.queues.items())
         why = f": {self.reason}" if self.reason else ""
         name = f"Transaction {self.txid}, attempt {self.attempt}, generation {self.generation}"
-        return f"<{name}: {self.state} {time_text(since)}{rows}{given}{why}>"
+        when = f" {time_text(since)}" if since else ""
+        return f"<{name}: {self.state}{when}{rows}{given}{why}>"
 
 
 def transactions(folders: Folders) -> list[Transaction]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statefx.admin.reading import Progress, found_checkpoint, open_task, provider_of
-from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies
+from statefx.admin.reading import Progress, counted, found_checkpoint, open_task, provider_of
+from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, check_changeable, copies
 from statefx.config import Config
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StateCorruptedError
 from statefx.log.location import Folders
@@ -54,6 +54,27 @@ class Migration:
     seconds: float
     left: str
 
+    def __str__(self) -> str:
+        size = f"{counted(self.keys, 'entry', 'entries')}, {counted(self.bytes, 'byte')}, {self.seconds:.1f} s"
+        return (
+            f"the state of {counted(self.components, 'bolt')} at transaction {self.txid} was moved from "
+            f"{name_of(self.source)} to {name_of(self.target)}: {counted(self.tasks, 'task')}, {size}; submit with "
+            f"topology.state.provider={name_of(self.target)!r}"
+        )
+
+
+def migration_plan(
+    folders: Folders, config: Mapping[str, Any] | None, to: str, options: Mapping[str, Any] | str | None
+) -> str:
+    """Return what `migrate` would do; refuses what shows without reaching a provider, and changes nothing."""
+    found, migrator = _migrator(folders, config, to, options, None)
+    check_changeable(found, folders, "migrate")
+    migrator.check_savepoints(found)
+    provider = name_of(_provider_of(found, folders))
+    return (
+        f"move the state of {', '.join(sorted(found.topology.stateful))} of {folders.location} from {provider} to {to}"
+    )
+
 
 def migrate(
     folders: Folders,
@@ -63,6 +84,17 @@ def migrate(
     progress: Progress | None,
 ) -> Migration:
     """Move the state of all bolts to the provider `to` with `options`; `config` is that of the present one."""
+    found, migrator = _migrator(folders, config, to, options, progress)
+    return migrator.move(found)
+
+
+def _migrator(
+    folders: Folders,
+    config: Mapping[str, Any] | None,
+    to: str,
+    options: Mapping[str, Any] | str | None,
+    progress: Progress | None,
+) -> tuple[LogState, Migrator]:
     found = found_checkpoint(folders)
     kept = _provider_of(found, folders)
     wanted = resolve(_options("to", to, None).state_provider)
@@ -74,7 +106,7 @@ def migrate(
         )
     target = load_provider(wanted, _options("config", to, options).state_provider_config)
     source = provider_of(found, config)
-    return Migrator(folders, source, copies(found), "migrate", progress=progress, target=target, to=wanted).move(found)
+    return found, Migrator(folders, source, copies(found), "migrate", progress=progress, target=target, to=wanted)
 
 
 @dataclass
@@ -100,6 +132,11 @@ class Migrator(Rewrite):
 
     def check(self, found: LogState) -> None:
         super().check(found)
+        self.check_savepoints(found)
+        self._reach(found)
+
+    def check_savepoints(self, found: LogState) -> None:
+        """Refuse a checkpoint that has some."""
         if found.pinned:
             raise CheckpointError(
                 f"the checkpoint in {self.folders.location} has the savepoints {sorted(found.pinned)}, which can't be "
@@ -107,7 +144,6 @@ class Migrator(Rewrite):
                 "with to=)",
                 path=self.folders.location,
             )
-        self._reach(found)
 
     def _reach(self, found: LogState) -> None:
         """Find out, before any driver is fenced, that a provider can't be reached."""

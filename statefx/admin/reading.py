@@ -63,11 +63,9 @@ _TRIES = 10
 _ABSENT = object()
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 row``, ``2 rows``, ``2 entries``."""
-    if number == 1:
-        return f"{number} {noun}"
-    return f"{number} {noun[:-1]}ies" if noun.endswith("ry") else f"{number} {noun}s"
+def counted(number: int, noun: str, several: str = "") -> str:
+    """Return a number with its noun: ``1 row``, ``2 rows``; `several` is the plural if it has no mere s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {several or f'{noun}s'}"
 
 
 def check_progress(progress: object) -> None:
@@ -207,9 +205,27 @@ def tasks_of(parallelism: int, component: str, task: int | None) -> range:
     """Return the one task that is asked for, or all."""
     if task is None:
         return range(parallelism)
-    if isinstance(task, bool) or not isinstance(task, int) or not 0 <= task < parallelism:
-        raise ConfigError(f"bolt {component!r} has tasks 0..{parallelism - 1}, got task={task!r}")
+    there = f"bolt {component!r} has tasks 0..{parallelism - 1}, got task={task!r}"
+    if isinstance(task, bool) or not isinstance(task, int):
+        raise ConfigError(f"{there}: give a number")
+    if not 0 <= task < parallelism:
+        raise CheckpointError(there, component=component, task=task)
     return range(task, task + 1)
+
+
+def check_map(map: object) -> None:
+    """Refuse what can't be the name of a map."""
+    if map is not None and (not isinstance(map, str) or not map or "\0" in map):
+        raise ConfigError(
+            f"map={map!r} can't be the name of a map: give the one that it has in the bolt's state.map(...); "
+            "the `names` of Checkpoint.state, in a shell `maps`, lists them"
+        )
+
+
+def check_yes(yes: object) -> None:
+    """Refuse what says neither that something is to be done nor that it isn't."""
+    if not isinstance(yes, bool):
+        raise ConfigError(f"yes must be True or False, got {yes!r}: nothing was changed")
 
 
 def open_task(
@@ -341,6 +357,7 @@ class ViewRequest:
 
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
+        check_map(self.map)
 
         def opened(state: LogState) -> _Opened | None:
             if known is not None and (known.txid, known.kept) == (state.shown_txid, self._kept(state)):
@@ -708,19 +725,18 @@ def state_table(
     codec: Codec | None = None,
 ) -> StateTable:
     """Find what a table of committed state consists of; the arguments are those of ``Checkpoint.table``."""
+    check_map(map)
     if diff is not None and at is not None:
         raise ConfigError("at= shows one transaction and diff= compares two: give one of them")
     if diff is not None and (not isinstance(diff, tuple | list) or len(diff) != 2):
         raise ConfigError(f"diff={diff!r}: give two transactions, or names of savepoints, such as diff=(3, 7)")
-    if map is not None:
-        _check_name(map)
     wanted = diff or (at,)
     for each in wanted:
         if each is not None and (
             isinstance(each, bool) or not isinstance(each, int | str) or (isinstance(each, int) and each < 0)
         ):
             raise ConfigError(f"at={each!r}: give the number of a transaction, or the name of a savepoint")
-    states = [at_pin(log, pinned(log, each)) if isinstance(each, str) else log for each in wanted]
+    states = [at_pin(log, pinned(log, each, folders.location)) if isinstance(each, str) else log for each in wanted]
     bolts = [component_of(each, component, folders) for each in states]
     found = bolts[-1]
     if (bolts[0].parallelism, bolts[0].codec) != (found.parallelism, found.codec):
@@ -805,11 +821,6 @@ def _check_map(
             path=table.folders.location,
             component=table.component,
         )
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise ConfigError(f"map={name!r}: give the name that it has in the bolt's state.map(...)")
 
 
 def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -> StateTable:

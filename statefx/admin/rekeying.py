@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from statefx.admin.reading import Progress, codec_of, component_of, counted, found_checkpoint, provider_of
-from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
+from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step, check_changeable
 from statefx.admin.routing import GroupingKey, Proof, Router, Taker, check_function, check_grouping, router_of
 from statefx.admin.sorted_files import SortedEntries
 from statefx.admin.work import Report
@@ -385,7 +385,7 @@ class Downgrade:
         if self.was == self.version:
             return f"{self.component} has version {self.version} already: nothing was to be done"
         return (
-            f"{self.component} has version {self.version}, and had {self.was}; {counted(self.keys, 'entry')}, "
+            f"{self.component} has version {self.version}, and had {self.was}; {counted(self.keys, 'entry', 'entries')}, "
             f"{self.bytes} bytes, {self.seconds:.1f} s"
         )
 
@@ -400,18 +400,41 @@ def downgrade(
     progress: Progress | None,
 ) -> Downgrade:
     """Write the state of a bolt as an older ``stateVersion`` of it did; `bolt` is of the newer one."""
+    found, was, step = _to_downgrade(folders, component, bolt, version, grouping_key)
+    provider = provider_of(found, config)
+    if step is None:
+        return Downgrade(component, was, version, 0, 0, 0.0)
+    done = Rewrite(folders, provider, {component: step}, "downgrade", progress=progress).run(found)
+    return Downgrade(component, was, version, done.keys, done.bytes, done.seconds)
+
+
+def downgrade_plan(
+    folders: Folders, component: str, bolt: Stateful, version: int, grouping_key: GroupingKey | None
+) -> str | None:
+    """Return what `downgrade` would do, None if nothing; refuses what shows without reading state."""
+    found, was, step = _to_downgrade(folders, component, bolt, version, grouping_key)
+    if step is None:
+        return None
+    check_changeable(found, folders, "downgrade")
+    if found.holds(component):
+        step.check(found, found.topology.stateful[component])
+    return f"write {component} of {folders.location}, which has version {was}, as version {version} of it did"
+
+
+def _to_downgrade(
+    folders: Folders, component: str, bolt: Stateful, version: int, grouping_key: GroupingKey | None
+) -> tuple[LogState, int, Rekey | None]:
+    """Return the log, the version of now, and the step to the older one; None: nothing is to be done."""
     _check(bolt, version)
     check_function(grouping_key, "downgrade")
     found = found_checkpoint(folders)
     known = component_of(found, component, folders)
-    was, provider = known.state_version, provider_of(found, config)
+    was = known.state_version
     if was == version:
-        return Downgrade(component, was, version, 0, 0, 0.0)
+        return found, was, None
     _check_version(bolt, version, component, was, folders.location)
     form = older_form(known, bolt, version, grouping_key)
-    step = Rekey(component, form, f"given the form of version {version}")
-    done = Rewrite(folders, provider, {component: step}, "downgrade", progress=progress).run(found)
-    return Downgrade(component, was, version, done.keys, done.bytes, done.seconds)
+    return found, was, Rekey(component, form, f"given the form of version {version}")
 
 
 def _check_version(bolt: Stateful, version: int, component: str, was: int, location: str) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from statefx.admin.reading import Progress, counted, found_checkpoint, provider_of
-from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step
+from statefx.admin.rewrite import OpenSide, Piece, Rewrite, Source, Step, check_changeable
 from statefx.admin.routing import MOVED, NOWHERE, GroupingKey, Proof, check_function, check_grouping, router_of
 from statefx.admin.sorted_files import MergedRuns, SortedRun
 from statefx.admin.work import Here, Report, Workers
@@ -57,7 +57,7 @@ class Rescaling:
         shown = ", ".join(
             f"{bolt} has {counted(now, 'task')}, and had {was}" for bolt, (was, now) in self.tasks.items()
         )
-        size = f"{counted(self.keys, 'entry')}, {counted(self.bytes, 'byte')}"
+        size = f"{counted(self.keys, 'entry', 'entries')}, {counted(self.bytes, 'byte')}"
         return f"{shown or 'nothing was to be done'}; {size}, {self.seconds:.1f} s"
 
 
@@ -75,7 +75,7 @@ def rescale(
         raise ConfigError(f"groupingKey must be a mapping such as {{'count': lambda key: key}}, got {grouping_key!r}")
     found = found_checkpoint(folders)
     build = partial(provider_of, found, config)
-    steps = rescalings(found, tasks, grouping_key or {})
+    steps = rescalings(found, tasks, grouping_key or {}, folders.location)
     if not steps:
         return Rescaling({}, 0, 0, 0.0)
     rewrite = Rewrite(folders, build(), steps, "rescale it", progress=progress, workers=workers or Here(), build=build)
@@ -84,16 +84,36 @@ def rescale(
     return Rescaling(changed, done.keys, done.bytes, done.seconds)
 
 
-def rescalings(found: LogState, tasks: Mapping[str, int], given: Mapping[str, GroupingKey]) -> dict[str, Rescale]:
-    """Return the steps of the bolts that get another number of tasks; refuses what can't be one."""
+def rescaling_plan(folders: Folders, tasks: Mapping[str, int], grouping_key: Mapping[str, GroupingKey]) -> str | None:
+    """Return what `rescale` would do, None if nothing; refuses what shows without reading state."""
+    found = found_checkpoint(folders)
+    steps = rescalings(found, tasks, grouping_key, folders.location)
+    if not steps:
+        return None
+    check_changeable(found, folders, "rescale it")
+    said = []
+    for bolt, step in steps.items():
+        known = found.topology.stateful[bolt]
+        if found.holds(bolt):
+            step.check(found, known)
+        said.append(f"give {bolt} {counted(step.now, 'task')} in place of {known.parallelism}")
+    return f"{', '.join(said)} in {folders.location}"
+
+
+def rescalings(
+    found: LogState, tasks: Mapping[str, int], given: Mapping[str, GroupingKey], location: str
+) -> dict[str, Rescale]:
+    """Return the steps of the bolts that get another number of tasks; refuses what can't be one.
+
+    Messages name the checkpoint by `location`.
+    """
     if not isinstance(tasks, Mapping) or not tasks:
         raise ConfigError(f"rescale: tasks must be a mapping such as {{'count': 8}}, got {tasks!r}")
     stateful = found.topology.stateful
     for bolt, now in tasks.items():
         if bolt not in stateful:
             raise CheckpointError(
-                f"the checkpoint in {found.location} has no stateful bolt {bolt!r}; there are "
-                f"{sorted(stateful) or 'none'}",
+                f"the checkpoint in {location} has no stateful bolt {bolt!r}; there are {sorted(stateful) or 'none'}",
                 component=bolt,
             )
         if isinstance(now, bool) or not isinstance(now, int) or not 1 <= now <= TASKS_MAX:

@@ -333,7 +333,7 @@ class Rewrite:
         self.end(state, target, written)
         meter.end()
         written.seconds = time.monotonic() - began
-        size = f"{counted(written.keys, 'entry')}, {written.bytes} bytes, {written.seconds:.1f} s"
+        size = f"{counted(written.keys, 'entry', 'entries')}, {written.bytes} bytes, {written.seconds:.1f} s"
         logger.info("%s: state of %s is written anew: %s", self.folders.location, [*holding] or "no bolt", size)
         return written
 
@@ -363,7 +363,7 @@ class Rewrite:
     def check(self, found: LogState) -> None:
         """Refuse what shows without reading."""
         shared = self.provider.location is StateLocation.SERVER
-        check_adoption(found, found.topology, self.folders, self.adopt, shared=shared)
+        check_adoption(found, None, self.folders, self.adopt, shared=shared)
 
     def begin(self, found: LogState) -> tuple[LogState, Side]:
         """Take the next generation and fence; return what the log knows, and where state is written to.
@@ -508,6 +508,12 @@ class _Stored:
 
 
 # ---- generations
+
+
+def check_changeable(found: LogState, folders: Folders, then: str) -> None:
+    """Refuse what no tool changes: a transaction is in flight, or no topology has gone on with a copy."""
+    check_idle(found, folders, then)
+    check_adoption(found, None, folders, NOTHING_ADOPTED, shared=False)
 
 
 def taken(

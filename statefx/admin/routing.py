@@ -152,8 +152,9 @@ class Router:
             # thing: in a map of whom a user was invited by, for another user, whose task is not that of the entry.
             with_state = (space, name) == _OF_TIMERS and shown <= self.proof.own
             if len(shown) * math.log2(was) < PROOF_BITS and not with_state:
+                keys, they = ("key", "it") if len(shown) == 1 else ("keys", "they")
                 raise self._refused(
-                    f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
+                    f"it has {len(shown)} {keys}{_of(name)}, in its {was} tasks as if {they} were its grouping's "
                     f"fields ({', '.join(self.fields)}); with so few that may be chance. {self.remedy}"
                 )
 

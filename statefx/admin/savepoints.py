@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from statefx.admin.reading import Progress, at_pin, check_idle, counted, found_checkpoint, open_task, provider_of
-from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, copies, fence, taken
+from statefx.admin.reading import Progress, at_pin, counted, found_checkpoint, open_task, provider_of
+from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, check_changeable, copies, fence, taken
 from statefx.errors import (
     CheckpointError,
     ConfigError,
@@ -40,7 +40,7 @@ from statefx.log.pins import Savepoint
 from statefx.log.takeover import Renaming
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import FileRef, TaskId, Version
-from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
+from statefx.protocol.log_rules import apply, checkpoint, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Restored
 from statefx.state.contract.store import StateProvider
@@ -58,14 +58,23 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def savepoint(folders: Folders, config: Mapping[str, Any] | None, name: str) -> Savepoint:
     """Keep the last committed transaction under a name; a driver that runs is fenced."""
-    found = found_checkpoint(folders)
-    check_idle(found, folders, "take the savepoint")
-    provider = provider_of(found, config)
-    kept.check_name(name)
-    kept.check_keeps_versions(provider)
-    if name in found.pinned or not found.decided:
-        kept.take(TransactionLog(folders.storage), provider, name)  # refuses
+    provider = _to_take(folders, config, name)[1]
     return kept.take(taken(folders, "take the savepoint"), provider, name)
+
+
+def savepoint_plan(folders: Folders, config: Mapping[str, Any] | None, name: str) -> str:
+    """Return what `savepoint` would do; refuses what that would refuse, and changes nothing."""
+    found, _ = _to_take(folders, config, name)
+    return f"keep transaction {found.state_txid} of {folders.location} as {name!r}, and fence a driver that runs"
+
+
+def _to_take(folders: Folders, config: Mapping[str, Any] | None, name: str) -> tuple[LogState, StateProvider]:
+    kept.check_name(name)
+    found = found_checkpoint(folders)
+    check_changeable(found, folders, "take the savepoint")
+    provider = provider_of(found, config)
+    kept.check_new(found, provider, name)
+    return found, provider
 
 
 def savepoints(folders: Folders) -> tuple[Savepoint, ...]:
@@ -76,10 +85,19 @@ def savepoints(folders: Folders) -> tuple[Savepoint, ...]:
 
 def delete_savepoint(folders: Folders, name: str) -> None:
     """Delete a savepoint; a driver that runs is fenced."""
-    found = found_checkpoint(folders)
-    kept.pinned(found, name)
-    check_idle(found, folders, "delete the savepoint")
+    deletion_plan(folders, name)
     kept.delete(taken(folders, "delete the savepoint"), name)
+
+
+def deletion_plan(folders: Folders, name: str) -> str:
+    """Return what `delete_savepoint` would do; refuses what that would refuse, and changes nothing."""
+    found = found_checkpoint(folders)
+    pin = kept.pinned(found, name, folders.location)
+    check_changeable(found, folders, "delete the savepoint")
+    return (
+        f"delete the savepoint {name!r} of {folders.location}, of transaction {pin.state_txid}, and fence a driver "
+        "that runs"
+    )
 
 
 # ---- going back
@@ -132,12 +150,18 @@ class Restoration:
         return said + self._of_sinks()
 
     def _of_sinks(self) -> str:
-        said = ""
-        for sink, target in self.taken_back.items():
-            said += f"; the next start takes back what sink {sink!r} has published since, from {target}"
-        stays = {sink: count for sink, count in self.published.items() if sink not in self.taken_back}
-        rows = ", ".join(f"{counted(count, 'row')} of {sink!r}" for sink, count in stays.items())
-        return f"{said}; published in these, and still there: {rows}" if rows else said
+        return "".join(f"; {each}" for each in said_of_sinks(self.published, self.taken_back))
+
+
+def said_of_sinks(published: Mapping[str, int], taken_back: Mapping[str, str]) -> list[str]:
+    """Say what becomes of rows that were published in transactions which are given up."""
+    said = [
+        f"the next start takes back what sink {sink!r} has published since, from {target}"
+        for sink, target in taken_back.items()
+    ]
+    stays = {sink: count for sink, count in published.items() if sink not in taken_back}
+    rows = ", ".join(f"{counted(count, 'row')} of {sink!r}" for sink, count in stays.items())
+    return [*said, f"published in these, and still there: {rows}"] if rows else said
 
 
 def restore(
@@ -201,16 +225,23 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
     if (savepoint is None) == (txid is None):
         raise ConfigError("say what to go back to: the name of a savepoint, or txid=, and not both")
     if savepoint is not None:
-        return kept.pinned(found, savepoint)
+        return kept.pinned(found, savepoint, folders.location)
     if isinstance(txid, bool) or not isinstance(txid, int) or txid < 1:
         raise ConfigError(f"txid must be the number of a committed transaction, from 1, got {txid!r}")
     known = known_pins(folders)
     if txid in known:
         return known[txid]
+    if txid > found.committed:
+        raise CheckpointError(
+            f"transaction {txid} is not committed in {folders.location}: the last one is {found.committed}",
+            path=folders.location,
+            txid=txid,
+        )
     span = f"{min(known)} to {max(known)}" if known else "none"
+    there = f"its savepoints are {sorted(found.pinned)}" if found.pinned else "it has no savepoints"
     raise CheckpointError(
         f"the log of the checkpoint in {folders.location} does not know any more what transaction {txid} had left; "
-        f"those that it knows are {span}, and its savepoints are {sorted(found.pinned) or 'none'}",
+        f"those that it knows are {span}, and {there}",
         path=folders.location,
         txid=txid,
     )
@@ -273,7 +304,7 @@ def check_sinks(sinks: str | None) -> None:
 
 def planned(folders: Folders, found: LogState, pin: Pin, sinks: str | None) -> Restoration:
     """Return what going back to a pin would do; refuse what does not go."""
-    check_idle(found, folders, "restore it")
+    check_changeable(found, folders, "restore it")
     taken_back = _to_take_back(found, folders, pin, sinks)
     txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
     published = _published_since(found, txid)
@@ -443,7 +474,10 @@ class Export(Rewrite):
             first = Generation(1, self.to.location, pin.topology)
             records = (Lineage(target.state.lineage), first, Restored(1, alone))
             write_format(storage)
-            self._begin_log(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+            began = LogState()
+            for record in records:
+                began = apply(began, record, pin.time_ms)
+            self._begin_log(checkpoint(began))
 
     def _begin_log(self, record: Record) -> None:
         """Write the log in one step: a start on a folder whose log ended earlier would begin with empty state."""
@@ -505,8 +539,22 @@ class Renamed:
 
 def rename(folders: Folders, names: Mapping[str, str] | None, drop: Iterable[str]) -> Renamed:
     """Write the GENERATION that gives ids other names, or drops them; it fences a driver that runs."""
-    found = found_checkpoint(folders)
+    renaming = _to_rename(folders, names, drop)
+    taken(folders, "rename", renaming=renaming)
+    return Renamed(folders.location, dict(renaming.names), tuple(sorted(renaming.dropped)))
+
+
+def renaming_plan(folders: Folders, names: Mapping[str, str] | None, drop: Iterable[str]) -> str:
+    """Return what `rename` would do; refuses what that would refuse, and changes nothing."""
+    renaming = _to_rename(folders, names, drop)
+    said = [f"call {old} {new}" for old, new in renaming.names.items()]
+    said += [f"give up what {one} keeps" for one in sorted(renaming.dropped)]
+    return f"{', '.join(said)} in {folders.location}"
+
+
+def _to_rename(folders: Folders, names: Mapping[str, str] | None, drop: Iterable[str]) -> Renaming:
     renaming = Renaming.of_names(names, drop)
+    found = found_checkpoint(folders)
     for new in renaming.names.values():
         try:
             check_id(new, ())
@@ -514,17 +562,21 @@ def rename(folders: Folders, names: Mapping[str, str] | None, drop: Iterable[str
             raise ConfigError(f"rename: {error.message}", component=new) from None
     there = renaming.known(found)
     asked = {*renaming.names, *renaming.dropped}
-    if not asked or (lacking := sorted(asked - there)):
-        what = f"{lacking[0]!r} keeps nothing" if asked else "say who is called what, or who is dropped"
-        shown = sorted(one for one in there if one == name_shown(one))
-        raise ConfigError(f"rename: {what}; in {folders.location} there are {shown or 'none'}")
+    shown = sorted(one for one in there if one == name_shown(one)) or "none"
+    if not asked:
+        raise ConfigError(f"rename: say who is called what, or who is dropped; in {folders.location} there are {shown}")
+    if lacking := sorted(asked - there):
+        raise CheckpointError(
+            f"rename: {lacking[0]!r} keeps nothing; in {folders.location} there are {shown}",
+            path=folders.location,
+            component=lacking[0],
+        )
     if streams := sorted(renaming.dropped.intersection(found.topology.streams)):
         raise ConfigError(
             f"drop: {streams[0]!r} is a streaming DataFrame, and none can be taken away: how far each was read is "
             "known together. Start with a new checkpointLocation (and empty state)",
             component=streams[0],
         )
-    renaming.of(found)  # refuses a new name that is there
-    check_idle(found, folders, "rename")
-    taken(folders, "rename", renaming=renaming)
-    return Renamed(folders.location, dict(renaming.names), tuple(sorted(renaming.dropped)))
+    renaming.of(found, folders.location)  # refuses a new name that is there
+    check_changeable(found, folders, "rename")
+    return renaming

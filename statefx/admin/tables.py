@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ from statefx.log.pins import Savepoint
 from statefx.operators.schema import OWN
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.records import Checkpoint
+from statefx.state.contract.spaces import NameKind
 from statefx.state.registry import name_of
 
 Row = Mapping[str, Any]
@@ -31,6 +33,9 @@ Row = Mapping[str, Any]
 _PARQUET = b"PAR1"
 _NO_TEXT = pa.array([], pa.string())
 _SPACE = OWN[1].name
+
+_WHOLE = (NameKind.LIST.value, NameKind.VALUE.value)
+"""Kinds that have no keys, and that no `map` shows."""
 
 _OWN_COLUMN = ("kind", "txid", "attempt", "generation", "number", "time_ms")
 
@@ -162,10 +167,15 @@ def entries(view: StateView) -> Listing:
     def note() -> str:
         if map is not None:
             return f"there is nothing in map {map!r} of {component!r} now"
+        if not maps_there:
+            return f"{component!r} is empty"
         there = ", ".join(f"{row['name']} ({row['kind']})" for row in maps_there)
-        return (
-            f"{component!r} has no keys of its own; it has {there}: say --map" if there else f"{component!r} is empty"
-        )
+        said = f"{component!r} has no keys of its own; it has {there}: "
+        shown = [f"--map {shlex.quote(row['name'])}" for row in maps_there if row["kind"] not in _WHOLE]
+        if shown:
+            return f"{said}say {' or '.join(shown)}"
+        first = maps_there[0]
+        return f"{said}in Python Checkpoint(location).state({component!r}).{first['kind']}({first['name']!r}) shows it"
 
     def cells(row: Row) -> Sequence[object]:
         return (row["task"], *(_shown(row[name], own) for name in names[1:]))

@@ -178,7 +178,9 @@ class Launch:
             key = partial(bolts[id].migrateKey, stateful[id].state_version)
             steps[id] = Rekey(id, NewForm(becomes, key, "migrateKey", keys.get(id)), "given other keys")
         if tasks := self.rescalings(found):
-            steps |= rescalings(found, tasks, {id: keys[id] for id in keys.keys() & tasks.keys()})
+            steps |= rescalings(
+                found, tasks, {id: keys[id] for id in keys.keys() & tasks.keys()}, self.folders.location
+            )
         return steps
 
     def check_checkpoint(self) -> LogState:
@@ -208,13 +210,15 @@ class Launch:
         raise AssertionError("unreachable")
 
     def _check(self, found: LogState) -> None:
-        found = self._renaming.of(found).applied(found)
+        found = self._renaming.of(found, self.folders.location).applied(found)
         found = with_stateful(with_tasks(found, self.rescalings(found)), self.rekeyed(found))
         check_adoption(found, self._identity, self.folders, self.adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self.adopt) else found
-        check_participants(becomes, self._others)
-        check_spouts(found, self.topology.replaying_spouts)
-        check_taking_back(becomes, self.topology, takeover="takeover" in self.adopt)
+        check_participants(becomes, self.folders.location, self._others)
+        # Messages name the folder that was given, and not where a checkpoint that was moved or copied has been.
+        check_spouts(replace(found, location=self.folders.location), self.topology.replaying_spouts)
+        here = replace(becomes, location=self.folders.location)
+        check_taking_back(here, self.topology, takeover="takeover" in self.adopt)
         for sink in self._sinks:
             sink.check(becomes)
 
@@ -260,13 +264,13 @@ class Launch:
 
     def _found_as(self, found: LogState) -> Mapping[str, str]:
         """Return the names in a checkpoint of components that are there; not of a new one with the name of another."""
-        names = self._renaming.of(found).names
+        names = self._renaming.of(found, self.folders.location).names
         former = {new: old for old, new in names.items()}
         return {one.id: former.get(one.id, one.id) for one in self.topology.components if one.id not in names}
 
     def streams(self, found: LogState) -> tuple[str, ...]:
         """Return the streams in the order in which the checkpoint has them (rule 3.15); empty if it has none yet."""
-        return self._renaming.of(found).applied(found).topology.streams
+        return self._renaming.of(found, self.folders.location).applied(found).topology.streams
 
     def bolts(self, found: LogState) -> dict[str, Stateful]:
         """Return the stateful bolts of the topology, by the names that they have in a checkpoint."""

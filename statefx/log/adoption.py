@@ -63,15 +63,17 @@ def warn_of_fork(found: LogState, folders: Folders, adopt: frozenset[str]) -> No
 
 
 def check_adoption(
-    found: LogState, wanted: TopologyIdentity, folders: Folders, adopt: frozenset[str], *, shared: bool
+    found: LogState, wanted: TopologyIdentity | None, folders: Folders, adopt: frozenset[str], *, shared: bool
 ) -> None:
     """Refuse a checkpoint that this topology can't go on with; changes nothing.
 
-    `wanted` is of the topology, `shared` says whether its state lives outside the checkpoint.
+    `wanted` is of the topology, None: a tool asks, which has none, and can't adopt. `shared` says whether its state
+    lives outside the checkpoint.
     """
     if not found.generation:  # new, or its first driver died before it had taken a generation
         return
-    _check_identity(found.topology, wanted, folders.location)
+    if wanted is not None:
+        _check_identity(found.topology, wanted, folders.location)
     here = found.location == folders.location
     move, fork = (_with_takeover(word, adopt) for word in ("move", "fork"))
     if shared and forks(found, folders, adopt):  # its namespaces would begin empty: a copy's files hold nothing (1.1)
@@ -86,6 +88,15 @@ def check_adoption(
         return
     # Two lives of one lineage would each commit transactions of the same numbers, under generations of the same
     # numbers: nothing that is kept by these, here or in a server, could tell them apart. So somebody has to say which.
+    if wanted is None and not adopt:
+        raise CheckpointMismatchError(
+            f"the checkpoint in {folders.location} was last run in {found.location}, and can't be changed before a "
+            "topology goes on with it here. If it was moved, and nothing is left there, start its topology with "
+            "submit(..., adopt='move'); if it is a copy, with submit(..., adopt='fork'). Without a start: "
+            "Checkpoint.restore with to= makes a copy that is a checkpoint of its own, and can be changed",
+            location=folders.location,
+            last=found.location,
+        )
     if not adopt & {"move", "fork"}:
         raise CheckpointMismatchError(
             f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, and nothing is "

@@ -134,7 +134,11 @@ def check_format(storage: Storage) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, OSError) and is_remote(storage.url):
             raise  # whoever asks says what a store must allow
-        raise CheckpointFormatError(f"{path} can't be read: {error}", path=path) from error
+        raise CheckpointFormatError(
+            f"{path} can't be read ({error}): restore the file "
+            f'({{"format": {FORMAT}}} if this release wrote the checkpoint)',
+            path=path,
+        ) from error
     if found != FORMAT:
         raise CheckpointFormatError(
             f"{storage.url} has checkpoint format {found!r}, this statefx reads {FORMAT}: "

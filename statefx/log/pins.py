@@ -54,19 +54,9 @@ def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:
     ConfigError: the name can't be one, or the provider keeps no versions. CheckpointError: the name is taken, nothing
     has been committed, or the record could not be written.
     """
-    check_name(name)
-    check_keeps_versions(provider)
     for _ in range(_TRIES):
         state = log.state
-        if name in state.pinned:
-            txid = state.pinned[name].state_txid
-            raise CheckpointError(
-                f"there is a savepoint {name!r} already, of transaction {txid}: delete it, or give this one another "
-                "name",
-                savepoint=name,
-            )
-        if not state.decided:
-            raise CheckpointError("nothing has been committed yet: there is nothing to keep", savepoint=name)
+        check_new(state, provider, name)
         try:
             log.append(Pinned(name, state.decided))
         except StatePhaseError:  # the driver's thread has decided another transaction meanwhile
@@ -75,19 +65,33 @@ def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:
     raise CheckpointError(f"savepoint {name!r} was not taken: transactions are decided too fast; try again")
 
 
+def check_new(state: LogState, provider: StateProvider, name: str) -> None:
+    """Refuse a savepoint that can't be taken; raises as `take`."""
+    check_name(name)
+    check_keeps_versions(provider)
+    if name in state.pinned:
+        txid = state.pinned[name].state_txid
+        raise CheckpointError(
+            f"there is a savepoint {name!r} already, of transaction {txid}: delete it, or give this one another name",
+            savepoint=name,
+        )
+    if not state.decided:
+        raise CheckpointError("nothing has been committed yet: there is nothing to keep", savepoint=name)
+
+
 def delete(log: TransactionLog, name: str) -> None:
     """Delete a savepoint; the janitor then deletes the files that nothing else needs."""
-    pinned(log.state, name)
+    pinned(log.state, name, log.state.location)
     log.append(Unpinned(name))
 
 
-def pinned(state: LogState, name: str) -> Pin:
-    """Return the pin of a name; CheckpointError if there is none."""
+def pinned(state: LogState, name: str, location: str) -> Pin:
+    """Return the pin of a name; CheckpointError if there is none, which names the checkpoint by `location`."""
     check_name(name)
     if name not in state.pinned:
         there = sorted(state.pinned) or "none"
         raise CheckpointError(
-            f"the checkpoint in {state.location} has no savepoint {name!r}; there are {there}", savepoint=name
+            f"the checkpoint in {location} has no savepoint {name!r}; there are {there}", savepoint=name
         )
     return state.pinned[name]
 

@@ -89,8 +89,8 @@ class Renaming:
         streams = found.topology.streams
         return {*stateful, *spouts, *streams, *found.topology.tracked, *found.committed_metadata, *planned}
 
-    def of(self, found: LogState) -> Renaming:
-        """Return the part of it that is still to be done in a checkpoint.
+    def of(self, found: LogState, location: str) -> Renaming:
+        """Return the part of it that is still to be done in a checkpoint; `location` is where that lies now.
 
         ConfigError: both the old and the new name are there. CheckpointMismatchError: a transaction is decided, and
         renamed components have still to commit it.
@@ -102,7 +102,7 @@ class Renaming:
         for old, new in self.names.items():
             if old in there and new in there:
                 raise ConfigError(
-                    f"rename: the checkpoint in {found.location} has both {old!r} and {new!r}. If an earlier start has "
+                    f"rename: the checkpoint in {location} has both {old!r} and {new!r}. If an earlier start has "
                     "renamed it, leave it out now",
                     component=old,
                 )
@@ -116,14 +116,14 @@ class Renaming:
         dropped = frozenset(one for one in there if not self.dropped.isdisjoint((one, name_shown(one))))
         if (names or dropped) and found.committing is not None:
             raise CheckpointMismatchError(
-                f"transaction {found.committing.txid} of the checkpoint in {found.location} is decided, and not "
+                f"transaction {found.committing.txid} of the checkpoint in {location} is decided, and not "
                 "committed for everybody: start once with the former topology, and rename then",
                 txid=found.committing.txid,
             )
         if names or dropped:
             shown = [f"{old} becomes {new}" for old, new in names.items()]
             shown += [f"what {one} has kept is given up" for one in sorted(dropped)]
-            logger.info("checkpoint %s: %s", found.location, ", ".join(shown))
+            logger.info("checkpoint %s: %s", location, ", ".join(shown))
         return Renaming(names, dropped)
 
     def applied(self, found: LogState) -> LogState:
@@ -191,15 +191,15 @@ def take_generation(
     write_format(folders.storage)
     for tries in range(TAKE_TRIES):
         log = opened(folders.storage)
-        changes = renaming.of(log.state)
+        changes = renaming.of(log.state, folders.location)
         found = changes.applied(log.state)
         becomes = wanted or found.topology
         if is_remote(folders.location) and found.generation and found.location != folders.location:
             folders.storage.check()  # it came with all that the first start would have tried, to another store perhaps
-        check_adoption(found, becomes, folders, adopt, shared=shared)
+        check_adoption(found, wanted, folders, adopt, shared=shared)
         forking = forks(found, folders, adopt)
         # The driver at work goes on deciding until it is fenced (rule 10.6).
-        check_participants(forked(found) if forking else found, others)
+        check_participants(forked(found) if forking else found, folders.location, others)
         try:
             if not log.state.lineage or forking:  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))
@@ -234,7 +234,7 @@ def check_newest(folders: Folders, generation: int) -> LogState:
     return state
 
 
-def check_participants(found: LogState, others: Collection[str] = ()) -> None:
+def check_participants(found: LogState, location: str, others: Collection[str] = ()) -> None:
     """Refuse a checkpoint whose decided transaction names a participant that the topology lacks (rule 10.6).
 
     Nobody could commit what was decided for it.
@@ -248,7 +248,7 @@ def check_participants(found: LogState, others: Collection[str] = ()) -> None:
             for name, decided in zip(lacking, targets, strict=True)
         ]
         raise CheckpointMismatchError(
-            f"transaction {record.txid} of the checkpoint in {found.location} is decided, and not committed to "
+            f"transaction {record.txid} of the checkpoint in {location} is decided, and not committed to "
             f"{', '.join(shown)}, which this topology does not have, or calls otherwise: start once with the former "
             "topology, and change it then",
             txid=record.txid,

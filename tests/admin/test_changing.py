@@ -156,7 +156,7 @@ def test_a_rename_that_can_not_be_changes_nothing(keeper: Keeper) -> None:
         ({"keep": "kept"}, ["keep"], "is not alone"),
         ({"keep": "keep"}, [], "'keep' has that name already: leave it out"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(CheckpointError if "keeps nothing" in said else ConfigError, match=said):
             Checkpoint(keeper.folder).rename(names, drop=drop)
     with pytest.raises(CheckpointError, match="has a topology been submitted there"):
         Checkpoint(keeper.folder / "nowhere").rename({"keep": "kept"})

@@ -87,7 +87,7 @@ def test_wrong_settings_are_refused_at_once(config, says):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda checkpoint: checkpoint.state("keep", 7), r"tasks 0..1, got task=7"),
+        (lambda checkpoint: checkpoint.state("keep", "7"), r"tasks 0..1, got task='7': give a number"),
         (lambda checkpoint: checkpoint.state("keep", codec="json"), "codec must be an object"),
         (lambda checkpoint: checkpoint.table("keep", at=1.5), "give the number of a transaction"),
         (lambda checkpoint: checkpoint.table("keep", at=1, diff=(0, 1)), "give one of them"),
@@ -101,7 +101,7 @@ def test_wrong_settings_are_refused_at_once(config, says):
         (lambda checkpoint: checkpoint.write(["keep"], ROWS), "id of a bolt is a text"),
         (lambda checkpoint: checkpoint.quarantined(["keep"]), "id of a bolt is a text"),
         (lambda checkpoint: checkpoint.downgrade(["keep"], Older(), 1), "id of a bolt is a text"),
-        (lambda checkpoint: checkpoint.table("keep", map=["plain"]), "give the name that it has in the bolt"),
+        (lambda checkpoint: checkpoint.table("keep", map=["plain"]), "give the one that it has in the bolt"),
         (lambda checkpoint: checkpoint.state("keep", byTask="no"), "byTask must be True or False"),
         (lambda checkpoint: checkpoint.state("keep", migrate=3), "migrate must be a function"),
         (lambda checkpoint: checkpoint.write("keep", ROWS, progress=3), "progress must be a function"),

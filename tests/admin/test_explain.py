@@ -9,7 +9,7 @@ import pytest
 
 from statefx import Checkpoint
 from statefx.command import main
-from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError
+from statefx.errors import CheckpointError, CodecError, StateCorruptedError
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails
 from tests.admin.checkpoints import KEYS, KeepAll, Keeper, keeper, keeping, put, ruled, server
@@ -117,7 +117,7 @@ def test_mistakes(place: Path) -> None:
             Checkpoint(keeper.folder).explain("keep", [])
         with pytest.raises(CheckpointError, match="holds no state of 'other'"):
             Checkpoint(keeper.folder).explain("other", "a")
-        with pytest.raises(ConfigError, match=r"tasks 0\.\.1"):
+        with pytest.raises(CheckpointError, match=r"tasks 0\.\.1"):
             Checkpoint(keeper.folder).explain("keep", "a", task=7)
 
 

@@ -15,16 +15,17 @@ from statefx.admin import damage
 from statefx.admin.savepoints import go_back
 from statefx.command import main
 from statefx.coordinator.participants import SnapshotPolicy
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError, StateCorruptedError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
 from statefx.state.changelog.files import Artefact, read_heads, read_range
 from statefx.storage import FolderStorage
-from statefx.testing import Limits
+from statefx.testing import Limits, TopologyTester
 from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedStorage, every_crash
 from tests.admin.checkpoints import Keeper, keeping, put, server
 from tests.admin.test_verify import flip
 from tests.testing.places import place
+from tests.testing.topologies import archived, lines
 
 __all__ = ["place", "server"]
 
@@ -288,6 +289,72 @@ def test_what_is_refused(place: Path) -> None:
         keeper.run(*WORK)
         with pytest.raises(ConfigError, match="sinks must be 'append' or 'rewind', or left out, got 'forget'"):
             Checkpoint(keeper.folder).repair(sinks="forget")
+
+
+@pytest.mark.parametrize("yes", ["no", "yes", 1, 0, None])
+def test_yes_is_true_or_false(place: Path, yes: Any) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2])
+        for call in (
+            lambda: Checkpoint(keeper.folder).repair(yes=yes),
+            lambda: Checkpoint(keeper.folder).resolve(None, yes=yes),
+        ):
+            with pytest.raises(ConfigError, match="yes must be True or False, got"):
+                call()
+
+
+def test_a_plan_says_what_published_rows_need(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = place / "ck", place / "out"
+    out.mkdir()
+    with TopologyTester(archived(out, 1), folder) as tester:
+        for text in ("to be", "or not", "to be"):
+            tester.send(lines(text))
+    path = max((folder / "state/count/0").glob("*.changelog"))
+    flip(path, path.stat().st_size - 1)
+    before, checkpoint = files(folder), Checkpoint(folder)
+    plan = checkpoint.repair()
+    assert (plan.txid, plan.given_up, plan.done) == (2, 1, False)
+    assert "transaction 3 may have published rows (2 of sink 'out')" in plan.refused
+    assert str(plan).endswith(f"nothing was changed: {plan.refused}")
+    assert "yes=True" not in str(plan)
+    with pytest.raises(CheckpointError) as refused:
+        checkpoint.repair(yes=True)
+    assert refused.value.message == plan.refused
+    assert main(["repair", str(folder), "--table"]) == 1
+    assert "Say --sinks append if" in capsys.readouterr().out
+    for sinks, published, said in (
+        ("append", {"out": 2}, "published in these, and still there: 2 rows of 'out'"),
+        ("rewind", {}, "the next start takes back what sink 'out' has published since"),
+    ):
+        plan = checkpoint.repair(sinks=sinks)
+        assert plan.refused == ""
+        assert {sink: rows for sink, rows in plan.published.items() if sink not in plan.taken_back} == published
+        assert said in str(plan)
+        assert str(plan).endswith("stop the topology, and say --yes, or yes=True")
+    assert files(folder) == before
+    assert checkpoint.repair(yes=True, sinks="append").done
+    assert checkpoint.verify().ok
+
+
+def test_a_log_that_can_not_be_read_is_said_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2]).close()
+        record = max((keeper.folder / "transactions").glob("*.json"))
+        record.write_text('{"a')
+        found = Checkpoint(keeper.folder).verify()
+        (damaged,) = found.damaged
+        assert damaged.path == str(record.relative_to(keeper.folder))
+        assert record.name not in damaged.problem
+        assert str(found).startswith("the transaction log can't be read, and without it nothing else was: 1 damaged\n")
+
+
+@pytest.mark.parametrize("text", ["hi", "", "[]", '{"other": 2}'])
+def test_a_format_file_that_says_nothing_is_to_be_restored(place: Path, text: str) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:1]).close()
+        (keeper.folder / "format").write_text(text)
+        with pytest.raises(CheckpointFormatError, match=r'restore the file \({"format": 2} if this release wrote'):
+            Checkpoint(keeper.folder).verify()
 
 
 @pytest.mark.server

@@ -236,7 +236,7 @@ def rewritten(site: Site, steps: DurableSteps, of: Callable[[Any], Any]) -> None
 
 
 def rescaling(site: Site, steps: DurableSteps) -> None:
-    rewritten(site, steps, lambda found: rescalings(found, {"count": 3}, {"count": word_of}))
+    rewritten(site, steps, lambda found: rescalings(found, {"count": 3}, {"count": word_of}, str(site.folder)))
 
 
 def rekeying(site: Site, steps: DurableSteps) -> None:

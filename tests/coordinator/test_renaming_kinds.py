@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from statefx import Checkpoint, IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
-from statefx.errors import CheckpointMismatchError, ConfigError
+from statefx.errors import CheckpointError, CheckpointMismatchError
 from statefx.testing import TopologyTester, rows
 from tests.spouts.numbers import Opaque, Planned, Whole
 from tests.spouts.test_held import GathersInState
@@ -196,5 +196,5 @@ def test_a_living_spouts_ids_are_given_up_by_their_own_name(held, tmp_path, monk
 def test_the_tool_lists_a_spout_with_dedup_by_its_own_id(tmp_path):
     life = Life("spout with dedup", tmp_path)
     life.run("old", 1)
-    with pytest.raises(ConfigError, match=r"'odl' keeps nothing; in .* there are \['old', 'seen'\]"):
+    with pytest.raises(CheckpointError, match=r"'odl' keeps nothing; in .* there are \['old', 'seen'\]"):
         Checkpoint(life.folder).rename({"odl": "new"})

@@ -8,6 +8,7 @@ import pytest
 
 from statefx import Checkpoint
 from statefx.admin import ending
+from statefx.command import main
 from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, FencedError
 from statefx.log.location import write_format
 from statefx.log.log import TransactionLog, read_state
@@ -97,6 +98,25 @@ def test_bolts_with_pre_rollback_are_told_by_the_next_start(place):
         assert Checkpoint(driver.folder).abort().generation == 3  # again is as once
         driver.start(totals())
         assert driver.journal == [("rollback", 1, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("topology", "says"),
+    [(word_count(), "roll back attempt 0 of transaction 1 in "), (totals(), "leave attempt 0 of transaction 1 to the")],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_from_a_shell_it_says_first_what_it_would_do(place, topology, says, capsys):
+    with Driver(place) as driver:
+        tester = driver.start(topology)
+        tester.when("before COMMITTING(1, 0)", die)
+        with pytest.raises(Crash):
+            tester.run(WORK)
+        before = state_of(driver)
+        assert main(["abort", str(driver.folder)]) == 2
+        assert f"this would {says}" in capsys.readouterr().err
+        assert state_of(driver) == before
+        assert main(["abort", str(driver.folder), "--yes", "--table"]) == 0
+        assert "generation 2 is taken, and older drivers are fenced; attempt 0 of tra" in capsys.readouterr().out
 
 
 def die() -> None:

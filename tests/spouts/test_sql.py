@@ -11,7 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from statefx import Context, StatefulBolt, TopologyBuilder
-from statefx.connectors.sql import SqlPartitionedSpout, SqlSink
+from statefx.connectors.sql import SqlPartitionedSpout, SqlQueueSpout, SqlSink
 from statefx.connectors.sql.connection import open_engine
 from statefx.connectors.sql.spout import Settling
 from statefx.errors import BoltError, ConfigError, FailedException, InputError, StatefxError, TopologyError
@@ -442,6 +442,15 @@ def test_a_database_that_is_none_or_away_is_told_without_the_password(url, error
     with pytest.raises(error, match=words) as told:
         SqlPartitionedSpout(url, "t", "id")
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["nothing.db", "nothing%20here.db", "no folder/nothing.db"])
+@pytest.mark.parametrize("make", [SqlPartitionedSpout, SqlQueueSpout])
+def test_who_reads_a_file_that_is_not_there_makes_none(make, name, tmp_path):
+    arguments = ("t", "id") if make is SqlPartitionedSpout else ("t",)
+    with pytest.raises(InputError, match="unable to open database file: give the URL of a file that is there"):
+        make(f"sqlite:///{tmp_path}/{name}", *arguments)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_value_that_its_field_can_t_hold_is_told(sqlite_database, tmp_path):

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from statefx.errors import ConfigError, SinkError
 from statefx.operators.sinks import Marker
@@ -107,14 +108,24 @@ class SqlUrl:
             raise ConfigError(f"{self._who}: the driver of {self._driver} is not installed ({error}){remedy}") from None
 
 
-def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = None) -> Any:
+NO_FILE = "unable to open database file"
+"""What SQLite says of a file that it can't open, or may not make."""
+
+GIVE_FILE = "give the URL of a file that is there, and that this user may read"
+"""What to do about it where the file is only read."""
+
+
+def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = None, existing: bool = False) -> Any:
     """Return what connects, within limits of time.
 
     By default the caller keeps one connection itself, because a pool would hand out one that a restarted server has
-    forgotten. `lock_secs` is how long a connection waits for another one that locks a SQLite file.
+    forgotten. `lock_secs` is how long a connection waits for another one that locks a SQLite file. With `existing`, as
+    for whoever reads what others have written, no SQLite file is made where there is none.
     """
     sqlalchemy = alchemy()
     parsed = sqlalchemy.engine.make_url(url)
+    if existing and parsed.get_backend_name() == "sqlite" and "uri" not in parsed.query:
+        parsed = parsed.set(database=f"file:{quote(parsed.database)}").update_query_dict({"mode": "rw", "uri": "true"})
     connect: dict[str, Any] = {}
     options: dict[str, Any] = {} if pooled else {"poolclass": sqlalchemy.pool.NullPool}
     if parsed.get_backend_name() == "sqlite":
@@ -145,9 +156,9 @@ class RowRefusedError(SinkError):
 class SqlConnection:
     """One connection, opened when it is needed; errors name `target`."""
 
-    def __init__(self, url: str, target: str) -> None:
-        self._target = target
-        self._engine = open_engine(url)
+    def __init__(self, url: str, target: str, *, existing: bool = False) -> None:
+        self._target, self._existing = target, existing
+        self._engine = open_engine(url, existing=existing)
         self._connection: sa.Connection | None = None
         self.dialect: Any = self._engine.dialect
         self.lite = self.dialect.name == "sqlite"
@@ -169,8 +180,8 @@ class SqlConnection:
             reason = reason_of(error)
             if self.lite and reason.endswith("is locked"):
                 reason += ": another process writes to it, or was stopped while it did: end that process"
-            elif self.lite and reason.endswith("unable to open database file"):
-                reason += ": make its folder, and let this user write there"
+            elif self.lite and reason.endswith(NO_FILE):
+                reason += f": {GIVE_FILE if self._existing else 'make its folder, and let this user write there'}"
             raise kind(f"{self._target}: {reason}", target=self._target) from error
 
     @contextmanager

@@ -77,7 +77,7 @@ class _Jobs:
         """
         with self._lock:
             if self._connection is None:
-                self._connection = SqlConnection(self.url, self.target)
+                self._connection = SqlConnection(self.url, self.target, existing=True)
             try:
                 with self._connection.transaction() as connection:
                     yield connection

@@ -43,7 +43,7 @@ from statefx.connectors.sql.columns import (
     unique_keys,
     unreadable,
 )
-from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine, reason_of
+from statefx.connectors.sql.connection import GIVE_FILE, NO_FILE, SqlUrl, alchemy, open_engine, reason_of
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
 from statefx.operators.context import Collector, Context
 from statefx.operators.fitting import MISFITS, fitted_array
@@ -575,7 +575,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     def _connected(self) -> Iterator[sa.Connection]:
         try:
             if self._engine is None:
-                self._engine = open_engine(self._url)
+                self._engine = open_engine(self._url, existing=True)
             if self._connection is None:
                 # Each statement sees what is committed by then: with one view for a whole transaction, rows whose
                 # writers have ended since it began would be missing.
@@ -587,6 +587,8 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             if not isinstance(error, alchemy().exc.DBAPIError):
                 raise
             reason = reason_of(error)
+            if reason.endswith(NO_FILE):
+                reason += f": {GIVE_FILE}"
             away = isinstance(error, alchemy().exc.OperationalError | alchemy().exc.InterfaceError)
             if away and not reason.startswith("no such "):  # of SQLite: a table or a column is gone
                 raise FailedException(f"{self.database} can't be read: {reason}") from error
