@@ -103,6 +103,7 @@ class TransactionProgress:
 
     @property
     def rows_per_second(self) -> float:
+        """Rows of the input by the driver's time; 0 if that was none."""
         secs = sum(self.duration_ms.values()) / 1000
         return self.input_rows / secs if secs > 0 else 0.0
 
