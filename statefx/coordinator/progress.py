@@ -38,7 +38,8 @@ class TransactionProgress:
 
     Attributes
     ----------
-    txid, attempt : int
+    txid : int
+    attempt : int
     input_rows : int
         Rows that DataFrames or spouts brought.
     rows : Mapping[str, int]
