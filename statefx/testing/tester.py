@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -144,6 +145,12 @@ class Scratch:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
+class Place(Enum):
+    """Where a checkpoint is if no folder is given; None would be a mistake, as to ``submit``."""
+
+    OWN = "a folder of the tester's own"
+
+
 _Result = TypeVar("_Result")
 
 
@@ -214,7 +221,7 @@ class TopologyTester:
     def __init__(
         self,
         topology: Topology,
-        checkpointLocation: str | os.PathLike[str] | None = None,
+        checkpointLocation: str | os.PathLike[str] | Place = Place.OWN,
         config: Mapping[str, Any] | None = None,
         *,
         adopt: Adopt = None,
@@ -233,7 +240,7 @@ class TopologyTester:
         self._feeds = _handed_on(topology, fed, rename) if isinstance(fed, Mapping) else feeds_of(topology, fed)
         self.topology = with_feeds(topology, self._feeds)
         self.pauses: list[float] = []
-        self._own = Scratch() if checkpointLocation is None else None
+        self._own = Scratch() if checkpointLocation is Place.OWN else None
         self._scratch = Scratch() if cache is None else None
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         self._config = config
