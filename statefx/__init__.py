@@ -7,6 +7,7 @@ What every program names is public here. Each other public name is in the packag
     statefx.connectors    sinks and spouts, and the bases of your own; of a system in its package: .files, .kafka, .sql
     statefx.state         types of state in hooks, codecs, and what a state provider implements
     statefx.values        values in a database of yours
+    statefx.checkpoint    what a checkpoint hands out
     statefx.client        what a client hands out
     statefx.topology      what a builder hands out
     statefx.testing       TopologyTester; the contracts, each in its module
@@ -15,11 +16,12 @@ What every program names is public here. Each other public name is in the packag
 What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everything else works without it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from statefx.checkpoint import Checkpoint
 from statefx.client.client import TransactionalClient
+from statefx.config import Duration
+from statefx.elsewhere import lookup
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
 from statefx.operators.context import Collector, Context, SpoutCollector
 from statefx.operators.dead_letters import ReplayDeadLetters
@@ -32,7 +34,7 @@ from statefx.operators.spouts import (
     TransactionalSpout,
 )
 from statefx.operators.tuples import isTick
-from statefx.operators.windows import Count, Duration, StatefulWindowedBolt, Window, WindowedBolt
+from statefx.operators.windows import Count, StatefulWindowedBolt, Window, WindowedBolt
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.task_state import KeyValueState
 from statefx.topology.builder import TopologyBuilder
@@ -88,10 +90,8 @@ _WITH_PYSPARK = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _WITH_PYSPARK:
-        return getattr(import_module(_WITH_PYSPARK[name]), name)
-    raise AttributeError(f"module 'statefx' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__, _WITH_PYSPARK)
 
 
 def __dir__() -> list[str]:

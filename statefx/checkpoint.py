@@ -1,4 +1,7 @@
-"""A checkpoint as users see it: one object that reads and changes what a topology has committed."""
+"""A checkpoint as users see it: one object that reads and changes what a topology has committed.
+
+`Checkpoint` is imported from ``statefx``; from here, what its methods return.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from statefx.admin import damage, ending, looking, migration, rekeying, rescaling, savepoints
-from statefx.admin.damage import Repair, Verified
+from statefx.admin.damage import Damage, Repair, Verified
 from statefx.admin.ending import Aborted, SealedMessages
-from statefx.admin.looking import Explained, Quarantined, Transaction
+from statefx.admin.looking import Explained, KeyFile, KeyTask, Quarantined, Transaction
 from statefx.admin.migration import Migration
 from statefx.admin.reading import (
     At,
@@ -42,6 +45,27 @@ from statefx.state.view.changes import Upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "Aborted",
+    "Damage",
+    "Downgrade",
+    "Explained",
+    "KeyFile",
+    "KeyTask",
+    "Migration",
+    "Quarantined",
+    "Renamed",
+    "Repair",
+    "Rescaling",
+    "Restoration",
+    "Savepoint",
+    "SealedMessages",
+    "StateView",
+    "Transaction",
+    "Verified",
+    "Written",
+]
 
 
 class Checkpoint:

@@ -8,46 +8,130 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Self
 
-from statefx.errors import ConfigError
+from statefx.errors import ConfigError, TopologyError
 
 _UNITS = {
-    **dict.fromkeys(("microsecond", "us"), 1e-6),
-    **dict.fromkeys(("millisecond", "ms", "milli"), 1e-3),
-    **dict.fromkeys(("second", "sec", "s"), 1),
-    **dict.fromkeys(("minute", "min", "m"), 60),
-    **dict.fromkeys(("hour", "hr", "h"), 3600),
-    **dict.fromkeys(("day", "d"), 86400),
-    **dict.fromkeys(("week", "w"), 604_800),
+    **dict.fromkeys(("microsecond", "us"), 1),
+    **dict.fromkeys(("millisecond", "ms", "milli"), 1000),
+    **dict.fromkeys(("second", "sec", "s"), 1_000_000),
+    **dict.fromkeys(("minute", "min", "m"), 60_000_000),
+    **dict.fromkeys(("hour", "hr", "h"), 3_600_000_000),
+    **dict.fromkeys(("day", "d"), 86_400_000_000),
+    **dict.fromkeys(("week", "w"), 604_800_000_000),
 }
+"""In microseconds."""
+
 SPELLINGS = "'10 minutes', '10 min', '10m', '1 hour 30 minutes', '500 ms'; units are us, ms, s, min, h, days and weeks"
 """How lengths of time are written, for messages."""
+
+NOT_WRITTEN = "or a timedelta, or a Duration such as Duration.minutes(10)"
+"""In what else a length of time may be given, for messages."""
+
+MICROSECOND = timedelta(microseconds=1)
 
 _TERM = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 
 
-def seconds_of(text: object, *, zero: bool = False) -> float | None:
-    """Return a length of time in seconds; None if it is none. It is more than 0, unless `zero` is allowed.
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A length of time; ``"10 minutes"`` and a timedelta may stand in its place.
 
-    As PySpark writes intervals, and with short units; not months and years, of which no two are equally long.
+    Raises
+    ------
+    TopologyError
+        It is not above 0, or finer than a microsecond.
+    """
+
+    micros: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.micros, bool) or not isinstance(self.micros, int) or self.micros < 1:
+            raise TopologyError(
+                f"Duration takes whole microseconds, 1 or more, not {self.micros!r}: Duration.seconds(10)"
+            )
+
+    @classmethod
+    def milliseconds(cls, number: float) -> Self:
+        """Return a length of `number` milliseconds."""
+        return cls(round(number * 1000))
+
+    @classmethod
+    def seconds(cls, number: float) -> Self:
+        """Return a length of `number` seconds."""
+        return cls(round(number * 1_000_000))
+
+    @classmethod
+    def minutes(cls, number: float) -> Self:
+        """Return a length of `number` minutes."""
+        return cls.seconds(60 * number)
+
+    @classmethod
+    def hours(cls, number: float) -> Self:
+        """Return a length of `number` hours."""
+        return cls.seconds(3600 * number)
+
+    @classmethod
+    def days(cls, number: float) -> Self:
+        """Return a length of `number` times 24 hours."""
+        return cls.seconds(86_400 * number)
+
+    def __str__(self) -> str:
+        return f"{Decimal(self.micros).scaleb(-6):f} s" if self.micros % 1_000_000 else f"{self.micros // 1_000_000} s"
+
+
+Span = Duration | timedelta | str
+"""A length of time as users give it."""
+
+
+def micros_of(length: object, *, zero: bool = False) -> int | None:
+    """Return a length of time in microseconds; None if it is none. It is more than 0, unless `zero` is allowed.
+
+    A text is as PySpark writes intervals, and with short units; not months and years, of which no two are equally long.
+
+    >>> micros_of("10 minutes"), micros_of(Duration.hours(1.5)), micros_of(timedelta(seconds=1)), micros_of("500ms")
+    (600000000, 5400000000, 1000000, 500000)
+    """
+    if isinstance(length, Duration):
+        return length.micros
+    if isinstance(length, timedelta):
+        micros = length // MICROSECOND
+    elif isinstance(length, str):
+        written = _written(length)
+        if written is None:
+            return None
+        micros = round(written)
+    else:
+        return None
+    return micros if micros > 0 or (zero and micros == 0) else None
+
+
+def seconds_of(length: object, *, zero: bool = False) -> float | None:
+    """Return what `micros_of` does in seconds.
 
     >>> seconds_of("10 minutes"), seconds_of("1.5 hours"), seconds_of("10 m"), seconds_of("1 hour 30 MINUTES")
     (600.0, 5400.0, 600.0, 5400.0)
     >>> seconds_of("interval 2 weeks"), seconds_of("500ms"), seconds_of("1 month"), seconds_of("0 s")
     (1209600.0, 0.5, None, None)
     """
-    if not isinstance(text, str):
-        return None
+    micros = micros_of(length, zero=zero)
+    return None if micros is None else micros / 1e6
+
+
+def _written(text: str) -> float | None:
+    """Return what a text says in microseconds."""
     rest = text.strip().lower().removeprefix("interval ").strip()
-    secs, found = 0.0, False
+    micros, found = 0.0, False
     while rest:
         term = _TERM.match(rest)
         unit = None if term is None else _UNITS.get(term[2], _UNITS.get(term[2].removesuffix("s")))
         if term is None or unit is None:
             return None
-        secs, found, rest = secs + float(term[1]) * unit, True, rest[term.end() :]
-    return secs if found and (zero or secs) else None
+        micros, found, rest = micros + float(term[1]) * unit, True, rest[term.end() :]
+    return micros if found else None
 
 
 def is_count(value: object, least: int = 1) -> bool:

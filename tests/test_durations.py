@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx import IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
-from statefx.config import SPELLINGS, seconds_of
+from statefx import Duration, IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx.config import NOT_WRITTEN, SPELLINGS, micros_of, seconds_of
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.joins import interval_micros
+from statefx.spark.submit import _checked_trigger
 from statefx.state.view.time_index import milliseconds_of
 from statefx.testing import rows
 
@@ -74,6 +75,7 @@ GIVEN = {
     "withLag": lambda text: Windows().withLag(text),
     "between": lambda text: IntervalJoin("a", "b", "k", ("0 seconds", text), "k"),
     "ttl": lambda text: milliseconds_of(text, "state.map('recent')"),
+    "trigger": lambda text: _checked_trigger({"processingTime": text}, 1000),
 }
 
 
@@ -107,12 +109,55 @@ def test_every_call_names_the_spellings_of_what_it_refuses(call, text):
     with pytest.raises((TopologyError, ConfigError, ValueError)) as raised:
         GIVEN[call](text)
     assert SPELLINGS in str(raised.value)
+    assert NOT_WRITTEN in str(raised.value)
+
+
+LENGTHS = [timedelta(minutes=10), Duration.minutes(10)]
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=lambda length: type(length).__name__)
+@pytest.mark.parametrize("call", GIVEN)
+def test_every_call_takes_a_timedelta_and_a_duration_as_the_text(call, length):
+    GIVEN[call](length)
+
+
+@pytest.mark.parametrize("length", [timedelta(microseconds=-1), 10, True, None, b"1 s", 0.5, timedelta(hours=-1)])
+@pytest.mark.parametrize("call", GIVEN)
+def test_every_call_refuses_what_is_no_length(call, length):
+    if isinstance(length, timedelta) and call == "between":
+        return  # a bound of a join may be negative
+    if (length is None and call in ("idleAfter", "dedup")) or (call == "ttl" and length in (10, 0.5)):
+        return  # none is given; a ttl may be a number of seconds
+    if call == "withWindow" and length is None:
+        length = 10  # without a slide, it says what it needs
+    with pytest.raises((TopologyError, ConfigError, ValueError, TypeError), match="a timedelta"):
+        GIVEN[call](length)
+
+
+@given(st.integers(1, 10**15))
+def test_a_length_is_the_same_in_all_three_forms(micros):
+    written = f"{micros} us"
+    assert micros_of(written) == micros_of(timedelta(microseconds=micros)) == micros_of(Duration(micros)) == micros
+
+
+@given(st.integers(0, 10**9))
+def test_event_time_keeps_every_microsecond_of_a_lateness(micros):
+    builder = TopologyBuilder("t")
+    builder.setStream("s", rows("at timestamp"), timestamp="at", lateness=timedelta(microseconds=micros))
+    builder.setBolt("keep", Keep()).fieldsGrouping("s", "at")
+    assert builder.createTopology().component("s").timings["default"].lateness_us == micros
+
+
+def test_lengths_of_no_use_are_refused_in_every_form():
+    for more in ({"idleAfter": timedelta(0)}, {"lateness": timedelta(minutes=1)}, {"maxAhead": Duration.hours(1)}):
+        with pytest.raises(TopologyError, match=f"{next(iter(more))} needs event time"):
+            TopologyBuilder("t").setStream("s", rows("at timestamp"), **more)
 
 
 @pytest.mark.parametrize("call", GIVEN)
 def test_a_length_of_zero_is_taken_or_refused_by_its_reason(call):
-    if call in ("lateness", "withLag", "between"):
-        for text in ("0 seconds", "0s", "0 min"):
+    if call in ("lateness", "withLag", "between", "trigger"):
+        for text in ("0 seconds", "0s", "0 min", timedelta(0)):
             GIVEN[call](text)
     else:
         with pytest.raises((TopologyError, ValueError), match="above 0, and not '0 min'"):

@@ -2,17 +2,21 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import fields
 
 import pytest
 
 import statefx
+import statefx.checkpoint
 import statefx.client
 import statefx.connectors
 import statefx.connectors.files
 import statefx.connectors.kafka
 import statefx.connectors.sql
+import statefx.errors
 import statefx.state
 import statefx.testing
 import statefx.topology
@@ -33,6 +37,7 @@ from statefx import (
     Stateful,
     StatefulBolt,
     StatefulWindowedBolt,
+    Topology,
     TopologyBuilder,
     TransactionalClient,
     TransactionalSpout,
@@ -40,12 +45,13 @@ from statefx import (
     Window,
     WindowedBolt,
 )
-from statefx.admin.reading import StateView
+from statefx.checkpoint import StateView
 from statefx.client import OpenTransaction
 from statefx.connectors.sql import SqlBackend
+from statefx.elsewhere import PUBLIC
 from statefx.spark.query import Query
 from statefx.state import StateProvider, StateStore
-from statefx.testing import rows
+from statefx.testing import Limits, Sent, TopologyTester, rows
 from statefx.topology import BoltDeclarer
 from statefx.values import OpaqueMap, TransactionalMap
 
@@ -79,9 +85,16 @@ EXPORTS = {
         "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "TransactionalMap",
         "TransactionalValue",
     },
-    statefx.client: {"OpenTransaction"},
-    statefx.testing: {"Crash", "Limits", "Sent", "TopologyTester", "rows"},
-    statefx.topology: {"BoltDeclarer"},
+    statefx.checkpoint: {
+        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
+        "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
+        "Written",
+    },
+    statefx.client: {"OpenTransaction", "Received"},
+    statefx.testing: {
+        "Crash", "Limits", "Sent", "SnapshotPolicy", "TopologyTester", "TransactionProgress", "rows",
+    },
+    statefx.topology: {"BoltDeclarer", "Component", "Edge"},
 }  # fmt: skip
 
 BUILDER = {"setStream", "setSpout", "setBolt", "setSink", "createTopology"}
@@ -117,6 +130,64 @@ def test_exports(package):
 def test_each_public_name_has_one_place():
     places = Counter(name for package in EXPORTS for name in package.__all__)
     assert [name for name, count in places.items() if count > 1] == []
+
+
+def handed_out(cls):
+    """What the methods, properties and fields of a class give a user, of statefx's own classes."""
+    own = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+    functions = [value.fget if isinstance(value, property) else value for value in own.values()]
+    told = [getattr(function, "__annotations__", {}).get("return", "") for function in functions]
+    told += [text for name, text in inspect.get_annotations(cls).items() if not name.startswith("_")]
+    around = vars(sys.modules[cls.__module__])
+    for name in {name for text in told for name in re.findall(r"[A-Za-z_]\w*", str(text))}:
+        if inspect.isclass(found := around.get(name)) and found.__module__.startswith("statefx"):
+            yield found
+
+
+def test_what_users_are_handed_has_a_public_place():
+    """To annotate a function of theirs they need no internal module."""
+    public = {getattr(package, name) for package in EXPORTS for name in package.__all__}
+    handing = {Checkpoint, Query, TransactionalClient, OpenTransaction, Topology, TopologyTester, Sent, Limits}
+    handing |= {getattr(statefx.checkpoint, name) for name in statefx.checkpoint.__all__}
+    lacking = {f"{each.__name__}: {found.__qualname__}" for each in handing for found in handed_out(each)} - {
+        f"{each.__name__}: {found.__qualname__}" for each in handing for found in public if inspect.isclass(found)
+    }
+    assert lacking == set()
+    assert {StateView, statefx.checkpoint.Written, statefx.checkpoint.Savepoint} <= {*handed_out(Checkpoint)}
+
+
+ELSEWHERE = [(name, home) for home in EXPORTS for name in home.__all__] + [("FailedException", statefx.errors)]
+
+
+@pytest.mark.parametrize("package", [each for each in EXPORTS if hasattr(each, "__path__")], ids=lambda p: p.__name__)
+def test_a_name_of_another_package_is_told_from_where_to_import_it(package):
+    for name, home in ELSEWHERE:
+        if home is package or hasattr(package, name):
+            continue
+        says = f"{name} is in {home.__name__}: from {home.__name__} import {name}"
+        with pytest.raises(ImportError) as told:
+            exec(f"from {package.__name__} import {name}", {})
+        assert str(told.value) == f"cannot import name {name!r} from {package.__name__!r}: {says}"
+        with pytest.raises(AttributeError, match=re.escape(says)):
+            getattr(package, name)
+
+
+def test_a_name_that_nobody_has_is_none_of_ours():
+    assert not hasattr(statefx, "Fields")
+    with pytest.raises(ImportError, match="cannot import name 'Fields' from 'statefx'"):
+        exec("from statefx import Fields", {})
+    with pytest.raises(AttributeError, match=r"module 'statefx\.connectors' has no attribute '_FileSink'$"):
+        statefx.connectors.__getattr__("_FileSink")
+
+
+def test_where_to_import_from_is_the_list_of_public_packages():
+    assert set(PUBLIC) == {*(package.__name__ for package in EXPORTS), "statefx.errors", "statefx_redis"}
+
+
+def test_modules_of_a_package_are_imported_without_a_look_elsewhere():
+    program = "import sys; from statefx import command; assert 'statefx.connectors.sql' not in sys.modules, 'looked'"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_dir_of_statefx_is_what_is_public():

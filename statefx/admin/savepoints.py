@@ -181,7 +181,7 @@ def restore(
     if sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
     target = Folders(checkpoint_location(to))
-    return export_pin(folders, *_asked(folders, config, savepoint, txid, last=True), target, progress)
+    return copy_pin(folders, *_asked(folders, config, savepoint, txid, last=True), target, progress)
 
 
 def restoration(
@@ -404,7 +404,7 @@ def go_back(
 # ---- a checkpoint of its own
 
 
-def export_pin(
+def copy_pin(
     folders: Folders,
     found: LogState,
     provider: StateProvider,
@@ -415,14 +415,14 @@ def export_pin(
 ) -> Restoration:
     """Write what a pin has kept to another folder, which becomes a checkpoint."""
     state = at_pin(found, pin)
-    Export(folders, provider, copies(state), "copy it", opened, progress=progress, pin=pin, to=to).run(state)
+    PinCopy(folders, provider, copies(state), "copy it", opened, progress=progress, pin=pin, to=to).run(state)
     done = Restoration(to.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
 
 
 @dataclass
-class Export(Rewrite):
+class PinCopy(Rewrite):
     """A rewriting of what a pin has kept, whose target is a checkpoint of its own; fences no driver.
 
     Run with what the log would know if it had ended with the pin (`at_pin`).

@@ -12,10 +12,13 @@
 RedisSink is in ``statefx_redis``: it shares its client with the state provider, and statefx imports no provider.
 """
 
+from typing import TYPE_CHECKING
+
 from statefx.connectors.foreach import ForeachTransactionSink
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout
 from statefx.connectors.simple import CollectSink, ConsoleSink, MemoryTransactionalSpout
 from statefx.connectors.staged import StagedRows, StagedSink, Target
+from statefx.elsewhere import lookup
 from statefx.operators.sinks import (
     CheckpointPosition,
     CommitterContext,
@@ -51,3 +54,6 @@ __all__ = [
     "refuse_twin",
     "starting_point",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__)

@@ -111,7 +111,7 @@ class CollectSink(_Shown):
     Attributes
     ----------
     rows : list of dict
-        All rows so far, in order of their transactions.
+        All rows so far, in order of their transactions; ``Sent.emitted`` of a tester has tuples.
     transactions : dict
         txid -> rows, of every transaction that was committed while this object lived, also of those without rows.
     """

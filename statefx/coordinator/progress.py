@@ -38,7 +38,8 @@ class TransactionProgress:
 
     Attributes
     ----------
-    txid, attempt : int
+    txid : int
+    attempt : int
     input_rows : int
         Rows that DataFrames or spouts brought.
     rows : Mapping[str, int]
@@ -103,6 +104,7 @@ class TransactionProgress:
 
     @property
     def rows_per_second(self) -> float:
+        """Rows of the input by the driver's time; 0 if that was none."""
         secs = sum(self.duration_ms.values()) / 1000
         return self.input_rows / secs if secs > 0 else 0.0
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from statefx.config import SPELLINGS, seconds_of
+from statefx.config import MICROSECOND, NOT_WRITTEN, SPELLINGS, Span, micros_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import BatchBolt, ReadyMade
 from statefx.operators.context import DEFAULT_STREAM, Collector, Context
@@ -242,15 +242,15 @@ def interval_micros(length: Any) -> int:
     (-300000000, 1000000, 0)
     """
     if isinstance(length, timedelta):
-        return length // timedelta(microseconds=1)
+        return length // MICROSECOND
     plain = length.removeprefix("-") if isinstance(length, str) else length
-    secs = seconds_of(plain, zero=True)
-    if secs is None or (plain != length and len(re.findall(r"[\d.]+", plain)) > 1):  # a sign is of one term
+    micros = micros_of(plain, zero=True)
+    if micros is None or (plain != length and len(re.findall(r"[\d.]+", plain)) > 1):  # a sign is of one term
         raise TopologyError(
-            "between takes two lengths of time, such as ('0 seconds', '1 hour') or ('-5 minutes', '5 minutes'), each a "
-            f"timedelta or written as {SPELLINGS}; {length!r} is none"
+            "between takes two lengths of time, such as ('0 seconds', '1 hour') or ('-5 minutes', '5 minutes'), each "
+            f"written as {SPELLINGS}; {NOT_WRITTEN}; {length!r} is none"
         )
-    return round(secs * 1e6) * (1 if plain == length else -1)
+    return micros if plain == length else -micros
 
 
 Kept = tuple[Any, ...]
@@ -397,7 +397,7 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
         The ids of two components, or ``"id:stream"`` for a stream that has a name.
     on : str, sequence of str, or mapping
         The fields that are equal in a pair; ``{"orders": "id", "payments": "order"}`` if their names differ.
-    between : (str or timedelta, str or timedelta)
+    between : two of Duration, str or timedelta
         How much later than the left row the right one is, at least and at most, such as ``("-5 minutes", "1 hour")``.
         Both are included; times are compared in microseconds.
     select : str or sequence of str
@@ -435,7 +435,7 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
         left: str,
         right: str,
         on: str | Sequence[str] | Mapping[str, str | Sequence[str]],
-        between: tuple[str | timedelta, str | timedelta],
+        between: tuple[Span, Span],
         select: str | Sequence[str],
         outer: str | None = None,
     ) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from decimal import Decimal
+from datetime import datetime
 from enum import StrEnum
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from statefx.config import SPELLINGS, seconds_of
+from statefx.config import MICROSECOND, NOT_WRITTEN, SPELLINGS, Duration, Span, micros_of
 from statefx.errors import TopologyError
 from statefx.operators.bolts import Declared, StatefulBolt
 from statefx.operators.hooks import WINDOWED, HookNames, overrides
@@ -20,8 +19,6 @@ from statefx.state.view.time_index import FIRST
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,54 +41,7 @@ class Count:
         return f"{self.tuples} tuples"
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """A length of a window in time; ``"10 minutes"`` and a timedelta may stand in its place.
-
-    Raises
-    ------
-    TopologyError
-        It is not above 0, or finer than a microsecond.
-    """
-
-    micros: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.micros, bool) or not isinstance(self.micros, int) or self.micros < 1:
-            raise TopologyError(
-                f"Duration takes whole microseconds, 1 or more, not {self.micros!r}: Duration.seconds(10)"
-            )
-
-    @classmethod
-    def milliseconds(cls, number: float) -> Duration:
-        """Return a length of `number` milliseconds."""
-        return cls(round(number * 1000))
-
-    @classmethod
-    def seconds(cls, number: float) -> Duration:
-        """Return a length of `number` seconds."""
-        return cls(round(number * 1_000_000))
-
-    @classmethod
-    def minutes(cls, number: float) -> Duration:
-        """Return a length of `number` minutes."""
-        return cls.seconds(60 * number)
-
-    @classmethod
-    def hours(cls, number: float) -> Duration:
-        """Return a length of `number` hours."""
-        return cls.seconds(3600 * number)
-
-    @classmethod
-    def days(cls, number: float) -> Duration:
-        """Return a length of `number` times 24 hours."""
-        return cls.seconds(86_400 * number)
-
-    def __str__(self) -> str:
-        return f"{Decimal(self.micros).scaleb(-6):f} s" if self.micros % 1_000_000 else f"{self.micros // 1_000_000} s"
-
-
-Length = Count | Duration | timedelta | str
+Length = Count | Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +113,7 @@ class Window:
 
         As the event time of what is emitted for the window, it is in time for windows behind this bolt.
         """
-        return None if self.end is None else max(self.end, FIRST + _MICROSECOND) - _MICROSECOND
+        return None if self.end is None else max(self.end, FIRST + MICROSECOND) - MICROSECOND
 
     def get(self) -> list[Any]:
         """Return the tuples of the window: by time, those of one time as they came; of windows of tuples, as they came.
@@ -238,7 +188,7 @@ class WindowedBolt(Declared, StatefulBolt):
     _hooks: ClassVar[HookNames] = WINDOWED
     _windowing: Windowing | None = None
     _timestamp_field: str | None = None
-    _lag: str | None = None
+    _lag: Span | None = None
     _late_stream: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> WindowedBolt:
@@ -327,7 +277,7 @@ class WindowedBolt(Declared, StatefulBolt):
             )
         return self._set(Windowing(size, step, counted=counted))
 
-    def withSessionWindow(self, gap: Duration | timedelta | str) -> Self:
+    def withSessionWindow(self, gap: Span) -> Self:
         """Have a window for each run of tuples that are less than `gap` apart in time; it ends `gap` after the last.
 
         Raises
@@ -350,13 +300,22 @@ class WindowedBolt(Declared, StatefulBolt):
         self._timestamp_field = field
         return self
 
-    def withLag(self, lag: str) -> Self:
+    def withLag(self, lag: Span) -> Self:
         """Say how much earlier than the latest tuple so far a tuple may be without being late: ``"30 seconds"``.
 
         With `withTimestampField`, where no component before the bolt has a ``timestamp=`` with a ``lateness=``.
+
+        Parameters
+        ----------
+        lag : Duration, str or timedelta
+
+        Raises
+        ------
+        TopologyError
+            It is no length of time.
         """
-        if seconds_of(lag, zero=True) is None:
-            raise TopologyError(f"withLag takes a time, such as {SPELLINGS}; not {lag!r}")
+        if micros_of(lag, zero=True) is None:
+            raise TopologyError(f"withLag takes a time, such as {SPELLINGS}; {NOT_WRITTEN}; not {lag!r}")
         self._lag = lag
         return self
 
@@ -522,13 +481,9 @@ def _length(length: Any, call: str) -> tuple[int, bool]:
     """Return a length in microseconds or tuples, and whether it is of tuples."""
     if isinstance(length, Count):
         return length.tuples, True
-    if isinstance(length, timedelta):
-        length = Duration(length // _MICROSECOND)
-    if isinstance(length, Duration):
-        return length.micros, False
-    secs = seconds_of(length)
-    if secs is None:
+    micros = micros_of(length)
+    if micros is None:
         raise TopologyError(
-            f"{call} takes a time, such as {SPELLINGS}; a timedelta, or Count(100); above 0, and not {length!r}"
+            f"{call} takes a time, such as {SPELLINGS}; {NOT_WRITTEN}, or Count(100); above 0, and not {length!r}"
         )
-    return Duration.seconds(secs).micros, False
+    return micros, False

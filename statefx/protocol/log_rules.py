@@ -211,7 +211,7 @@ def _streams(state: LogState, record: Generation) -> tuple[str, ...]:
 
 def new_name(component: str, taken: Collection[str], generation: int) -> str:
     """Return a name for a component in the log that no other one has."""
-    # An export begins again with generation 1, and brings the names that were given before.
+    # A copy of a savepoint begins again with generation 1, and brings the names that were given before.
     return next(name for number in count(generation) if (name := f"{component}~{number}") not in taken)
 
 

@@ -413,7 +413,7 @@ class TaskChain:
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows == 1:  # as Spark hands them over (see `statefx.spark.pipelined`)
+    if batch.num_rows == 1:  # as Spark hands them over (see `statefx.spark.job`)
         yield batch
         return
     for at in range(batch.num_rows):

@@ -208,9 +208,22 @@ class TaskCollector(Collector):
         return tuple(values)
 
     def _check_order(self, values: Any, stream: str, names: list[str]) -> None:
-        """Refuse a namedtuple or Row that has the stream's fields in another order: they would change places."""
+        """Refuse a namedtuple or Row that has fields of the stream in other places: they would change places.
+
+        One that bears other names altogether is taken by position.
+        """
         declared = self._outputs[stream].names
-        if names != declared and set(names) == set(declared):
+        if names == declared or len(names) != len(declared):
+            return
+        moved = [name for name, here in zip(names, declared, strict=True) if name != here and name in declared]
+        if moved and set(names) != set(declared):
+            raise self._not_a_row(
+                values,
+                stream,
+                f"its field {moved[0]!r} stands in another place than in {', '.join(declared)}, and others have "
+                f"other names: name each, emit({declared[0]}=...), or write emit(tuple(row)) if the order is right",
+            )
+        if moved:
             how = next(
                 (f"emit(**row.{name}())" for name in ("_asdict", "asDict") if hasattr(values, name)), "emit(**row)"
             )

@@ -13,10 +13,15 @@ import importlib
 import os
 import sys
 import zipimport
+from collections.abc import Callable
 from importlib.machinery import PathFinder
+from typing import Any
 
 LOADED = ("pandas", "pyspark.worker", "statefx.spark.worker")
 """Not obstore, which has threads of its own once it is used: it is imported where a worker first needs it."""
+
+_CLOSED = (BrokenPipeError, ConnectionResetError)
+"""What a worker sees if Spark has closed the connection."""
 
 
 def main() -> None:
@@ -31,7 +36,27 @@ def main() -> None:
             del sys.path_importer_cache[path]
     gc.collect()
     gc.freeze()  # workers share the pages that no collection writes to
-    importlib.import_module("pyspark.daemon").manager()
+    program: Any = importlib.import_module("pyspark.daemon")
+    program.worker = quiet(program.worker)
+    program.manager()
+
+
+def quiet(worker: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a fork runs, which ends without a trace on stderr if Spark has closed the connection.
+
+    Spark does so with the workers of a run that has ended, well or not: nobody waits for what they would say. Errors of
+    a worker's own are sent to Spark before, and whatever else is raised here is printed by Spark's program, as always.
+    """
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return worker(*arguments)
+        except _CLOSED as error:
+            if error.__context__ is not None and not isinstance(error.__context__, _CLOSED):
+                raise  # behind it is an error of another kind
+            os._exit(1)  # as Spark's program does after each error
+
+    return run
 
 
 def unzipped(path: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statefx.config import SPELLINGS, Config, seconds_of
+from statefx.config import NOT_WRITTEN, SPELLINGS, Config, micros_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.spouts import SpoutTrigger
@@ -341,14 +341,15 @@ def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict
     kind, value = next(iter(trigger.items()))
     if kind in ("availableNow", "once") and value is True:
         return {kind: value}
-    if kind == "processingTime" and isinstance(value, str) and value.strip():
-        secs = seconds_of(value, zero=True)
-        if secs is None:  # Spark would refuse it only when its query begins
+    if kind == "processingTime":
+        micros = micros_of(value, zero=True)
+        if micros is None:  # Spark would refuse it only when its query begins
             raise ConfigError(
-                f"trigger: {value!r} is no interval; write it as in {{'processingTime': '5 seconds'}}, or {SPELLINGS}",
+                f"trigger: {value!r} is no interval; write it as in {{'processingTime': '5 seconds'}}, or {SPELLINGS}; "
+                f"{NOT_WRITTEN}",
                 value=value,
             )
-        return {kind: f"{round(secs * 1000)} milliseconds"}
+        return {kind: f"{round(micros / 1000)} milliseconds"}
     raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
 
 

@@ -1,5 +1,8 @@
 """State of one task: keys, values and their transaction, over a provider's store."""
 
+from typing import TYPE_CHECKING
+
+from statefx.elsewhere import lookup
 from statefx.state.contract.store import (
     EMPTY,
     Namespace,
@@ -37,3 +40,6 @@ __all__ = [
     "Version",
     "Write",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__)

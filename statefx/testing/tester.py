@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -144,6 +145,12 @@ class Scratch:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
+class Place(Enum):
+    """Where a checkpoint is if no folder is given; None would be a mistake, as to ``submit``."""
+
+    OWN = "a folder of the tester's own"
+
+
 _Result = TypeVar("_Result")
 
 
@@ -154,8 +161,8 @@ class TopologyTester:
     ----------
     topology : Topology
         Its streams are stand-ins made by `rows`, or DataFrames, which are not read.
-    checkpointLocation : str or path
-        As for ``submit``.
+    checkpointLocation : str or path, optional
+        As for ``submit``; by default a new folder, which is deleted with the tester, and which `restart` hands on.
     config : Mapping, optional
         As for ``submit``.
     adopt : str or collection of str, optional
@@ -214,7 +221,7 @@ class TopologyTester:
     def __init__(
         self,
         topology: Topology,
-        checkpointLocation: str | os.PathLike[str],
+        checkpointLocation: str | os.PathLike[str] | Place = Place.OWN,
         config: Mapping[str, Any] | None = None,
         *,
         adopt: Adopt = None,
@@ -233,6 +240,7 @@ class TopologyTester:
         self._feeds = _handed_on(topology, fed, rename) if isinstance(fed, Mapping) else feeds_of(topology, fed)
         self.topology = with_feeds(topology, self._feeds)
         self.pauses: list[float] = []
+        self._own = Scratch() if checkpointLocation is Place.OWN else None
         self._scratch = Scratch() if cache is None else None
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         self._config = config
@@ -251,9 +259,10 @@ class TopologyTester:
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._time)
         given = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        self._start(checkpointLocation, given, seed, freshObjects)
+        place = os.path.join(self._own.path, "checkpoint") if self._own else checkpointLocation
+        self._start(place, given, seed, freshObjects)
 
-    def _start(self, checkpoint: str | os.PathLike[str], given: Any, seed: int, fresh: bool) -> None:
+    def _start(self, checkpoint: Any, given: Any, seed: int, fresh: bool) -> None:
         """Do what ``submit`` does, with steps in the place of Spark."""
         steps, limits = self._steps, self._limits
         launch = Launch(
@@ -461,7 +470,8 @@ class TopologyTester:
         now = datetime.fromtimestamp(self._time(), UTC)
         arguments: dict[str, Any] = {**self._same, "now": now, **changes}
         successor = TopologyTester(topology or self.topology, self._folders.location, **arguments)
-        successor._scratch = successor._scratch or self._scratch  # deleted with the last one that uses it
+        # Deleted with the last one that uses them.
+        successor._scratch, successor._own = successor._scratch or self._scratch, self._own
         return successor
 
     def close(self) -> None:

@@ -1,5 +1,12 @@
 """Topologies: built and checked on the driver, then frozen."""
 
-from statefx.topology.builder import BoltDeclarer
+from typing import TYPE_CHECKING
 
-__all__ = ["BoltDeclarer"]
+from statefx.elsewhere import lookup
+from statefx.topology.builder import BoltDeclarer
+from statefx.topology.graph import Component, Edge
+
+__all__ = ["BoltDeclarer", "Component", "Edge"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__)

@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Never
 
+from statefx.config import Span
 from statefx.errors import TopologyError
 from statefx.operators.bolts import Bolt, Committer, Stateful
 from statefx.operators.context import DEFAULT_STREAM
@@ -123,42 +124,42 @@ class BoltDeclarer:
     kind: ComponentKind = ComponentKind.BOLT
     tick_secs: float | None = None
 
-    def shuffleGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def shuffleGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Spread rows evenly over the tasks."""
-        return self._add(source, stream, Grouping("shuffle"))
+        return self._add(source, stream, Grouping("shuffle"), others)
 
     def fieldsGrouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send rows that are equal in `fields` to the same task."""
         return self._add(source, stream, Grouping("fields", self._keys("fieldsGrouping", source, fields)))
 
-    def globalGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def globalGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send all rows to task 0; other tasks of the bolt get none of them."""
-        return self._add(source, stream, Grouping("global"))
+        return self._add(source, stream, Grouping("global"), others)
 
-    def allGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def allGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send every row to every task."""
-        return self._add(source, stream, Grouping("all"))
+        return self._add(source, stream, Grouping("all"), others)
 
-    def broadcastGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def broadcastGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send every row to every task, whose ``executeBroadcast`` has it before ``execute`` has any other row.
 
         In each transaction a task is given the rows of its broadcast inputs first, in the same order as all tasks of
         the bolt, and all other rows behind them. So all tasks have the same rules for all rows of a transaction. The
         bolt keeps them in ``state.broadcast(name)``. It needs state, and another input.
         """
-        return self._add(source, stream, Grouping("broadcast"))
+        return self._add(source, stream, Grouping("broadcast"), others)
 
-    def noneGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def noneGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Say that it does not matter which task a row goes to."""
-        return self._add(source, stream, Grouping("none"))
+        return self._add(source, stream, Grouping("none"), others)
 
-    def localOrShuffleGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def localOrShuffleGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Keep rows in the sender's own process where it has a task of this bolt, else spread them evenly."""
-        return self._add(source, stream, Grouping("local"))
+        return self._add(source, stream, Grouping("local"), others)
 
-    def directGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+    def directGrouping(self, source: str, *others: Never, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send each row to the task that the sender names in ``collector.emit(..., task=n)``."""
-        return self._add(source, stream, Grouping("direct"))
+        return self._add(source, stream, Grouping("direct"), others)
 
     def partialKeyGrouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send rows that are equal in `fields` to one of two tasks, the less loaded: evens out a few heavy keys."""
@@ -188,7 +189,15 @@ class BoltDeclarer:
         self.tick_secs = seconds
         return self
 
-    def _add(self, source: str, stream: str, grouping: Grouping) -> BoltDeclarer:
+    def _add(self, source: str, stream: str, grouping: Grouping, others: Sequence[Any] = ()) -> BoltDeclarer:
+        if others:
+            call = f"{'localOrShuffle' if grouping.kind == 'local' else grouping.kind}Grouping"
+            named = others[0] if isinstance(others[0], str) else "errors"
+            raise TopologyError(
+                f"{self.kind} {self.id!r}: {call}({', '.join(map(repr, (source, *others)))}) has an argument too many, "
+                f'and a stream of {source!r} is given by its name: write {call}("{source}", stream="{named}")',
+                component=self.id,
+            )
         for what, value in (("source", source), ("stream", stream)):
             if not isinstance(value, str):
                 raise TopologyError(
@@ -205,7 +214,7 @@ class BoltDeclarer:
             example = ", ".join(f'"{one}"' for one in called or ["word"])
             raise TopologyError(
                 f"bolt {self.id!r}: {name}({source!r}, ...) takes the names of one or more fields, each as an "
-                f'argument: write {name}("{source}", {example})',
+                f'argument: write {name}("{source}", {example}), and a stream of its own as stream="errors"',
                 component=self.id,
             )
         return fields
@@ -236,7 +245,7 @@ class TopologyBuilder:
         self._components: dict[str, Component] = {}
         self._declarers: dict[str, BoltDeclarer] = {}
         self._loops: set[str] = set()
-        self._times: dict[str, tuple[str | Mapping[str, str] | None, str, str, str | None]] = {}
+        self._times: dict[str, tuple[str | Mapping[str, str] | None, Span, Span, Span | None]] = {}
         """Event times declared for bolts' streams: some know their streams only with their inputs."""
 
     def __repr__(self) -> str:
@@ -248,9 +257,9 @@ class TopologyBuilder:
         dataframe: Any,
         *,
         timestamp: str | None = None,
-        lateness: str = LATENESS,
-        maxAhead: str = MAX_AHEAD,
-        idleAfter: str | None = None,
+        lateness: Span = LATENESS,
+        maxAhead: Span = MAX_AHEAD,
+        idleAfter: Span | None = None,
     ) -> None:
         """Add a DataFrame, streaming or batch, as a source of rows.
 
@@ -263,7 +272,7 @@ class TopologyBuilder:
         timestamp : str, optional
             Which column, of type timestamp, has the event time of a row. Then ``context.watermark`` tells how far it
             has come: as in Spark, the latest time of all rows of the transactions before, less `lateness`.
-        lateness, maxAhead, idleAfter : str
+        lateness, maxAhead, idleAfter : Duration, str or timedelta
             As of `setSpout`; the DataFrame is idle as a whole.
 
         Raises
@@ -284,11 +293,11 @@ class TopologyBuilder:
         spout: ReplayingSpout | Spout,
         parallelism: int = 1,
         *,
-        dedup: str | None = None,
+        dedup: Span | None = None,
         timestamp: str | Mapping[str, str] | None = None,
-        lateness: str = LATENESS,
-        maxAhead: str = MAX_AHEAD,
-        idleAfter: str | None = None,
+        lateness: Span = LATENESS,
+        maxAhead: Span = MAX_AHEAD,
+        idleAfter: Span | None = None,
     ) -> None:
         """Add a spout, which emits the topology's input.
 
@@ -301,7 +310,7 @@ class TopologyBuilder:
             has spouts or DataFrames, not both.
         parallelism : int
             The number of tasks that emit, 1 or more. May change from run to run, unless there is `dedup`.
-        dedup : str, optional
+        dedup : Duration, str or timedelta, optional
             For how long the ids of a `Spout`'s messages are kept in state, at least, such as ``"10 minutes"``: what its
             source delivers again meanwhile is acked, and goes no further. So an id is that of one message for all
             tasks, and is not used again within that time. Then a bolt that fails a message fails the
@@ -309,11 +318,11 @@ class TopologyBuilder:
         timestamp : str or Mapping of str to str, optional
             Which field of its rows, of type timestamp, has their event time: of the stream ``"default"``, or by stream.
             Then ``context.watermark`` tells how far it has come.
-        lateness : str
+        lateness : Duration, str or timedelta
             How much earlier than the latest time so far a row may be without being late, such as ``"2 minutes"``.
-        maxAhead : str
+        maxAhead : Duration, str or timedelta
             A time that is further ahead of the driver's clock does not move the watermark; a warning tells of it.
-        idleAfter : str, optional
+        idleAfter : Duration, str or timedelta, optional
             After so long without a row, a task, or a partition if the spout has partitions, does not hold the watermark
             back; by default it always does.
 
@@ -326,7 +335,7 @@ class TopologyBuilder:
         checks.check_id(id, self._components)
         check_spout(id, spout, parallelism)
         streams = checks.streams_of("spout", id, spout)
-        secs = None if dedup is None else checks.check_seconds(dedup, f"spout {id!r}: dedup")
+        secs = None if dedup is None else checks.check_micros(dedup, f"spout {id!r}: dedup") / 1e6
         if secs is not None:
             if not isinstance(spout, Spout):
                 raise TopologyError(f"spout {id!r} hands out nothing twice: leave out dedup", component=id)
@@ -349,9 +358,9 @@ class TopologyBuilder:
         *,
         onError: str = "fail",
         timestamp: str | Mapping[str, str] | None = None,
-        lateness: str = LATENESS,
-        maxAhead: str = MAX_AHEAD,
-        idleAfter: str | None = None,
+        lateness: Span = LATENESS,
+        maxAhead: Span = MAX_AHEAD,
+        idleAfter: Span | None = None,
     ) -> BoltDeclarer:
         """Add a bolt; declare its inputs on what is returned.
 
@@ -372,7 +381,7 @@ class TopologyBuilder:
         timestamp : str or Mapping of str to str, optional
             Which field of what it emits has the event time, as of `setSpout`: as for a bolt that parses. What reads
             from the bolt goes by these times, and no longer by those of the bolt's own input.
-        lateness, maxAhead, idleAfter : str
+        lateness, maxAhead, idleAfter : Duration, str or timedelta
             As of `setSpout`, of each task of the bolt.
 
         Raises

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.config import INT_MAX, SPELLINGS, seconds_of
+from statefx.config import INT_MAX, NOT_WRITTEN, SPELLINGS, micros_of
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.bolts import Bolt, Stateful
 from statefx.operators.context import DEFAULT_STREAM
@@ -44,12 +44,13 @@ def check_name(name: Any) -> None:
         raise TopologyError(f"the name of a topology is a text that is not empty, not {name!r}")
 
 
-def check_seconds(text: Any, what: str, *, zero: bool = False) -> float:
-    """Return a length of time in seconds; TopologyError, which names `what`, if it is none."""
-    secs = seconds_of(text, zero=zero)
-    if secs is None:
-        raise TopologyError(f"{what} is a time, such as {SPELLINGS}; {'' if zero else 'above 0, and '}not {text!r}")
-    return secs
+def check_micros(length: Any, what: str, *, zero: bool = False) -> int:
+    """Return a length of time in microseconds; TopologyError, which names `what`, if it is none."""
+    micros = micros_of(length, zero=zero)
+    if micros is None:
+        above = "" if zero else "above 0, and "
+        raise TopologyError(f"{what} is a time, such as {SPELLINGS}; {NOT_WRITTEN}; {above}not {length!r}")
+    return micros
 
 
 def check_tick_secs(id: str, secs: Any) -> None:

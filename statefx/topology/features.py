@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statefx.config import Span
 from statefx.errors import TopologyError
 from statefx.operators.bolts import Bolt, Stateful, may_hold
 from statefx.operators.context import DEFAULT_STREAM
@@ -20,7 +21,7 @@ from statefx.operators.schema import parse_schema, parse_streams, to_ddl, to_ddl
 from statefx.operators.spouts import Spout
 from statefx.operators.windows import WINDOW, WindowedBolt, keeps_values, windowing_of
 from statefx.protocol.watermark import Timing
-from statefx.topology.checks import check_seconds, key_types, named, of_component
+from statefx.topology.checks import check_micros, key_types, named, of_component
 from statefx.topology.graph import Component, ComponentKind, DeclaredInput, Edge, OnError, Promise
 
 logger = logging.getLogger("statefx")
@@ -42,17 +43,17 @@ def timings(
     id: str,
     streams: Mapping[str, pa.Schema],
     timestamp: str | Mapping[str, str] | None,
-    lateness: str,
-    max_ahead: str,
-    idle_after: str | None,
+    lateness: Span,
+    max_ahead: Span,
+    idle_after: Span | None,
 ) -> Mapping[str, Timing]:
     """Return how the event time of a component's streams is read, by stream, or nothing if it has none.
 
     TopologyError, which names `who`: a stream, a field or a length of time is none, or the field is of another type.
     """
     if timestamp is None:
-        given = {"lateness": lateness != LATENESS, "maxAhead": max_ahead != MAX_AHEAD, "idleAfter": idle_after}
-        if useless := [name for name, value in given.items() if value]:
+        given = (("lateness", lateness, LATENESS), ("maxAhead", max_ahead, MAX_AHEAD), ("idleAfter", idle_after, None))
+        if useless := [name for name, value, default in given if value != default]:
             raise TopologyError(
                 f'{who}: {useless[0]} needs event time: say which field has it, as timestamp="at", or leave it out',
                 component=id,
@@ -63,15 +64,13 @@ def timings(
         raise TopologyError(
             f'{who}: timestamp names no field: timestamp="at", or {{"stream": "at"}}, or leave it out', component=id
         )
-    late_secs = check_seconds(lateness, f"{who}: lateness", zero=True)
-    ahead_secs = check_seconds(max_ahead, f"{who}: maxAhead")
-    idle_secs = None if idle_after is None else check_seconds(idle_after, f"{who}: idleAfter")
+    late_us = check_micros(lateness, f"{who}: lateness", zero=True)
+    ahead_us = check_micros(max_ahead, f"{who}: maxAhead")
+    idle_us = None if idle_after is None else check_micros(idle_after, f"{who}: idleAfter")
     for stream, field in fields.items():
         _check_field(who, id, streams, stream, field)
     return {
-        stream: Timing(
-            field, int(late_secs * 1e6), int(ahead_secs * 1e6), None if idle_secs is None else int(idle_secs * 1000)
-        )
+        stream: Timing(field, late_us, ahead_us, None if idle_us is None else idle_us // 1000)
         for stream, field in fields.items()
     }
 
@@ -281,7 +280,7 @@ def _field(
             component=id,
         )
     # Checked as a timestamp= is, also where the watermark comes from elsewhere.
-    who, lag = f"bolt {id!r}: withTimestampField of {given.source!r}", bolt._lag or LATENESS
+    who, lag = f"bolt {id!r}: withTimestampField of {given.source!r}", LATENESS if bolt._lag is None else bolt._lag
     own = timings(who, id, source.outputs, {given.stream: named}, lag, MAX_AHEAD, None)
     if other is not None and own[given.stream] != source.timings[given.stream]:
         raise TopologyError(

@@ -45,7 +45,7 @@ OF_A_BOLT = ("state", "table", "write", "explain", "quarantined", "downgrade", "
 
 def test_every_method_is_called_here():
     methods = {name for name, value in vars(Checkpoint).items() if callable(value) and not name.startswith("_")}
-    elsewhere = {"toDataFrame", "resolve"}  # with a session, in test_read_state.py; with a queue, in test_absent.py
+    elsewhere = {"toDataFrame", "resolve"}  # with a session, in test_state_frame.py; with a queue, in test_absent.py
     assert methods == CALLS.keys() | elsewhere
 
 

@@ -22,7 +22,7 @@ from statefx.admin.migration import Migrator
 from statefx.admin.rekeying import Rekey, older_form
 from statefx.admin.rescaling import rescalings
 from statefx.admin.rewrite import Rewrite, copies
-from statefx.admin.savepoints import export_pin, go_back
+from statefx.admin.savepoints import copy_pin, go_back
 from statefx.coordinator.launch import Launch
 from statefx.errors import ConfigError, FencedError
 from statefx.log.location import Folders
@@ -295,14 +295,14 @@ def migrate_again(to: str, site: Site) -> None:
         Checkpoint(site.folder, config).migrate(REFERENCES[to], site.options[to])
 
 
-def exporting(site: Site, steps: DurableSteps) -> None:
+def copying(site: Site, steps: DurableSteps) -> None:
     source = Folders(str(site.folder))
     found = read_state(source.storage)
     kept, pin = provider(site, steps), found.pinned["one"]
-    export_pin(source, found, kept, pin, folders(site, steps, "copy"), opened=opened(steps))
+    copy_pin(source, found, kept, pin, folders(site, steps, "copy"), opened=opened(steps))
 
 
-def export_again(site: Site) -> None:
+def copy_again(site: Site) -> None:
     if not list(site.place.glob("copy/transactions/*.json")):
         for path in sorted(site.place.glob("copy/**/*"), reverse=True):  # as the refusal says: delete that folder
             path.rmdir() if path.is_dir() else path.unlink()
@@ -330,10 +330,10 @@ TOOLS = {
     "migrate": Tool(partial(migrating, "rocksdb"), partial(migrate_again, "rocksdb")),
     "migrate to memory": Tool(partial(migrating, "memory"), partial(migrate_again, "memory")),
     "migrate to a server": Tool(partial(migrating, "redis"), partial(migrate_again, "redis")),
-    "export": Tool(exporting, export_again, target="copy"),
+    "copy": Tool(copying, copy_again, target="copy"),
     "restore": Tool(restoring, lambda site: Checkpoint(site.folder).restore("one")),
 }  # fmt: skip
-KEEPS_VERSIONS = {"export", "restore"}
+KEEPS_VERSIONS = {"copy", "restore"}
 FIRST = {"to": 1, "be": 2, **{f"w{number}": number + 1 for number in range(6)}}
 SECOND = {"to": 5, "late": 1}
 
@@ -406,11 +406,11 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
     assert set(seen) == {False, True}
 
 
-@pytest.mark.parametrize(("name", "kept_by"), [case for case in cases() if case.values[0] != "export"])
+@pytest.mark.parametrize(("name", "kept_by"), [case for case in cases() if case.values[0] != "copy"])
 def test_a_driver_that_takes_over_at_any_moment_wins(
     place: Path, request: pytest.FixtureRequest, name: str, kept_by: str, stride: int
 ) -> None:
-    """An export fences no driver."""
+    """A copy fences no driver."""
     tool, server, site = begun(place, request, name, kept_by)
     kept = Content(server) if server else {}
     shutil.copytree(site.folder, place / "before")
@@ -443,7 +443,7 @@ CALLS = st.one_of(
     st.tuples(st.just("rescale"), st.integers(1, 4)),
     st.tuples(st.just("version"), st.sampled_from([1, 2])),
     st.tuples(st.just("migrate"), st.sampled_from(["memory", "rocksdb", "redis"])),
-    st.tuples(st.sampled_from(["restore", "export"]), st.integers(0, 9)),
+    st.tuples(st.sampled_from(["restore", "copy"]), st.integers(0, 9)),
     st.tuples(st.sampled_from(["savepoint", "rename"])),
 )
 
@@ -479,7 +479,7 @@ BACK_AND_FORTH = [
 ON_A_SERVER = [
     ("rescale", 1), ("savepoint",), ("merge", {"w1": 5}), ("migrate", "redis"), ("rescale", 3), ("send", {"w2": 1}),
     ("rename",), ("rescale", 2), ("send", {"w3": 1}), ("migrate", "rocksdb"), ("savepoint",), ("overwrite", {"w4": 1}),
-    ("export", 0), ("send", {"w5": 2}),
+    ("copy", 0), ("send", {"w5": 2}),
 ]  # fmt: skip
 
 
@@ -531,7 +531,7 @@ class Life:
             Checkpoint(self.site.folder).restore(f"s{chosen % len(self.saved)}")
             self.now = self.saved[chosen % len(self.saved)]
 
-    def export(self, chosen: int) -> None:
+    def copy(self, chosen: int) -> None:
         """Go on with a copy, of a savepoint or of what there is."""
         copy, at = Path(mkdtemp(dir=self.site.place)) / "copy", chosen % (len(self.saved) + 1)
         if self.site.keeper(self.site.folder) == "redis":

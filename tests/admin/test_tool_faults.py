@@ -112,7 +112,7 @@ def once_full(folder: Path, passing: int, monkeypatch: pytest.MonkeyPatch, call:
 
 
 @pytest.mark.slow
-def test_an_export_to_a_full_disk_leaves_the_original_and_no_checkpoint(
+def test_a_copy_to_a_full_disk_leaves_the_original_and_no_checkpoint(
     keeper: Keeper, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, target, at = files(keeper.folder), place / "copy", 0
@@ -128,14 +128,14 @@ def test_an_export_to_a_full_disk_leaves_the_original_and_no_checkpoint(
     assert state(target) == state(keeper.folder)
 
 
-def test_an_export_to_where_no_folder_can_be(keeper: Keeper, place: Path) -> None:
+def test_a_copy_to_where_no_folder_can_be(keeper: Keeper, place: Path) -> None:
     before = files(keeper.folder)
     with pytest.raises(CheckpointError, match=r"Give a folder that can be made.* is as it was"):
         Checkpoint(keeper.folder).restore(to=place / ("x" * 300))
     assert files(keeper.folder) == before
 
 
-def test_of_two_exports_to_one_folder_one_is_told(keeper: Keeper, place: Path) -> None:
+def test_of_two_copies_to_one_folder_one_is_told(keeper: Keeper, place: Path) -> None:
     before, told = files(keeper.folder), []
 
     def meanwhile(done: int, total: int) -> None:

@@ -690,7 +690,7 @@ def test_hooks_that_do_not_fit_are_refused(hooks, wanted):
         (lambda b: b.setBolt("w", Tuples().withWindow("1 minute", "1 hour")), "tuples between windows would be lost"),
         (lambda b: b.setBolt("w", Tuples().withTumblingWindow("soon")), "withTumblingWindow takes a time, such as"),
         (lambda b: b.setBolt("w", Tuples().withTumblingWindow(Count(0))), "Count takes a number of tuples"),
-        (lambda b: b.setBolt("w", Tuples().withTumblingWindow(timedelta(0))), "1 or more"),
+        (lambda b: b.setBolt("w", Tuples().withTumblingWindow(timedelta(0))), "above 0, and not"),
         (lambda b: b.setBolt("w", Tuples().withSessionWindow(Count(1))), "withSessionWindow takes a time"),
         (lambda b: b.setBolt("w", Tuples().withTumblingWindow("1 hour").withTumblingWindow("1 hour")), "already"),
     ],

@@ -162,6 +162,47 @@ def test_an_archive_stays_where_the_rest_of_the_path_does_not_find_its_package(t
     assert unzipped(path) == path
 
 
+FORKED = """
+import importlib, os, socket, sys
+from statefx.spark.daemon import quiet
+
+program = importlib.import_module("pyspark.daemon")
+os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"  # as Spark has it
+ours, spark = socket.socketpair()
+
+
+def main(infile, outfile):
+    outfile.write(b"what nobody waits for")
+    spark.close()
+    {ends}
+
+
+program.worker, program.sys.argv = quiet(program.worker), ["daemon", "pyspark.worker"]
+importlib.import_module("pyspark.worker").main = main
+program.worker(ours, True)
+"""
+"""A worker of Spark's program, whose connection Spark closes before it has told the end."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ends", "says"), [("pass", ""), ("raise SystemExit(0)", ""), ("1 / 0", "ZeroDivisionError")])
+def test_a_worker_that_spark_no_longer_waits_for_ends_without_a_trace(ends, says):
+    run = subprocess.run(
+        [sys.executable, "-c", FORKED.format(ends=ends)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 1
+    assert says in run.stderr if says else run.stderr == ""
+
+
+def test_errors_of_a_worker_are_raised_as_ever():
+    def worker(sock, authenticated):
+        raise ValueError("of its own")
+
+    with pytest.raises(ValueError, match="of its own"):
+        daemon.quiet(worker)(None, True)
+    assert daemon.quiet(lambda sock, authenticated: 0)(None, True) == 0
+
+
 @pytest.mark.slow
 def test_nothing_talks_to_an_object_store_before_workers_are_forked():
     """Its client has threads, which no fork takes along: workers would hang at their first request."""

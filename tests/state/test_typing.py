@@ -90,9 +90,32 @@ assert_type(checkpoint.repair(yes=True).done, bool)
 assert_type(checkpoint.abort().generation, int)
 """
 
+PUBLIC = """
+from datetime import timedelta
+
+from statefx import Checkpoint, Duration, FileSink, IntervalJoin, Topology, TopologyBuilder, WindowedBolt  # wrong
+from statefx.checkpoint import Explained, Migration, Repair, Restoration, Savepoint, StateView, Verified, Written
+from statefx.connectors import SqlSink  # wrong
+from statefx.testing import TopologyTester, rows
+
+
+def show(view: StateView, written: Written, verified: Verified) -> Savepoint | None:
+    return None
+
+
+def built(builder: TopologyBuilder, bolt: WindowedBolt, topology: Topology) -> TopologyTester:
+    builder.setStream("s", rows("at timestamp"), timestamp="at", lateness=timedelta(0), idleAfter=Duration.minutes(1))
+    builder.setStream("s", rows("at timestamp"), timestamp="at", maxAhead=5)  # wrong
+    bolt.withSessionWindow("5 m").withLag(Duration.seconds(1)).withLag(timedelta(1))
+    bolt.withLag(5)  # wrong
+    IntervalJoin("a", "b", "k", (timedelta(0), Duration.hours(1)), "k")
+    builder.setBolt("w", bolt).shuffleGrouping("s", stream="errors").shuffleGrouping("s", "errors")  # wrong
+    return TopologyTester(topology)
+"""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [BOLT, CHECKPOINT], ids=["bolt", "checkpoint"])
+@pytest.mark.parametrize("program", [BOLT, CHECKPOINT, PUBLIC], ids=["bolt", "checkpoint", "public"])
 def test_mypy_finds_what_is_wrong_in_a_program(program, tmp_path, monkeypatch):
     path = tmp_path / "program.py"
     path.write_text(program)
@@ -100,3 +123,12 @@ def test_mypy_finds_what_is_wrong_in_a_program(program, tmp_path, monkeypatch):
     out, err, _ = api.run(["--config-file=pyproject.toml", str(path)])  # with what `make lint` has left in its cache
     wrong = [number for number, line in enumerate(program.splitlines(), 1) if line.endswith("# wrong")]
     assert [int(number) for number in re.findall(r"program\.py:(\d+): error: ", out)] == wrong, out + err
+
+
+@pytest.mark.slow
+def test_mypy_finds_nothing_wrong_in_the_program_of_rows_as_classes(tmp_path, monkeypatch):
+    page = (ROOT / "docs/stateful-bolts.md").read_text().partition("### Rows as classes\n")[2]
+    (tmp_path / "program.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.chdir(ROOT)
+    out, err, found = api.run(["--config-file=pyproject.toml", "--strict", str(tmp_path / "program.py")])
+    assert not found, out + err

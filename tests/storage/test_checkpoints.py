@@ -270,10 +270,10 @@ def unreadable(url):
 
 def test_a_copy_in_a_store_without_conditional_requests_is_refused(tmp_path):
     with s3_server(conditional=False) as address, as_users_have_it(address) as made:
-        with Driver(tmp_path, name="export") as driver:
+        with Driver(tmp_path, name="original") as driver:
             driver.start().run(WORK[:2])
         url = made()
-        copy(str(tmp_path / "export"), url)
+        copy(str(tmp_path / "original"), url)
         with Remote(tmp_path, url) as driver, pytest.raises(CheckpointError, match="lets a name be created twice"):
             driver.start(adopt="fork")
 

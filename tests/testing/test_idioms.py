@@ -4,6 +4,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import make_dataclass
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,8 @@ from tests.bolts import WithState
 from tests.testing.topologies import Driver
 
 Turned = namedtuple("Turned", "n w")
+Moved = namedtuple("Moved", "n other")
+Half = make_dataclass("Half", ["other", "w"])
 
 KEPT: list[Any] = []
 
@@ -66,6 +69,11 @@ def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
         (lambda s, c: c.emit(pd.DataFrame({"w": ["a"], "n": ["1"]})), "emit its rows one by one"),
         (lambda s, c: c.emit(Turned("1", "a")), r"another order than w, n: write emit\(\*\*row\._asdict\(\)\)"),
         (lambda s, c: c.emit(Row(n="1", w="a")), r"another order than w, n: write emit\(\*\*row\.asDict\(\)\)"),
+        (lambda s, c: c.emit(Moved("1", "a")), r"'n' stands in another place than in w, n.*write emit\(tuple\(row\)\)"),
+        (lambda s, c: c.emit(Row(n="1", other="a")), "'n' stands in another place than in w, n"),
+        (lambda s, c: c.emit(Half("1", "a")), "'w' stands in another place than in w, n"),
+        (lambda s, c: c.emit(pd.Series({"n": "1", "x": "a"})), "'n' stands in another place than in w, n"),
+        (lambda s, c: c.emit(namedtuple("Long", "n w x")("1", "a", "b")), "emitted 3 values"),
         (
             lambda s, c: c.emit(pd.Series({"n": "1", "w": "a"})),
             r"another order than w, n: write emit\(\*\*row\) to emit",

@@ -195,6 +195,30 @@ def test_caches_are_deleted_with_the_tester(place):
     assert not os.path.exists(cache)
 
 
+def test_without_a_folder_the_checkpoint_is_in_one_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with TopologyTester(word_count()) as tester, TopologyTester(word_count()) as other:
+        tester.send(lines("to be"))
+        other.send(lines("not"))
+        assert (tester.state("count"), other.state("count")) == ({"to": 1, "be": 1}, {"not": 1})
+        place = tester._folders.location
+        restarted = tester.restart()
+    del tester
+    gc.collect()
+    restarted.send(lines("be"))
+    again = restarted.restart()
+    restarted.close()
+    del restarted
+    gc.collect()
+    assert again.state("count") == {"to": 1, "be": 2}
+    assert (again.txid, again.generation) == (2, 3)
+    again.close()
+    del again
+    gc.collect()
+    assert not os.path.exists(place)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_tasks_of_spouts_live(place):
     """What is committed is the same, whatever order the seed makes."""

@@ -127,6 +127,26 @@ def test_every_grouping_can_be_declared_and_chained(builder):
     assert [edge.id for edge in edges] == list(range(1, 9))
 
 
+WITHOUT_FIELDS = ["shuffle", "global", "all", "broadcast", "none", "localOrShuffle", "direct"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_FIELDS)
+@pytest.mark.parametrize(("others", "named"), [(("late",), "late"), ((["word"],), "errors"), (("late", 1), "late")])
+def test_a_stream_is_given_by_name_and_not_by_place(builder, name, others, named):
+    for declarer in (builder.setBolt("bolt", Sink()), builder.setSink("sink", ConsoleSink())):
+        with pytest.raises(TopologyError) as told:
+            getattr(declarer, f"{name}Grouping")("fork", *others)
+        assert str(told.value).startswith(f"{declarer.kind} '{declarer.id}': {name}Grouping('fork', {others[0]!r}")
+        assert f'write {name}Grouping("fork", stream="{named}")' in str(told.value)
+        assert declarer.inputs == []
+
+
+@pytest.mark.parametrize("name", ["fields", "partialKey"])
+def test_who_gives_fields_in_a_list_behind_a_stream_is_told_how_both_are_given(builder, name):
+    with pytest.raises(TopologyError, match="a stream of its own as stream="):
+        getattr(builder.setBolt("bolt", Sink()), f"{name}Grouping")("fork", "late", ["word"])
+
+
 def test_components_are_sorted_and_ties_keep_the_order_of_declaration(builder):
     builder.setBolt("z", Sink()).shuffleGrouping("b").shuffleGrouping("a")
     builder.setBolt("b", Split()).shuffleGrouping("late")

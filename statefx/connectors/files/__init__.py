@@ -9,8 +9,14 @@
               readers      how rows are read from files
 """
 
+from typing import TYPE_CHECKING
+
 from statefx.connectors.files.reading import readCommitted, readUncommitted
 from statefx.connectors.files.sink import FileSink, committedFiles
 from statefx.connectors.files.spout import FilePartitionedSpout
+from statefx.elsewhere import lookup
 
 __all__ = ["FilePartitionedSpout", "FileSink", "committedFiles", "readCommitted", "readUncommitted"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__)

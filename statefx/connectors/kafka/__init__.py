@@ -11,7 +11,13 @@
     both      clients      confluent-kafka itself, its settings and errors, and calls that may never return
 """
 
+from typing import TYPE_CHECKING
+
 from statefx.connectors.kafka.sink import KafkaSink
 from statefx.connectors.kafka.spout import KafkaSpout, OpaqueKafkaSpout
+from statefx.elsewhere import lookup
 
 __all__ = ["KafkaSink", "KafkaSpout", "OpaqueKafkaSpout"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__)

@@ -10,9 +10,15 @@
                columns      types of the database and of Spark; which columns hold which values
 """
 
+from typing import TYPE_CHECKING
+
 from statefx.connectors.sql.backend import SqlBackend
 from statefx.connectors.sql.queue import SqlQueueSpout
 from statefx.connectors.sql.sink import SqlSink
 from statefx.connectors.sql.spout import SqlPartitionedSpout
+from statefx.elsewhere import lookup
 
 __all__ = ["SqlBackend", "SqlPartitionedSpout", "SqlQueueSpout", "SqlSink"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lookup(__name__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
+from statefx.config import Span
 from statefx.errors import StatePhaseError
 from statefx.protocol.identity import Version
 from statefx.state.encoding.codec import Codec
@@ -438,12 +439,12 @@ class ExpiringMap(MapState[K, V]):
 
     _overlay: ExpiringOverlay
 
-    def put(self, key: K, value: V, *, ttl: str | float | timedelta | None = None) -> None:
+    def put(self, key: K, value: V, *, ttl: Span | float | None = None) -> None:
         """Set the value of `key`, which is over after the map's ttl, or after one of its own.
 
         Parameters
         ----------
-        ttl : str, timedelta or float, optional
+        ttl : Duration, str, timedelta or float, optional
             As of ``state.map``; this value's own, until the key is put again.
 
         Raises

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, overload
 
+from statefx.config import Span
 from statefx.errors import CommitFailedError, StateClosedError, StateError, StatePhaseError
 from statefx.state.contract.spaces import NameKind, Space, end_of, head_of, name_of
 from statefx.state.contract.store import EMPTY, SnapshotRef, StateStore, Version, Write, prepare_as
@@ -361,14 +361,14 @@ class KeyValueState(Entries[K, V]):
 
     @overload
     def map(
-        self, name: str, *, ttl: str | float | timedelta, touch: Literal["write", "read"] | None = None
+        self, name: str, *, ttl: Span | float, touch: Literal["write", "read"] | None = None
     ) -> ExpiringMap[Any, Any]: ...
 
     def map(
         self,
         name: str,
         *,
-        ttl: str | float | timedelta | None = None,
+        ttl: Span | float | None = None,
         touch: Literal["write", "read"] | None = None,
     ) -> MapState[Any, Any]:
         """Return the keys and values that the task keeps under a name; empty at first.
@@ -379,9 +379,9 @@ class KeyValueState(Entries[K, V]):
         Parameters
         ----------
         name : str
-        ttl : str, timedelta or float, optional
-            How long an entry lives after it was put: "30 minutes", a timedelta, or seconds. Another ttl than before
-            counts for what is put from then on; what was put without one is never over.
+        ttl : Duration, str, timedelta or float, optional
+            How long an entry lives after it was put: "30 minutes", a timedelta, a Duration, or seconds. Another ttl
+            than before counts for what is put from then on; what was put without one is never over.
         touch : {"write", "read"}, optional
             What begins an entry's time anew: a put alone, as by default, or also a get. A get does so only if a tenth
             of the ttl has gone by, for it costs as much as a put.

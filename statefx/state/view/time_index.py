@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from statefx.config import SPELLINGS, seconds_of
+from statefx.config import NOT_WRITTEN, SPELLINGS, Span, micros_of
 from statefx.errors import CodecError
 from statefx.state.contract.spaces import Space, end_of, head_of, name_of
 from statefx.state.contract.store import Write
@@ -448,18 +448,23 @@ FOREVER = Lifetime(TTL_MAX_MS, on_read=False)
 
 
 def milliseconds_of(ttl: Any, what: str) -> int:
-    """Return a ttl in milliseconds: a text such as "30 minutes", a timedelta, or seconds.
+    """Return a ttl in milliseconds: a text such as "30 minutes", a timedelta, a Duration, or seconds.
 
     Raises TypeError for what is none of them, ValueError for one that is not above 0, and for a text that is no time.
     """
-    if isinstance(ttl, str):
-        found = seconds_of(ttl)
-        if found is None:
-            raise ValueError(f"{what}: a ttl is a time such as {SPELLINGS}; above 0, and not {ttl!r}")
-        ttl = found
-    secs = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if isinstance(ttl, Span):
+        micros = micros_of(ttl)
+        if micros is None:
+            raise ValueError(
+                f"{what}: a ttl is a time such as {SPELLINGS}; {NOT_WRITTEN}, or seconds; above 0, and not {ttl!r}"
+            )
+        secs: Any = micros / 1e6
+    else:
+        secs = ttl
     if isinstance(secs, bool) or not isinstance(secs, int | float):
-        raise TypeError(f"{what}: a ttl is a text such as '30 minutes', a timedelta or seconds, not {ttl!r}")
+        raise TypeError(
+            f"{what}: a ttl is a text such as '30 minutes', a timedelta, a Duration or seconds, not {ttl!r}"
+        )
     if not 0 < secs * 1000 <= TTL_MAX_MS:
         raise ValueError(f"{what}: a ttl is above 0 and at most 1,000 years, not {ttl!r}")
     return max(1, round(secs * 1000))

@@ -1,4 +1,4 @@
-"""A bolt gets twice as many tasks, beside an export of the same state, which reads, writes and reads back as much.
+"""A bolt gets twice as many tasks, beside `restore(to=)` of the same state, which reads, writes and reads back as much.
 
 Each is a new process, whose memory is told; of the one with Spark, that of the largest worker. A row is a key of 25
 characters and a number.
@@ -43,9 +43,9 @@ def topology(tasks: int):
     return builder.createTopology()
 
 
-def exported(work: Path, config: Mapping[str, Any], spark: Any) -> None:
-    """Export what was filled."""
-    Checkpoint(work / "plain", config).restore(to=work / "export")
+def copied_by_restore(work: Path, config: Mapping[str, Any], spark: Any) -> None:
+    """Copy what was filled to a checkpoint of its own."""
+    Checkpoint(work / "plain", config).restore(to=work / "copy")
 
 
 def rescaled(work: Path, config: Mapping[str, Any], spark: Any) -> None:
@@ -95,13 +95,14 @@ def main() -> None:
     systems = []
     here = "rescale, 2 to 4 tasks"
     slots = f"{here}, two slots"
-    calls = {"a copy of the folder, by the system": copied, "export": exported, slots: rescaled, here: rescaled}
+    by_system, by_restore = "a copy of the folder, by the system", "restore(to=)"
+    calls = {by_system: copied, by_restore: copied_by_restore, slots: rescaled, here: rescaled}
     for name, call in calls.items():
         on_spark = name is slots
         # a new process each time: what was needed to fill the state is not its memory
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             seconds, processor, memory = pool.submit(measured, call, given.work, config, on_spark).result()
-        system = {"name": name, "rows_per_second": given.keys / seconds, "reference": call is exported}
+        system = {"name": name, "rows_per_second": given.keys / seconds, "reference": call is copied_by_restore}
         if on_spark:  # the next one does the same
             shutil.rmtree(checkpoint)
             shutil.copytree(given.work / "plain", checkpoint)

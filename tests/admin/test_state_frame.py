@@ -29,7 +29,7 @@ class Count(StatefulBolt):
 
 
 def test_a_range_and_a_filter(spark: Any, place: Path) -> None:
-    """Of one provider; `test_read_state_filters` has them all."""
+    """Of one provider; `test_state_frame_filters` has them all."""
     with Keeper(place, "rocksdb") as keeper:
         keeper.run(put(a=1, b=2, c=3), put(a=4, b=None))
         frame = Checkpoint(keeper.folder).toDataFrame(spark, "keep", schema=TYPED)
