@@ -385,7 +385,8 @@ class Downgrade:
         if self.was == self.version:
             return f"{self.component} has version {self.version} already: nothing was to be done"
         return (
-            f"{self.component} has version {self.version}, and had {self.was}; {counted(self.keys, 'entry', 'entries')}, "
+            f"{self.component} has version {self.version}, and had {self.was}; "
+            f"{counted(self.keys, 'entry', 'entries')}, "
             f"{self.bytes} bytes, {self.seconds:.1f} s"
         )
 
