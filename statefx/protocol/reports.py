@@ -202,7 +202,8 @@ class _Message:
     __slots__ = ()
 
     def pack(self) -> bytes:
-        names, texts, attempts, _ = _wire_form(type(self))
+        shape: Any = type(self)
+        names, texts, attempts, _ = _wire_form(shape)
         values = [getattr(self, name) for name in names]
         for place in texts:
             values[place] = None if values[place] is None else json.dumps(values[place])
@@ -220,12 +221,13 @@ class _Message:
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """Read what `pack` wrote; StatefxError if driver and executors run different statefx releases."""
+        shape: Any = cls
         kind: Any = "?"
         version: Any = "?"
         try:
             kind, version, body = _OUTER.decode(data)
             if (kind, version) == (cls.__name__, WIRE_VERSION):
-                _, texts, attempts, decoder = _wire_form(cls)
+                _, texts, attempts, decoder = _wire_form(shape)
                 values = [*decoder.decode(body)]
                 for place in texts:
                     values[place] = None if values[place] is None else json.loads(values[place])
@@ -242,14 +244,14 @@ class _Message:
 
 
 @cache
-def _wire_form(kind: type[_Message]) -> tuple[list[str], list[int], list[int], msgspec.msgpack.Decoder[Any]]:
+def _wire_form(kind: Any) -> tuple[list[str], list[int], list[int], msgspec.msgpack.Decoder[Any]]:
     """Return the fields of a message, the places of those that travel as JSON text or as a pair, and their decoder.
 
     MessagePack has no half surrogate pairs and no integers of more than 64 bits. The log and the tasks' orders have
     both, so that a spout or a sink finds in the next transaction what it has said in this one.
     """
     hints = get_type_hints(kind)
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    names = [each.name for each in fields(kind)]
     wire_types: dict[Any, Any] = {TransactionAttempt: tuple[int, int], Json: str | None}
     types = [wire_types.get(hints[name], hints[name]) for name in names]
     texts, attempts = (
