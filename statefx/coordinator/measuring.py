@@ -38,7 +38,7 @@ def _never_raising(
     """Have an error of a method be logged once, and go no further."""
 
     @functools.wraps(method)
-    def called(self: Measures, *args: _Given.args, **named: _Given.kwargs) -> None:
+    def called(self: Measures, /, *args: _Given.args, **named: _Given.kwargs) -> None:
         try:
             method(self, *args, **named)
         except Exception:

@@ -1,4 +1,4 @@
-"""The table of metrics: names, kinds, units, labels, and what they say; exporters and the reference are made from it."""
+"""The table of metrics: names, kinds, units, labels, meanings. Exporters and the reference are made from it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ METRICS: tuple[Metric, ...] = (
     _gauge("message_oldest_seconds", "component", "Age of the oldest of these.", "seconds"),
     # state
     _counter("state_keys_changed", "component", "Keys that a stateful bolt has changed."),
-    _counter("prepared_bytes", "component", "Bytes of state that a bolt's tasks have written for transactions.", "bytes"),
+    _counter(
+        "prepared_bytes", "component", "Bytes of state that a bolt's tasks have written for transactions.", "bytes"
+    ),
     _gauge("state_bytes", "component", "What a worker without caches reads to restore a bolt's state.", "bytes"),
     _gauge("state_keys", "component", "Keys of a stateful bolt, where its provider counts them."),
     _counter("snapshots", "component", "Full images of state that tasks have written."),
@@ -132,15 +134,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     # sources
     _gauge("source_lag_records", "component partition", "Records that a source has and a spout has not read."),
-    _gauge("source_lag_seconds", "component", "Time to read these at the rate of the last minute.", "seconds"),
     # sinks
     _gauge("sink_last_txid", "component", "Transaction that a sink has published last."),
     _counter("sink_rows", "component", "Rows that a sink has published, where it counts them."),
     _counter("sink_bytes", "component", "Bytes of these.", "bytes"),
     _seconds("sink_publish_seconds", "component", "Time that a sink's commit took on the driver, each try."),
-    _gauge("sink_stuck_since_seconds", "component", "Since when a sink's commit fails; Unix time, 0 if it does not.", "seconds"),
+    _gauge(
+        "sink_stuck_since_seconds",
+        "component",
+        "Since when a sink's commit fails; Unix time, 0 if it does not.",
+        "seconds",
+    ),
     # about these
-    _counter("series_left_out", "metric", "Values that were counted under \"other\", or not at all: too many series."),
+    _counter("series_left_out", "metric", 'Values that were counted under "other", or not at all: too many series.'),
 )
 
 BY_NAME = {metric.name: metric for metric in METRICS}

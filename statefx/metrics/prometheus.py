@@ -1,4 +1,4 @@
-"""Hands metrics to Prometheus: at a port of the driver, or in a registry of ``prometheus_client`` that a program has."""
+"""Hands metrics to Prometheus: at a port of the driver, or in a registry of ``prometheus_client``."""
 
 from __future__ import annotations
 

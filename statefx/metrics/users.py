@@ -61,7 +61,9 @@ class UserMetrics:
         name, labels = parts_of(series)
         metric = self._kinds.setdefault(name, Metric(name, kind, "", (), HELP))
         if metric.kind is not kind:
-            self._warn(series, f"it is a {metric.kind} in one component and a {kind} in another: the latter is left out")
+            self._warn(
+                series, f"it is a {metric.kind} in one component and a {kind} in another: the latter is left out"
+            )
             return
         yield Sample(metric, {TOPOLOGY: self._topology, "component": component, **more, **labels}, value)
 

@@ -7,7 +7,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from statefx.errors import ConfigError
 from statefx.protocol.counting import Counted, Number, other_of, series_of
@@ -54,7 +55,7 @@ class Metrics:
         self._counters: dict[str, Number] = {}
         self._gauges: dict[str, Number] = {}
         self._histograms: dict[str, _Observed] = {}
-        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Counter | Gauge | Histogram] = {}
+        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], _Handle] = {}
         self._forms: dict[str, tuple[type, tuple[str, ...], tuple[float, ...]]] = {}
         self.journal: Journal | None = None
         """While calls are guarded: undoes what the call has counted."""
@@ -97,24 +98,24 @@ class Metrics:
         """
         return self._metric(Histogram, name, labels, _bounds(name, buckets))
 
-    def _metric(self, kind: type[_Handle], name: str, labels: Mapping[str, Any], bounds: tuple[float, ...] = ()) -> Any:
+    def _metric(self, kind: type[_Kind], name: str, labels: Mapping[str, Any], bounds: tuple[float, ...] = ()) -> _Kind:
         key = name, tuple(labels.items())
         is_text = all(type(value) is str for value in labels.values())  # 1 and True would be one key
         known = self._made.get(key) if is_text else None
-        if type(known) is kind and known.bounds == bounds:
+        if isinstance(known, kind) and known.bounds == bounds:
             return known
         texts = _checked(kind, name, labels)
         form = kind, tuple(sorted(texts)), bounds
         before = self._forms.setdefault(name, form)
         if before != form:
             raise ConfigError(
-                f"context.metrics: {name!r} was a {_shown(*before)} before, and is a {_shown(*form)} now: one name is one "
-                "kind of metric, with the same labels each time. Take another name",
+                f"context.metrics: {name!r} was a {_shown(*before)} before, and is a {_shown(*form)} now: one name is "
+                "one kind of metric, with the same labels each time. Take another name",
                 metric=name,
             )
         made = kind(self, series_of(name, texts), bounds)
         if is_text and len(self._made) < 2 * SERIES_MAX:
-            self._made[key] = made  # type: ignore[assignment]
+            self._made[key] = made
         return made
 
     # ---- the runtime's
@@ -162,6 +163,9 @@ class _Handle:
 
     def __init__(self, metrics: Metrics, series: str, bounds: tuple[float, ...]) -> None:
         self._metrics, self._series, self.bounds = metrics, series, bounds
+
+
+_Kind = TypeVar("_Kind", bound=_Handle)
 
 
 class Counter(_Handle):
@@ -230,7 +234,7 @@ def _bounds(name: str, buckets: Iterable[float]) -> tuple[float, ...]:
         bounds = tuple(float(bound) for bound in buckets)
     except (TypeError, ValueError):
         bounds = ()
-    grows = all(one < following for one, following in zip(bounds, bounds[1:], strict=False))
+    grows = all(one < following for one, following in pairwise(bounds))
     if not (1 <= len(bounds) <= 50 and grows and all(map(math.isfinite, bounds))):
         raise ConfigError(
             f"context.metrics: the buckets of {name!r} are upper bounds that grow, 1 to 50 numbers, as "
@@ -255,8 +259,8 @@ def _checked(kind: type, name: object, labels: Mapping[str, Any]) -> dict[str, s
         )
     if name.startswith(RESERVED):
         raise ConfigError(
-            f"context.metrics: {name!r} begins with {RESERVED!r}, as the names of statefx's own metrics do: take another "
-            "name",
+            f"context.metrics: {name!r} begins with {RESERVED!r}, as the names of statefx's own metrics do: take "
+            "another name",
             metric=name,
         )
     if len(labels) > LABELS_MAX:

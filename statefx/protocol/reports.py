@@ -213,8 +213,8 @@ class Report:
 
 ACTIVITIES = ("busy", "idle", "blocked", "restoring", "committing")
 """What a task does at each moment, one of these: its own code runs; it waits for an instruction, for rows, or for tasks
-before it in its chain; what it sent waits to leave, or is worked on by tasks after it in its chain; its state is opened;
-it prepares, commits, or rolls back."""
+before it in its chain; what it sent waits to leave, or is worked on by tasks after it in its chain; its state is
+opened; it prepares, commits, or rolls back."""
 
 WIRE_VERSION = 1
 

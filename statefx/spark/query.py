@@ -248,8 +248,7 @@ class Query:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """All metrics as they are now, as Prometheus would see them: each a dict of ``name``, ``kind``, ``labels``,
-        ``value``.
+        """All metrics now: each a dict of ``name``, as Prometheus shows it, ``kind``, ``labels``, ``value``.
 
         The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
         """

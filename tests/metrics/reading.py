@@ -12,5 +12,7 @@ def value(metrics: list[dict[str, Any]], name: str, **labels: str) -> Any:
 
 def values(metrics: list[dict[str, Any]], name: str, *labels: str) -> Mapping[Any, Any]:
     """The values of all series of a metric, by some of their labels."""
-    found = {tuple(each["labels"][label] for label in labels): each["value"] for each in metrics if each["name"] == name}
+    found = {
+        tuple(each["labels"][label] for label in labels): each["value"] for each in metrics if each["name"] == name
+    }
     return {key[0] if len(labels) == 1 else key: number for key, number in found.items()}

@@ -53,7 +53,9 @@ def counted(tester):
 
 def total(place: Path, name="words"):
     own = read_state(FolderStorage(place)).counters.get("count", {})
-    return {counting.parts_of(series)[1].get("word"): number for series, number in own.items() if series.startswith(name)}
+    return {
+        counting.parts_of(series)[1].get("word"): number for series, number in own.items() if series.startswith(name)
+    }
 
 
 @pytest.mark.slow

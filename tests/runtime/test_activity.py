@@ -103,9 +103,10 @@ def test_a_chain_charges_a_task_with_what_it_does(tmp_path):
     assert len(plan.levels) == 1, "one chain"
     own, acks = deployment(tmp_path, plan), []
     began = time.perf_counter()
-    order = order_of(own, {("lines", "default"): [("a",), ("b",)]})
+    order = order_of(own, {"lines": [("a",), ("b",)]})
     list(chain_attempt(Worker(), own, order, acks=acks).run([]))
     wall_ms = (time.perf_counter() - began) * 1000
+    assert [ack.failed for ack in acks] == [None, None]
     lines, slow = (ack.activity for ack in acks)
     assert slow["busy"] >= 40
     assert lines["blocked"] >= 40
