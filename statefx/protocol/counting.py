@@ -71,7 +71,7 @@ def other_of(series: str) -> str:
 def decided(totals: Totals, counted: Iterable[tuple[str, Mapping[str, Number]]]) -> dict[str, dict[str, Number]]:
     """Return what a transaction adds to the counters of each component, `counted` by its tasks.
 
-    A series that would be one too many becomes that of all others: it follows from the log alone which.
+    A series that would be one too many becomes that of all others, before it is written (rule 16.4).
     """
     added: dict[str, dict[str, Number]] = {}
     number = sum(map(len, totals.values()))

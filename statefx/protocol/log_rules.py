@@ -503,7 +503,7 @@ def _restored(state: LogState, record: Restored) -> LogState:
         closed=pin.closed,
         restored=pin.state_txid,
         taken_back=taken_back,
-        counters=pin.counters,
+        counters=pin.counters,  # rule 16.3: what comes after it is read, and counted, again
     )
 
 

@@ -54,8 +54,11 @@ class ChainClock:
         self._secs[first + _BUSY] -= secs
         self._secs[first + _RESTORING] += secs
 
-    def of(self, task: TaskId) -> dict[str, float]:
-        """Return the milliseconds of a task by activity, since the chain began; `ACTIVITIES` has their order."""
+    def of(self, task: TaskId, restores_secs: float = 0.0) -> dict[str, float]:
+        """Return the milliseconds of a task by activity, since the chain began; `ACTIVITIES` has their order.
+
+        `restores_secs` is how long its state has been opening, which counts as busy until it is open.
+        """
         secs = list(self._secs)
         secs[self._state] += self._clock() - self._since
         own = self._first[task]
@@ -63,5 +66,6 @@ class ChainClock:
         idle = secs[IDLE] + sum(spent for first, spent in elsewhere.items() if first != own)
         idle += sum(secs[first + _BUSY] for first in elsewhere if first < own)
         blocked = secs[BLOCKED] + sum(secs[first + _BUSY] for first in elsewhere if first > own)
-        times = (secs[own + _BUSY], idle, blocked, secs[own + _RESTORING], secs[own + _COMMITTING])
+        busy, restoring = secs[own + _BUSY] - restores_secs, secs[own + _RESTORING] + restores_secs
+        times = (busy, idle, blocked, restoring, secs[own + _COMMITTING])
         return {activity: round(spent * 1000, 3) for activity, spent in zip(ACTIVITIES, times, strict=True)}

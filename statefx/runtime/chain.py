@@ -321,10 +321,11 @@ class TaskChain:
 
         An attempt that takes long shows what its tasks do; after it their acks do, and between two nothing is sent.
         """
+        now = time.monotonic()
         if self._running is not None:
-            times = {id: self._clock.of(id) for id in self.tasks}
+            times = {id: self._clock.of(id, now - (task.restores_since or now)) for id, task in self.tasks.items()}
             self._control.send(FrameKind.ACTIVITY, messages.pack_activity(times))
-        limit = time.monotonic() - RESTORES_SECS
+        limit = now - RESTORES_SECS
         restoring = [id for id, task in self.tasks.items() if (since := task.restores_since) and since <= limit]
         if restoring:
             self._control.send(FrameKind.RESTORES, "\n".join(map(str, restoring)).encode())

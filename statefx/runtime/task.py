@@ -433,7 +433,7 @@ class Task(ABC):
             self._object = open_object(self.deployment, self.id, *self.attempt.moment)
         else:
             context_of(self._object).enter(*self.attempt.moment)
-            context_of(self._object).metrics.clear()  # of an attempt that was rolled back
+            context_of(self._object).metrics.clear()  # rule 16.2: an attempt that was rolled back counts nothing
         return self._object
 
     def _close_object(self) -> None:
