@@ -376,7 +376,7 @@ class Launch:
 
         shown = progress or Progress()
         shown.measures = Measures(self.topology.name, self.plan, clock=shown.clock, now=shown.now)
-        shown.measures.watch(log, shown.status, shown.sources)
+        shown.measures.watch(log, shown.status)
         if isinstance(engine, RunEngine):
             engine.on_begun, engine.on_activity = shown.measures.run_began, shown.measures.spent
         shown.found_sinks([sink.name for sink in self._sinks], log.state.past())

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from statefx.coordinator.attempt import Attempt
 from statefx.log.log import TransactionLog
+from statefx.metrics.lag import Lag
 from statefx.metrics.registry import Registry, Sample
 from statefx.metrics.users import UserMetrics
 from statefx.operators.acker import is_of_acks
@@ -71,11 +72,18 @@ class Measures:
         self._sources = {
             name for name, each in components.items() if each.kind in (ComponentKind.SPOUT, ComponentKind.STREAM)
         }
+        self._read: dict[str, set[str]] = {}
+        """What each component reads from."""
+        for edge in self._edges.values():
+            self._read.setdefault(edge.target, set()).add(edge.source)
         self._last_commit: float | None = None
         self._found_keys: dict[str, int] = {}
         self._counts: dict[TaskId, Mapping[str, int | float]] = {}
         """What tasks of spouts that live have counted, as last told."""
         self._calls: dict[str, float] = {}
+        self._lags: dict[str, Lag] = {}
+        self.holder: Callable[[], tuple[str, int] | None] = lambda: None
+        """Returns the unit that holds event time back, and how far it lets it come, in microseconds."""
 
     # ---- transactions
 
@@ -237,12 +245,20 @@ class Measures:
 
     # ---- what is read when somebody asks
 
-    def watch(self, log: TransactionLog, status: Callable[[], dict[str, Any]], last: Callable[[], Any]) -> None:
-        """Have the registry read gauges from the log, from `status`, and from the last transaction's progress."""
-        log.appended = self.appended
-        self.registry.gather(lambda: self._gauges(log.state, status(), last()))
+    @_never_raising
+    def reached(self, source: str, said: Any) -> None:
+        """Take what a spout says of how far it is."""
+        lag = self._lags.get(source, Lag())
+        if lag.take(said, self._clock()):
+            self._lags[source] = lag
 
-    def _gauges(self, state: LogState, status: Mapping[str, Any], last: Any) -> Iterator[Sample]:
+    def watch(self, log: TransactionLog, status: Callable[[], dict[str, Any]]) -> None:
+        """Have the registry read gauges from the log and from `status`."""
+        log.appended = self.appended
+        self.registry.gather(lambda: self._gauges(log.state, status()))
+        self.registry.gather(lambda: self._holding(log.state))
+
+    def _gauges(self, state: LogState, status: Mapping[str, Any]) -> Iterator[Sample]:
         sample = self.registry.sample
         yield sample("statefx_generation", state.generation)
         yield sample("statefx_transactions_in_flight", len(state.in_flight))
@@ -261,8 +277,8 @@ class Measures:
             yield sample("statefx_sink_stuck_since_seconds", _since(told), sink)
         yield from self._times(state)
         yield from self._waiting()
-        for source, told in (last or {}).items():
-            yield from self._lag(source, told)
+        for source, lag in list(self._lags.items()):
+            yield from self._behind(source, lag.as_dict())
         yield from self._users.samples(state.counters)
 
     def _times(self, state: LogState) -> Iterator[Sample]:
@@ -276,9 +292,23 @@ class Measures:
             if watermark < END:  # at the end of time nothing is behind
                 yield sample("statefx_watermark_timestamp_seconds", watermark / 1e6, component)
                 yield sample("statefx_freshness_seconds", max(now - watermark / 1e6, 0.0), component)
+                read = [least[name] for name in self._read.get(component, ()) if name in least]
+                if read:
+                    added = max(min(read) - watermark, 0) / 1e6
+                    yield sample("statefx_freshness_added_seconds", added, component)
         for name, unit in state.unit_times.items():
             component, _, rest = name.partition("/")
             yield sample("statefx_input_time_seconds", unit.time_us / 1e6, component, rest)
+
+    def _holding(self, state: LogState) -> Iterator[Sample]:
+        """Yield what holds the watermark, if anything does."""
+        held = self.holder()
+        if held is not None:
+            unit, reached_us = held
+            component, _, rest = unit.partition("/")
+            furthest = max((known.time_us for known in state.unit_times.values()), default=reached_us)
+            behind = (furthest - reached_us) / 1e6 if reached_us > BEGINNING else self._now()
+            yield self.registry.sample("statefx_watermark_held_seconds", max(behind, 0.0), component, rest)
 
     def _waiting(self) -> Iterator[Sample]:
         pending: dict[str, float] = {}
@@ -290,15 +320,21 @@ class Measures:
             yield self.registry.sample("statefx_messages_pending", number, component)
             yield self.registry.sample("statefx_message_oldest_seconds", oldest[component], component)
 
-    def _lag(self, source: str, told: Any) -> Iterator[Sample]:
-        """Yield the lag of a spout by partition, if it tells how far it is, and how far it could be."""
-        if not isinstance(told, Mapping) or not isinstance(told.get("latestOffset"), Mapping):
-            return
-        for topic, latest in told["latestOffset"].items():
-            read = told.get("endOffset", {}).get(topic, {})
-            for partition in sorted(latest.keys() & read.keys(), key=int):
-                lag = max(latest[partition] - read[partition], 0)
-                yield self.registry.sample("statefx_source_lag_records", lag, source, f"{topic}-{partition}")
+    def _behind(self, source: str, lag: Mapping[str, Any]) -> Iterator[Sample]:
+        sample = self.registry.sample
+        yield sample("statefx_source_lag_records", lag["lagRecords"], source)
+        for name, key in (("statefx_source_lag_seconds", "lagSecs"), ("statefx_source_eta_seconds", "etaSecs")):
+            if lag[key] is not None:
+                yield sample(name, lag[key], source)
+        for direction, key in (("in", "rateIn"), ("out", "rateOut")):
+            if lag[key] is not None:
+                yield sample("statefx_source_records_per_second", lag[key], source, direction)
+        for each in lag["partitions"]:
+            yield sample("statefx_source_partition_lag_records", each["lagRecords"], source, each["partition"])
+
+    def lags(self) -> dict[str, dict[str, Any]]:
+        """Return how far each spout is behind that tells it, as `Lag.as_dict`."""
+        return {source: lag.as_dict() for source, lag in list(self._lags.items())}
 
 
 _OUTCOMES = ("emitted", "acked", "failed")

@@ -369,6 +369,7 @@ class Progress:
     def reached(self, spout: str, said: Any) -> None:
         """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
         with self._lock:
+            self.measures.reached(spout, said)
             if self._recent:
                 self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
 
@@ -456,11 +457,6 @@ class Progress:
         """Whether a commit or rollback is failing and being repeated."""
         with self._lock:
             return self._stuck is not None
-
-    def sources(self) -> Mapping[str, Any]:
-        """Return how far spouts are, as they said after the last transaction."""
-        with self._lock:
-            return self._recent[-1].sources if self._recent else {}
 
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:

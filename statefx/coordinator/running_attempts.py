@@ -122,6 +122,18 @@ class RunningAttempts:
     def __post_init__(self) -> None:
         self._times = EventTimes(self.checker.plan)
         self._standstill = Standstill(self.checker.plan)
+        self._partitions: Mapping[str, int] = {}
+        """How many partitions the spouts of the last decided attempt had."""
+        self.progress.measures.holder = self._holder
+
+    def _holder(self) -> tuple[str, int] | None:
+        """Return what holds event time back now; any thread may call it."""
+        if not self.checker.plan.timed or self.log.state.closed or self._since_ms is None:
+            return None
+        now_ms = round(self.progress.now() * 1000)
+        return self._standstill.holder(
+            self.log.state, now_ms, self._since_ms, self._partitions, self._times.finished
+        )  # fmt: skip
 
     def order(self, attempt: Attempt) -> Order:
         """Return the instruction for an attempt's tasks; FailedException if a spout on the driver fails it.
@@ -228,6 +240,7 @@ class RunningAttempts:
     def _warn_of_standstill(self, complete: Complete, clock_ms: int, partitions: Mapping[str, int]) -> None:
         if not self.checker.plan.timed or self.log.state.closed:
             return
+        self._partitions = partitions
         acks, finished = complete.acks.values(), self._times.finished
         warning = self._standstill.warning(self.log.state, acks, clock_ms, self._since_ms or 0, partitions, finished)
         if warning:

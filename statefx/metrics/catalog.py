@@ -125,6 +125,12 @@ METRICS: tuple[Metric, ...] = (
         "How old the event time is up to which a component has committed: now minus its watermark.",
         "seconds",
     ),
+    _gauge(
+        "freshness_added_seconds",
+        "component",
+        "How much of that is added here: by how much a component is behind what it reads.",
+        "seconds",
+    ),
     _gauge("watermark_timestamp_seconds", "component", "A component's watermark, as committed; Unix time.", "seconds"),
     _gauge(
         "input_time_seconds",
@@ -132,8 +138,25 @@ METRICS: tuple[Metric, ...] = (
         "Greatest event time of each task or partition of a source: the least one holds the watermark; Unix time.",
         "seconds",
     ),
+    _gauge(
+        "watermark_held_seconds",
+        "component unit",
+        "The task or partition of a source that holds the watermark back, and by how much it is behind the furthest.",
+        "seconds",
+    ),
     # sources
-    _gauge("source_lag_records", "component partition", "Records that a source has and a spout has not read."),
+    _gauge("source_lag_records", "component", "Records that a source has and a spout has not read."),
+    _gauge("source_partition_lag_records", "component partition", "The same by partition: the 100 furthest behind."),
+    _gauge(
+        "source_lag_seconds",
+        "component",
+        "How long ago the record came that a spout reads next, at the rate of the last minute.",
+        "seconds",
+    ),
+    _gauge(
+        "source_eta_seconds", "component", "When a spout will have caught up; absent if it does not gain.", "seconds"
+    ),
+    _gauge("source_records_per_second", "component direction", "Records that come (in) and are read (out).", ""),
     # sinks
     _gauge("sink_last_txid", "component", "Transaction that a sink has published last."),
     _counter("sink_rows", "component", "Rows that a sink has published, where it counts them."),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Spout, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, OpaquePartitionedTransactionalSpout, Spout, StatefulBolt, TopologyBuilder
 from statefx.connectors.files import FileSink
 from statefx.coordinator import measuring
 from statefx.coordinator.measuring import Measures
@@ -162,6 +162,41 @@ def test_freshness_and_watermarks_by_component():
         at = value(found, "statefx_watermark_timestamp_seconds", component=component)
         assert at == datetime(2026, 1, 1, 11, 59, tzinfo=UTC).timestamp()
     assert value(found, "statefx_input_time_seconds", component="events") == at
+    assert value(found, "statefx_freshness_added_seconds", component="timed") == 0
+
+
+class Partitions(OpaquePartitionedTransactionalSpout):
+    """Two partitions: the second one has rows of a minute before."""
+
+    outputFields = "at timestamp"
+
+    def numPartitions(self):
+        return 2
+
+    def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+        if lastMetadata is None:
+            collector.emit((datetime(2026, 1, 1, 12, 1 - partition, tzinfo=UTC),))
+            return 1
+        return None
+
+    def committed(self, metadata):
+        return {"lagRecords": {"0": 30, "1": 10}}
+
+
+def test_the_partition_that_holds_the_watermark_back():
+    builder = TopologyBuilder("timed")
+    builder.setSpout("events", Partitions(), timestamp="at")
+    builder.setBolt("timed", Timed()).shuffleGrouping("events")
+    with TopologyTester(builder.createTopology(), now=datetime(2026, 1, 1, 12, 2, tzinfo=UTC)) as tester:
+        tester.emit()
+        tester.emit()
+        found = tester.metrics
+    assert values(found, "statefx_watermark_held_seconds", "component", "unit") == {("events", "1"): 60}
+    assert (
+        values(found, "statefx_input_time_seconds", "unit")["0"] == datetime(2026, 1, 1, 12, 1, tzinfo=UTC).timestamp()
+    )
+    assert value(found, "statefx_source_lag_records", component="events") == 40
+    assert values(found, "statefx_source_partition_lag_records", "partition") == {"0": 30, "1": 10}
 
 
 # ---- what a spout counts
