@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.measuring import Measures
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
 from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
@@ -290,6 +291,8 @@ class Progress:
     now: Callable[[], float] = time.time
     """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
+    measures: Measures = field(default_factory=Measures)
+    """Counts for metrics what happens."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -308,6 +311,7 @@ class Progress:
 
     def begin(self, attempt: Attempt) -> None:
         self._enter(attempt, "PREPARING", "log")
+        self.measures.begun(len(self.under_way))
 
     def turn(self, attempt: Attempt, doing: str) -> None:
         """Charge the time from now on to ``run``, ``wait`` (for the transactions before it), or ``log``."""
@@ -329,6 +333,7 @@ class Progress:
             acks = {} if entry.complete is None else entry.complete.acks
             done = progress_of(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
+            self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
             return done
@@ -340,6 +345,7 @@ class Progress:
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
             self.under_way.pop(attempt.txid, None)
+            self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
@@ -349,6 +355,7 @@ class Progress:
     def recovering(self, direction: str, attempt: Attempt) -> None:
         """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
         self.recoveries.append({"txid": attempt.name.txid, "rolled": direction})
+        self.measures.recovering(direction)
         self._enter(attempt, "COMMITTING" if direction == "forward" else "ROLLING_BACK", "hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
@@ -362,6 +369,7 @@ class Progress:
     def reached(self, spout: str, said: Any) -> None:
         """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
         with self._lock:
+            self.measures.reached(spout, said)
             if self._recent:
                 self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
 
@@ -400,10 +408,12 @@ class Progress:
         """Record that a participant's part of a commit runs on the driver."""
         with self._lock:
             self._calls[name] = self.clock()
+            self.measures.calling(name)
 
     def called(self, name: str) -> None:
         with self._lock:
             self._calls.pop(name, None)
+            self.measures.called(name)
 
     @property
     def call_reason(self) -> str:
@@ -433,6 +443,7 @@ class Progress:
             if name in self._sinks:
                 txid, volumes = self._publishing
                 self._sinks[name] = _published(txid, volumes.get(name))
+                self.measures.published(name, volumes.get(name))
 
     def failing(self, name: str, reason: str) -> None:
         """Record that a participant has failed and is retried."""

@@ -18,6 +18,7 @@ import msgpack
 import msgspec
 
 from statefx.errors import StatefxError
+from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.watermark import Part, TimeReport
@@ -275,6 +276,12 @@ class Report(_Message):
         return TaskId(self.component, self.task)
 
 
+ACTIVITIES = ("busy", "idle", "blocked", "restoring", "committing")
+"""What a task does at each moment, one of these: its own code runs; it waits for an instruction, for rows, or for tasks
+before it in its chain; what it sent waits to leave, or is worked on by tasks after it in its chain; its state is
+opened; it prepares, commits, or rolls back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Barrier(_Message):
     """Closes one transaction attempt on one channel, from an upstream task to a downstream task."""
@@ -355,6 +362,11 @@ class Ack(_Message):
     rows_before_combining: Mapping[int, int] = field(default_factory=dict, compare=False)
     # Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # Milliseconds by activity since the task's chain began (`ACTIVITIES`): totals, so that nothing is lost with an ack
+    # that nobody reads; shown to people, and decides nothing.
+    activity: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # Edge id -> bytes of the rows that were sent, as Arrow; shown to people, and decides nothing.
+    sent_bytes: Mapping[int, int] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
     # Rows that a bolt has set aside; shown to people, and decides nothing.
@@ -366,6 +378,7 @@ class Ack(_Message):
     time: TimeReport | None = None  # of a task that has event time
     # When the task's first timer of the clock is due, in milliseconds since 1970; 0: there is none.
     due_ms: int = 0
+    counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
 
     @property
     def id(self) -> TaskId:
