@@ -34,10 +34,13 @@ from statefx.admin.rescaling import Rescaling, rescaling_plan
 from statefx.admin.rewrite import check_changeable
 from statefx.admin.routing import by_key as by_own_key
 from statefx.admin.savepoints import SINKS, Renamed, Restoration, deletion_plan, renaming_plan, savepoint_plan
+from statefx.admin.savepoints import delete_savepoint as drop_savepoint
+from statefx.admin.savepoints import savepoint as take_savepoint
 from statefx.admin.state_writing import MODES, Written
-from statefx.checkpoint import Checkpoint
+from statefx.checkpoint import Checkpoint, RunningStatus
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.pins import Savepoint
+from statefx.log.requests import TAKEN_SECS, Answered, Silence
 from statefx.state.encoding.options import load
 
 PROGRAM = "python -m statefx"
@@ -155,7 +158,8 @@ def _cli() -> None:
     """Show what is in the checkpoint of a topology, or change it.
 
     CHECKPOINT is the checkpointLocation that was given to submit. What only shows something may be called while the
-    topology runs. What changes the checkpoint says what it would do, and does it with --yes. Stop the topology first.
+    topology runs. status, stop, pause, resume, loglevel and savepoint ask the query that runs. What else changes the
+    checkpoint says what it would do, and does it with --yes: stop the topology first.
     """
 
 
@@ -334,6 +338,17 @@ _by_key = click.option(
     "there to show it.",
 )
 _yes = click.option("--yes", is_flag=True, help="Do it. A topology that still runs ends.")
+_yes_if_none_runs = click.option(
+    "--yes", is_flag=True, help="Do it where no query answers. If one runs all the same, it ends."
+)
+_wait = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=TAKEN_SECS,
+    show_default=True,
+    metavar="SECS",
+    help="A driver that does not react for so long counts as gone.",
+)
 _savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
 _sinks = click.option(
     "--sinks",
@@ -344,10 +359,14 @@ _sinks = click.option(
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 
 
-def _check_yes(yes: bool, plan: Callable[[], str | None]) -> None:
-    """Refuse what `plan` says without --yes; it raises what would be refused, and says None of what changes nothing."""
+def _check_yes(yes: bool, plan: Callable[[], str | None], asked: Silence | None = None) -> None:
+    """Refuse what `plan` says without --yes; it raises what would be refused, and says None of what changes nothing.
+
+    `asked` says why no query that runs has done it.
+    """
     if not yes and (what := plan()) is not None:
-        raise ConfigError(f"this would {what}. Nothing was changed: stop the topology, and say --yes")
+        because, remedy = ("", "stop the topology, and say") if asked is None else (f"{asked.reason}: ", "say")
+        raise ConfigError(f"{because}this would {what}. Nothing was changed: {remedy} --yes")
 
 
 @_command
@@ -358,27 +377,84 @@ def savepoints(checkpoint: Checkpoint) -> tables.Listing:
 
 @_command
 @click.argument("name")
-@_yes
+@_yes_if_none_runs
 def savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Savepoint:
     """Take a savepoint.
 
-    It keeps, under NAME, where the last transaction has left state, timers and sources. Stop the topology first; in a
-    program whose topology runs, call query.savepoint(name).
+    It keeps, under NAME, where the last transaction has left state, timers and sources. The query that runs is asked to
+    do it, and goes on. Without one --yes is needed.
     """
-    _check_yes(yes, lambda: savepoint_plan(checkpoint._folders, checkpoint._config, name))
-    return checkpoint.savepoint(name)
+    asked = checkpoint._ask_for_savepoint(name)
+    if isinstance(asked, Savepoint):
+        return asked
+    _check_yes(yes, lambda: savepoint_plan(checkpoint._folders, checkpoint._config, name), asked)
+    return take_savepoint(checkpoint._folders, checkpoint._config, name)
 
 
 @_command
 @click.argument("name")
-@_yes
+@_yes_if_none_runs
 def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> None:
     """Delete a savepoint.
 
-    Stop the topology first; in a program whose topology runs, call query.deleteSavepoint(name).
+    The query that runs is asked to do it, and goes on. Without one --yes is needed.
     """
-    _check_yes(yes, lambda: deletion_plan(checkpoint._folders, name))
-    checkpoint.deleteSavepoint(name)
+    asked = checkpoint._ask_to_delete(name)
+    if asked is not None:
+        _check_yes(yes, lambda: deletion_plan(checkpoint._folders, name), asked)
+        drop_savepoint(checkpoint._folders, name)
+
+
+@_command
+@_wait
+def status(checkpoint: Checkpoint, wait: float) -> RunningStatus:
+    """Show how the query is that runs.
+
+    It is asked, wherever it runs. Where none does, what the log says is shown.
+    """
+    return checkpoint.status(wait=wait)
+
+
+@_command
+@click.option("--timeout", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECS", help="How long "
+    "the running transaction may take to end; then it is rolled back.")  # fmt: skip
+@_wait
+def stop(checkpoint: Checkpoint, timeout: float, wait: float) -> Answered:
+    """Stop the query that runs.
+
+    The running transaction ends, no further one begins, and the program goes on behind awaitTermination.
+    """
+    return checkpoint.stop(timeout, wait=wait)
+
+
+@_command
+@_wait
+def pause(checkpoint: Checkpoint, wait: float) -> Answered:
+    """Have the query that runs begin no transaction.
+
+    The running ones end. The tasks stay, with their state, until `resume`. A query that is started anew is not paused.
+    """
+    return checkpoint.pause(wait=wait)
+
+
+@_command
+@_wait
+def resume(checkpoint: Checkpoint, wait: float) -> Answered:
+    """Have a query go on that was paused."""
+    return checkpoint.resume(wait=wait)
+
+
+@_command
+@click.argument("level")
+@click.argument("logger", default="statefx")
+@_wait
+def loglevel(checkpoint: Checkpoint, level: str, logger: str, wait: float) -> Answered:
+    """Set the level of a logger of the driver.
+
+    LEVEL is DEBUG, INFO, WARNING or ERROR, and LOGGER the logger's name, by default statefx. It is so until the program
+    ends.
+    """
+    return checkpoint.loglevel(level, logger, wait=wait)
 
 
 @_command
