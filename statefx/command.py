@@ -1,4 +1,4 @@
-"""``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
+"""``statefx`` in a shell, or ``python -m statefx``: looks at a checkpoint, asks what runs on it, or acts, with ``--yes``.
 
 Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
 """
@@ -9,7 +9,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
@@ -17,6 +17,7 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -39,11 +40,14 @@ from statefx.admin.savepoints import savepoint as take_savepoint
 from statefx.admin.state_writing import MODES, Written
 from statefx.checkpoint import Checkpoint, RunningStatus
 from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
 from statefx.log.requests import TAKEN_SECS, Answered, Silence
+from statefx.log.takeover import read_checkpoint
+from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
 
-PROGRAM = "python -m statefx"
+PROGRAM = "statefx"
 
 SHOWN = 100
 """How many keys a table shows, unless it is told otherwise: a screen or two."""
@@ -179,8 +183,28 @@ def _command(function: Callable[..., object]) -> click.Command:
         return _print(function(Checkpoint(checkpoint, config), **given), in_json, shown)
 
     command = _cli.command()(run)
-    command.params = [click.Argument(["checkpoint"]), *command.params, _CONFIG, _FORM]
+    command.params = [click.Argument(["checkpoint"], shell_complete=_folders), *command.params, _CONFIG, _FORM]
     return command
+
+
+def _folders(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(begun, type="dir")]
+
+
+def _completing(names: Callable[[LogState], Iterable[str]]) -> Callable[..., list[str]]:
+    """Complete an argument by what the log of the checkpoint knows; by nothing, where that can't be read."""
+
+    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+        try:
+            found = read_checkpoint(Folders(checkpoint_location(context.params["checkpoint"])))
+        except (StatefxError, OSError, KeyError, TypeError):
+            return []
+        return sorted(name for name in names(found) if name.startswith(begun))
+
+    return complete
+
+
+_component = click.argument("component", shell_complete=_completing(lambda found: found.topology.stateful))
 
 
 @_command
@@ -196,7 +220,7 @@ def transactions(checkpoint: Checkpoint) -> tables.Listing:
 
 
 @_command
-@click.argument("component", required=False)
+@click.argument("component", required=False, shell_complete=_completing(lambda found: found.topology.stateful))
 @_task
 @_map
 @_limit
@@ -227,7 +251,7 @@ def state(
 
 
 @_command
-@click.argument("component")
+@_component
 def maps(checkpoint: Checkpoint, component: str) -> tables.Listing:
     """Show the maps, lists and values of a bolt by name.
 
@@ -238,7 +262,7 @@ def maps(checkpoint: Checkpoint, component: str) -> tables.Listing:
 
 
 @_command
-@click.argument("component")
+@_component
 @click.argument("key", type=KeyType())
 @_task
 @_map
@@ -259,7 +283,7 @@ def explain(checkpoint: Checkpoint, component: str, key: Any, task: int | None, 
 
 
 @_command
-@click.argument("component")
+@_component
 @_limit
 def quarantined(checkpoint: Checkpoint, component: str) -> tables.Listing:
     """Show the keys whose rows are held back.
@@ -349,7 +373,9 @@ _wait = click.option(
     metavar="SECS",
     help="A driver that does not react for so long counts as gone.",
 )
-_savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
+_savepoint = click.argument(
+    "savepoint", metavar="[SAVEPOINT]", required=False, shell_complete=_completing(lambda found: found.pinned)
+)
 _sinks = click.option(
     "--sinks",
     type=click.Choice(SINKS),
@@ -392,9 +418,9 @@ def savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Savepoint:
 
 
 @_command
-@click.argument("name")
+@click.argument("name", shell_complete=_completing(lambda found: found.pinned))
 @_yes_if_none_runs
-def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> None:
+def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Mapping[str, str]:
     """Delete a savepoint.
 
     The query that runs is asked to do it, and goes on. Without one --yes is needed.
@@ -403,6 +429,7 @@ def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> None:
     if asked is not None:
         _check_yes(yes, lambda: deletion_plan(checkpoint._folders, name), asked)
         drop_savepoint(checkpoint._folders, name)
+    return {"deleted": name}
 
 
 @_command
@@ -445,14 +472,13 @@ def resume(checkpoint: Checkpoint, wait: float) -> Answered:
 
 
 @_command
-@click.argument("level")
+@click.argument("level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False))
 @click.argument("logger", default="statefx")
 @_wait
 def loglevel(checkpoint: Checkpoint, level: str, logger: str, wait: float) -> Answered:
     """Set the level of a logger of the driver.
 
-    LEVEL is DEBUG, INFO, WARNING or ERROR, and LOGGER the logger's name, by default statefx. It is so until the program
-    ends.
+    LOGGER is the logger's name, by default statefx. It is so until the program ends.
     """
     return checkpoint.loglevel(level, logger, wait=wait)
 
@@ -598,7 +624,7 @@ def abort(checkpoint: Checkpoint, yes: bool) -> Aborted:
 
 
 @_command
-@click.argument("component")
+@_component
 @click.argument("file", type=click.File("rb"))
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="merge: other keys stay. overwrite: they go.")
 @_by_key
@@ -632,17 +658,21 @@ def write_state(
         return writer.write_table(rows, progress)
 
 
+# Commands whose functions stand in other rooms: `_command(function)`, a line each. Such a function takes the `Checkpoint`
+# and what click's decorators give it, and returns a `Listing`, or an object with ``str`` for people and fields for JSON.
+
+
 def _print(done: object, in_json: bool, limit: int | None) -> int:
     """Print what a command has returned; return the exit code."""
-    if isinstance(done, Verified):
-        if not in_json:
-            click.echo(str(done).splitlines()[0])
-        if done.damaged:
-            _show(tables.damaged(done), in_json, limit)
-    elif isinstance(done, tables.Listing):
+    if isinstance(done, tables.Listing):
         _show(done, in_json, limit)
-    elif done is not None:
-        click.echo(tables.json_line(tables.row_of(done)) if in_json else _in_shell(str(done)))
+    elif in_json:
+        click.echo(tables.json_line(tables.row_of(done)))
+    else:
+        said = " ".join(map(str, chain(*done.items()))) if isinstance(done, Mapping) else str(done)
+        click.echo(said.splitlines()[0] if isinstance(done, Verified) else _in_shell(said))
+        if isinstance(done, Verified) and done.damaged:
+            _show(tables.damaged(done), in_json, limit)
     damaged = isinstance(done, Verified | Repair) and done.damaged
     return 1 if damaged and not (isinstance(done, Repair) and done.done) else 0
 

@@ -86,9 +86,9 @@ EXPORTS = {
         "TransactionalValue",
     },
     statefx.checkpoint: {
-        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
-        "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
-        "Written",
+        "Aborted", "Answered", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined",
+        "Renamed", "Repair", "Rescaling", "Restoration", "RunningStatus", "Savepoint", "SealedMessages", "StateView",
+        "Transaction", "Verified", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.testing: {
@@ -272,6 +272,11 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "rename",
                 "verify",
                 "repair",
+                "status",
+                "stop",
+                "pause",
+                "resume",
+                "loglevel",
             },
         ),
         (

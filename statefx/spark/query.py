@@ -168,7 +168,7 @@ class Query:
         self._started = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
-        self._listener = Listener(coordinator.log, self._commands())
+        self._listener: Listener | None = None
 
     def __repr__(self) -> str:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
@@ -176,6 +176,7 @@ class Query:
 
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
+        self._listener = Listener(self._coordinator.log, self._commands())
         self._thread.start()
         self._listener.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
@@ -379,7 +380,8 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
-            self._listener.end(self._last_answer())
+            if self._listener is not None:
+                self._listener.end(self._last_answer())
             self._ended.set()
             self._started.set()
 

@@ -1,4 +1,4 @@
-"""``python -m statefx``: exit codes, one line for an error, tables that stay tables, JSON that programs read."""
+"""``statefx`` in a shell: exit codes, one line for an error, tables that stay tables, JSON that programs read."""
 
 import json
 import os
@@ -146,7 +146,7 @@ def test_mistakes_are_one_line_and_no_trace(place, capsys, monkeypatch, argument
     printed = capsys.readouterr()
     assert printed.out == ""
     (line,) = printed.err.splitlines()
-    assert line.startswith("python -m statefx: ")
+    assert line.startswith("statefx: ")
     assert said in line
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_command_is_told_with_code_2(capsys, arguments) -> None:
     assert main(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "Usage: python -m statefx" in printed.err
+    assert "Usage: statefx" in printed.err
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Site:
     def listening(self, **more):
         listener = self.driver(**more)
         listener.start()
-        wait_for(lambda: self.names(DRIVER), "the driver to listen")
+        wait_for(lambda: listener._folder + DRIVER in self.names(), "the driver to listen")
         return listener
 
     def ask(self, command, patience=LONG, **arguments):
@@ -220,7 +220,6 @@ def test_a_driver_that_is_killed_with_the_request_in_its_hand(site, dies):
 
 
 def test_a_savepoint_whose_answer_is_lost_is_told_by_the_log(site, monkeypatch):
-    monkeypatch.setattr("statefx.log.requests.SILENT_SECS", 0.6)
     monkeypatch.setattr("statefx.checkpoint.Patience", lambda wait, answer_secs: Patience(20, 0.6, 20))
     process_of(site, "after")
     assert Checkpoint(site.folders.location).savepoint("v1").name == "v1"
@@ -235,8 +234,6 @@ def process_of(site, dies):
         cwd=ROOT,
         stdin=subprocess.PIPE,
     )
-    generation = Checkpoint(site.folders.location)
-    del generation
     before = set(site.names(DRIVER))
     wait_for(lambda: set(site.names(DRIVER)) - before or process.poll() is not None, "the process to listen")
     assert process.poll() is None
@@ -333,22 +330,14 @@ def test_a_request_to_a_former_generation_is_not_carried_out(site):
 
 
 def test_a_driver_that_was_replaced_and_does_not_know_it_does_nothing(site):
-    """Rule 16.4: who asked it asks its successor."""
+    """Rule 16.4: who asks now asks its successor."""
     site.listening()
-    generation = folder_of(2)
-    with site.asking("note", word="be") as found:
-        successor = site.driver()
-        wait_for(lambda: found or site.names(ANSWER) or successor, "the successor")
-        successor.start()
-    if isinstance(found[0], Answered):
-        assert found[0].driver.generation in (2, 3)
-    wait_for(lambda: folder_of(3) + DRIVER in site.names(), "the successor to listen")
-    site.done.clear()
-    site.write({"command": "note", "arguments": {}, "validSecs": 15}, "c" * 32, generation=2)
-    wait_for(lambda: f"{generation}{'c' * 32}{ANSWER}" in site.names(), "the former driver to answer")
+    site.listening()
+    name = site.write({"command": "note", "arguments": {}, "validSecs": 15}, generation=2)
+    wait_for(lambda: name + ANSWER in site.names(), "the former driver to answer")
+    assert "FencedError" in site.storage.read(name + ANSWER).decode()
     assert site.done == []
-    assert "FencedError" in site.storage.read(f"{generation}{'c' * 32}{ANSWER}").decode()
-    assert site.ask("note", word="be").driver.generation == 3
+    assert site.ask("note").driver.generation == 3
 
 
 def test_who_asks_a_driver_that_is_replaced_meanwhile_asks_its_successor(site):
