@@ -201,7 +201,7 @@ class Coordinator:
     def hold(self, held: bool) -> None:
         """Begin nothing more from now on, not even another attempt, until it is called with False.
 
-        Any thread may call it. What is in flight goes on to its end. It is no part of the log: the next start begins.
+        Any thread may call it. What is in flight goes on to its end, and a stop as well (rule 16.8).
         """
         self._held = held
         self.progress.held(held)

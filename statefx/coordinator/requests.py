@@ -150,7 +150,7 @@ class Listener:
 
     def _is_rung(self) -> bool:
         try:
-            self._storage.read(self._folder + BELL, stop=1)
+            self._storage.read(self._folder + BELL)
         except FileNotFoundError:
             return False
         return True

@@ -148,7 +148,10 @@ class Newer(Count):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("absent")
+    return made(tmp_path_factory.mktemp("absent"))
+
+
+def made(folder):
     builder = TopologyBuilder("absent")
     builder.setStream("in", rows("word string"))
     builder.setBolt("count", Count(), 2).fieldsGrouping("in", "word")
