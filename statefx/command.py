@@ -1,4 +1,4 @@
-"""``statefx`` in a shell, or ``python -m statefx``: looks at a checkpoint, asks what runs on it, or acts, with ``--yes``.
+"""``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
 Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
 """
@@ -658,8 +658,9 @@ def write_state(
         return writer.write_table(rows, progress)
 
 
-# Commands whose functions stand in other rooms: `_command(function)`, a line each. Such a function takes the `Checkpoint`
-# and what click's decorators give it, and returns a `Listing`, or an object with ``str`` for people and fields for JSON.
+# Commands whose functions stand in other rooms: `_command(function)`, a line each. Such a function takes the
+# `Checkpoint`, and what click's decorators give it; it returns a `Listing`, or an object with ``str`` for people and
+# fields for JSON.
 
 
 def _print(done: object, in_json: bool, limit: int | None) -> int:

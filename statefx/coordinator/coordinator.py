@@ -222,7 +222,9 @@ class Coordinator:
                 return True
             self._delay_retry(self._retry)
         upcoming = self._pipeline.next.txid
-        if not self._held and self._may_begin and source.ready(upcoming) and not self._stops:  # `ready` may have taken long
+        if (
+            not self._held and self._may_begin and source.ready(upcoming) and not self._stops
+        ):  # `ready` may have taken long
             self._offered = source.next(upcoming)  # step 1
             self._advance(Offered())
             return True

@@ -231,7 +231,7 @@ class Listener:
             self._log.check()  # rule 16.4
             said = {"result": self._commands[command](**arguments)}
             json.dumps(said)
-        except Exception as error:  # noqa: BLE001 - told to the one who asked
+        except Exception as error:
             said = {"error": error_to_tell(error)}
             if not isinstance(error, StatefxError):
                 logger.warning("%s was asked for, and raised", command, exc_info=True)

@@ -239,7 +239,8 @@ class _Asking:
             found = {each.name: each.modified for each in self._storage.list(self._folder)}
             if self._name(ANSWER) in found:
                 return self._answered(driver)
-            now, last, is_there = self.clock(), beat, self._folder + DRIVER in found
+            now, last = self.clock(), beat
+            is_there = self._folder + DRIVER in found
             beat = found.get(self._folder + DRIVER)
             is_taken = self._name(TAKEN) in found
             if beat != last or is_taken != was_taken:

@@ -488,7 +488,8 @@ def _stop_all() -> None:
 def _set_level(level: str, name: str) -> dict[str, Any]:
     """Set the level of a logger of this process."""
     found = logging.getLogger(name)
-    was, _ = logging.getLevelName(found.level), found.setLevel(level)
+    was = logging.getLevelName(found.level)
+    found.setLevel(level)
     return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
 
 

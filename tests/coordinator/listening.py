@@ -1,4 +1,4 @@
-"""A driver that does nothing but listen, as a process of its own: ``python -m tests.coordinator.listening FOLDER DIES``.
+"""A driver that only listens, as a process of its own: ``python -m tests.coordinator.listening FOLDER DIES``.
 
 It takes a savepoint when it is asked to, and dies by SIGKILL ``before`` or ``after`` that; ``never`` has it live.
 """

@@ -13,7 +13,6 @@ from tests.docs.tables import DOCS
 from tests.testing.topologies import archived, lines, word_count
 
 
-
 def section(title: str) -> str:
     page = (DOCS / "operations.md").read_text(encoding="utf-8")
     return page.partition(f"## {title}\n")[2].partition("\n## ")[0]
@@ -59,7 +58,9 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 def test_each_command_is_shown():
     assert {shlex.split(command)[1] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[2] for block in CHANGING for line in block.splitlines()}
-    asking = {shlex.split(line)[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")}
+    asking = {
+        shlex.split(line)[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")
+    }
     assert changing | asking == set(_cli.commands) - {"log", "transactions"}
 
 
