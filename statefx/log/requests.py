@@ -225,8 +225,8 @@ class _Asking:
             ) from error
 
     def _write(self) -> None:
-        said = {"id": self.id, "command": self.command, "arguments": dict(self.arguments)}
-        said["validSecs"] = self.patience.taken_secs
+        asked = {"id": self.id, "command": self.command, "arguments": dict(self.arguments)}
+        said = {**asked, "validSecs": self.patience.taken_secs}
         self._storage.create(self._name(REQUEST), json.dumps(said).encode())
         self._storage.put(self._folder + BELL, self.id.encode())  # behind the request: who hears it finds that
 

@@ -237,7 +237,7 @@ def test_the_shell_completes_what_the_checkpoint_has(tmp_path) -> None:
     assert completed("state", folder / "two", "") == ["count", "other"]
     assert completed("explain", folder / "two", "o") == ["other"]
     assert completed("restore", folder / "ck", "") == completed("delete-savepoint", folder / "ck", "k") == ["kept"]
-    assert completed("loglevel", folder / "ck", "d") == ["DEBUG"]
+    assert completed("loglevel", folder / "ck", "d") == ["debug"]
     assert completed("state", folder / "nowhere", "") == completed("state", "s3://", "") == []
     assert "--by-key" in completed("rescale", folder / "ck", "count=3", "--by")
 
