@@ -41,7 +41,16 @@ from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint, check_name, pinned
-from statefx.log.requests import ANSWER_SECS, TAKEN_SECS, Answered, Driver, Patience, Silence, UnansweredError, ask
+from statefx.log.requests import (
+    ANSWER_SECS,
+    TAKEN_SECS,
+    Answered,
+    Patience,
+    RunningDriver,
+    Silence,
+    UnansweredError,
+    ask,
+)
 from statefx.log.takeover import read_checkpoint
 from statefx.operators.bolts import Stateful
 from statefx.operators.spouts import Spout
@@ -66,6 +75,7 @@ __all__ = [
     "Repair",
     "Rescaling",
     "Restoration",
+    "RunningDriver",
     "RunningStatus",
     "Savepoint",
     "SealedMessages",
@@ -87,7 +97,7 @@ class RunningStatus:
     location : str
     running : bool
         Whether a driver has answered.
-    driver : Driver or None
+    driver : RunningDriver or None
         Which one; also one that should have answered and did not. None: none is at work.
     reason : str
         Why it counts as running, or as not.
@@ -101,7 +111,7 @@ class RunningStatus:
 
     location: str
     running: bool
-    driver: Driver | None
+    driver: RunningDriver | None
     reason: str
     committed: int
     in_flight: tuple[Mapping[str, Any], ...]

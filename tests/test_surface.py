@@ -87,8 +87,8 @@ EXPORTS = {
     },
     statefx.checkpoint: {
         "Aborted", "Answered", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined",
-        "Renamed", "Repair", "Rescaling", "Restoration", "RunningStatus", "Savepoint", "SealedMessages", "StateView",
-        "Transaction", "Verified", "Written",
+        "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "RunningStatus", "Savepoint",
+        "SealedMessages", "StateView", "Transaction", "Verified", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.testing: {

@@ -66,7 +66,7 @@ def folder_of(generation: int) -> str:
 
 
 @dataclass(frozen=True)
-class Driver:
+class RunningDriver:
     """A driver that listens.
 
     Attributes
@@ -94,14 +94,14 @@ class Answered:
     location : str
     command : str
         What it was asked: the name of the method of `Checkpoint`.
-    driver : Driver
+    driver : RunningDriver
     result : Mapping
         Plain data.
     """
 
     location: str
     command: str
-    driver: Driver
+    driver: RunningDriver
     result: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -117,13 +117,13 @@ class Silence:
     ----------
     generation : int
         0 where nothing was ever started.
-    driver : Driver or None
+    driver : RunningDriver or None
         Who should have; None where no driver listens.
     """
 
     location: str
     generation: int
-    driver: Driver | None
+    driver: RunningDriver | None
     reason: str
 
     def error(self, command: str) -> CheckpointError:
@@ -211,10 +211,10 @@ class _Asking:
     def _name(self, kind: str) -> str:
         return f"{self._folder}{self.id}{kind}"
 
-    def _driver(self) -> Driver | None:
+    def _driver(self) -> RunningDriver | None:
         try:
             said = json.loads(self._storage.read(self._folder + DRIVER, stop=BYTES_MAX))
-            return Driver(self.generation, str(said["host"]), int(said["pid"]))
+            return RunningDriver(self.generation, str(said["host"]), int(said["pid"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -230,7 +230,7 @@ class _Asking:
         self._storage.create(self._name(REQUEST), json.dumps(said).encode())
         self._storage.put(self._folder + BELL, self.id.encode())  # behind the request: who hears it finds that
 
-    def _await(self, driver: Driver) -> Answered | Silence:
+    def _await(self, driver: RunningDriver) -> Answered | Silence:
         asked = heard = self.clock()
         pause = _REMOTE_POLL_SECS if is_remote(self._storage.url) else _POLL_SECS
         beat: float | None = None
@@ -256,7 +256,7 @@ class _Asking:
             time.sleep(pause)
             pause = min(2 * pause, _POLL_SECS_MAX)
 
-    def _not_taken(self, driver: Driver, *, is_there: bool) -> str:
+    def _not_taken(self, driver: RunningDriver, *, is_there: bool) -> str:
         if not is_there:
             return f"{driver} of {self.folders.location} has ended"
         return (
@@ -264,7 +264,7 @@ class _Asking:
             "killed, it is suspended, or it does not reach the checkpoint"
         )
 
-    def _check_alive(self, driver: Driver, is_there: bool, silent_secs: float, secs: float) -> None:
+    def _check_alive(self, driver: RunningDriver, is_there: bool, silent_secs: float, secs: float) -> None:
         """Raise UnansweredError where it makes no sense to wait on (rule 16.5)."""
         if not is_there:  # the last thing that a driver does, behind its answers
             raise self._unanswered(f"{driver} took the request, and has ended without an answer")
@@ -294,7 +294,7 @@ class _Asking:
             return False
         return True
 
-    def _answered(self, driver: Driver) -> Answered:
+    def _answered(self, driver: RunningDriver) -> Answered:
         said = json.loads(self._storage.read(self._name(ANSWER), stop=BYTES_MAX))
         self._clear()
         if "error" in said:
@@ -307,7 +307,7 @@ class _Asking:
             self._storage.delete([self._name(REQUEST)])
             self._storage.delete([self._name(TAKEN), self._name(ANSWER)])
 
-    def _silence(self, driver: Driver | None, reason: str) -> Silence:
+    def _silence(self, driver: RunningDriver | None, reason: str) -> Silence:
         return Silence(self.folders.location, self.generation, driver, reason)
 
 
