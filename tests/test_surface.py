@@ -88,9 +88,9 @@ EXPORTS = {
     },
     statefx.metrics: {"Counter", "Gauge", "Histogram", "Metrics"},
     statefx.checkpoint: {
-        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
-        "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
-        "Written",
+        "Aborted", "Answered", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined",
+        "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "RunningStatus", "Savepoint",
+        "SealedMessages", "StateView", "Transaction", "Verified", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.testing: {
@@ -274,6 +274,11 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "rename",
                 "verify",
                 "repair",
+                "status",
+                "stop",
+                "pause",
+                "resume",
+                "loglevel",
             },
         ),
         (

@@ -303,6 +303,8 @@ class Progress:
         self._away: dict[str, Any] | None = None
         self._failed: dict[str, Any] | None = None
         """The last attempt that failed of the transaction that is tried again."""
+        self._held: str | None = None
+        """Since when nothing begins, where the query is paused."""
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
@@ -379,6 +381,11 @@ class Progress:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
+
+    def held(self, held: bool) -> None:
+        """Record that nothing begins, or that it does again."""
+        with self._lock:
+            self._held = (self._held or iso(self.now())) if held else None
 
     @property
     def away_reason(self) -> str:
@@ -479,6 +486,8 @@ class Progress:
                 status["stuck"] = dict(stuck)
             if self._failed is not None:
                 status["failed"] = dict(self._failed)
+            if self._held is not None:
+                status["paused"] = {"since": self._held}
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status

@@ -17,17 +17,19 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.progress import TransactionProgress
+from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
-from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
+from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
+from statefx.log.requests import error_to_tell
 from statefx.spark.failures import without_internal_frames
 
 logger = logging.getLogger("statefx")
@@ -168,6 +170,7 @@ class Query:
         self._started = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
+        self._listener: Listener | None = None
 
     def __repr__(self) -> str:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
@@ -175,7 +178,9 @@ class Query:
 
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
+        self._listener = Listener(self._coordinator.log, self._commands())
         self._thread.start()
+        self._listener.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
         if self._ended.is_set():
@@ -225,7 +230,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The query's status: phase, txid, attempt; ``stuck`` if a commit fails again and again.
+        """The query's status: phase, txid, attempt; ``stuck`` if a commit fails again and again, ``paused``.
 
         ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
         were there, and ``runs`` how many such jobs there were.
@@ -260,7 +265,7 @@ class Query:
         return list(self._coordinator.progress.recoveries)
 
     def processAllAvailable(self) -> None:
-        """Wait until all input that is there now has been committed."""
+        """Wait until all input that is there now has been committed; while the query is paused, until it goes on."""
         self._started.wait()
         if not self._ended.is_set():
             with self._listening():
@@ -297,6 +302,33 @@ class Query:
         """
         self._check_active(f"call Checkpoint(location).deleteSavepoint({name!r})")
         savepoints.delete(self._coordinator.log, name)
+
+    def pause(self) -> None:
+        """Begin no further transaction until `resume`; those in flight go on to their end.
+
+        Tasks keep their state and slots, and sources stay where they are. ``status`` says ``paused``. A query that is
+        started anew is not paused.
+
+        Raises
+        ------
+        CheckpointError
+            The query has ended.
+        """
+        self._check_active("there is nothing to pause")
+        self._coordinator.hold(True)
+        logger.info("query %s is paused", self.name)
+
+    def resume(self) -> None:
+        """Go on after `pause`; a query that is not paused goes on as it does.
+
+        Raises
+        ------
+        CheckpointError
+            The query has ended.
+        """
+        self._check_active("submit the topology again")
+        self._coordinator.hold(False)
+        logger.info("query %s goes on", self.name)
 
     def _check_active(self, remedy: str) -> None:
         if not self.isActive:
@@ -358,8 +390,48 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
+            if self._listener is not None:
+                self._listener.end(self._last_answer())
             self._ended.set()
             self._started.set()
+
+    # ---- what is asked from outside (see `statefx.coordinator.requests`)
+
+    def _commands(self) -> dict[str, Callable[..., Mapping[str, Any]]]:
+        """Return what requests can ask for; the names are those of `Checkpoint`'s methods."""
+        return {
+            "savepoint": self._asked_for_savepoint,
+            "deleteSavepoint": self._asked_to_delete,
+            "status": lambda: {"status": self.status, "lastProgress": self.lastProgress},
+            "loglevel": _set_level,
+            "pause": lambda: self._status_after(self.pause),
+            "resume": lambda: self._status_after(self.resume),
+            STOP: self._asked_to_stop,
+        }
+
+    def _asked_for_savepoint(self, name: str) -> dict[str, Any]:
+        taken = self.savepoint(name)
+        return {"name": taken.name, "txid": taken.txid, "time": taken.time.isoformat(), "bytes": taken.bytes}
+
+    def _asked_to_delete(self, name: str) -> dict[str, Any]:
+        self.deleteSavepoint(name)
+        return {"name": name}
+
+    def _status_after(self, change: Callable[[], None]) -> dict[str, Any]:
+        change()
+        return {"status": self.status}
+
+    def _asked_to_stop(self, timeout: float) -> dict[str, Any]:
+        self.stop(timeout)
+        # Here it has not ended: of one that has, `_last_answer` is sent before this returns.
+        return {"ended": False, "committed": self._coordinator.log.state.committed, "status": self.status}
+
+    def _last_answer(self) -> dict[str, Any]:
+        """Return the answer to requests to stop, of a query that has ended."""
+        if isinstance(self._error, FencedError):  # not the one that runs now
+            return {"error": error_to_tell(self._error)}
+        error = None if self._error is None else f"{type(self._error).__name__}: {self._error}"
+        return {"result": {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}}
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -421,6 +493,14 @@ def _stop_all() -> None:
         query.stop()
     threading.main_thread().join(_PROGRAM_SECS)  # it goes on behind `awaitTermination`
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _set_level(level: str, name: str) -> dict[str, Any]:
+    """Set the level of a logger of this process."""
+    found = logging.getLogger(name)
+    was = logging.getLevelName(found.level)
+    found.setLevel(level)
+    return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
 
 
 def _check_secs(call: str, timeout: object) -> None:
