@@ -11,11 +11,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx import logs
 from statefx.config import NOT_WRITTEN, SPELLINGS, Config, micros_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.listeners import TopologyListener, check_listener
 from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
@@ -71,6 +73,7 @@ def submit(
     drop: Iterable[str] = (),
     rescale: bool = False,
     progress: bool | None = None,
+    listeners: Iterable[TopologyListener] = (),
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
 
@@ -106,6 +109,8 @@ def submit(
         tasks first, as by `Checkpoint.rescale`. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
+    listeners : collection of TopologyListener, optional
+        Called with what happens, from the start on, as by `Query.addListener`.
 
     Returns
     -------
@@ -121,7 +126,10 @@ def submit(
     """
     try:
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress)
+        with logs.fields(topology=getattr(topology, "name", None)):
+            return _submit(
+                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, _listeners(listeners)
+            )
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -135,6 +143,7 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
+    listeners: Sequence[TopologyListener],
 ) -> Query:
     session = check_session(spark)
     launch = Launch(
@@ -174,7 +183,7 @@ def _submit(
             frame = _united(launch, frame, log.state.topology.streams)
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
-    query = Query(topology.name, feed, coordinator, shown)
+    query = Query(topology.name, feed, coordinator, shown, listeners)
     watch(query)
     query.start()
     return query
@@ -328,6 +337,16 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
             "more: leave trigger out, and call query.stop() when enough was read",
             spout=spout,
         )
+
+
+def _listeners(listeners: Any) -> Sequence[TopologyListener]:
+    """Refuse what can't be called."""
+    if isinstance(listeners, str) or not isinstance(listeners, Iterable):
+        raise ConfigError(f"listeners is a list of listeners, not {listeners!r}: write listeners=[...]")
+    found = list(listeners)
+    for listener in found:
+        check_listener(listener)
+    return found
 
 
 def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict[str, Any]:
