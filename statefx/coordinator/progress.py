@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from statefx import logs
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.measuring import Measures
+from statefx.errors import BoltError, StatefxError
+from statefx.operators.context import DRIVER
+from statefx.operators.user_errors import frames_of, user_traceback
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
 from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
@@ -24,13 +28,7 @@ from statefx.topology.graph import INTERNAL
 logger = logging.getLogger("statefx")
 
 
-def iso(secs: float) -> str:
-    """Return a time in seconds since the epoch as status and progress show it.
-
-    >>> iso(0.5)
-    '1970-01-01T00:00:00.500+00:00'
-    """
-    return datetime.fromtimestamp(secs, UTC).isoformat(timespec="milliseconds")
+iso = logs.iso
 
 
 @dataclass(frozen=True)
@@ -224,6 +222,12 @@ def _spent(acks: Iterable[Ack]) -> dict[str, float]:
 
 RECENT = 100
 
+EXCEPTIONS_KEPT = 20
+"""The newest, each with how often it was raised."""
+
+MESSAGE_SHOWN = 1000
+"""Characters of an exception's message."""
+
 SLOW_SECS = 10.0
 """A hook of a spout's copy on the driver that takes longer is shown as stuck: no commit goes on while it runs."""
 
@@ -293,10 +297,16 @@ class Progress:
     recoveries: list[dict[str, Any]] = field(default_factory=list)
     measures: Measures = field(default_factory=Measures)
     """Counts for metrics what happens."""
+    on_end: Callable[[int], None] = lambda txid: None
+    """Called when COMMITTED of a transaction is durable; it returns at once."""
+    on_rolled_back: Callable[[int, int, str], None] = lambda txid, attempt, reason: None
+    """Called with each attempt that was rolled back, and the reason; it returns at once."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
+        self._exceptions: list[dict[str, Any]] = []
+        self._raised: BaseException | None = None
         self.under_way: dict[int, Attempt] = {}
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
@@ -338,7 +348,8 @@ class Progress:
             self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
-            return done
+        self.on_end(txid)
+        return done
 
     def rolling_back(self, attempt: Attempt) -> None:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
@@ -353,6 +364,34 @@ class Progress:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
                 since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
+        self.on_rolled_back(attempt.txid, attempt.attempt, reason)
+
+    def raised(self, error: BaseException, component: str | None = None) -> None:
+        """Record an exception of the user's code; the newest one again is a no-op.
+
+        `component` is whose it is, if the error does not have it.
+        """
+        if error is self._raised:
+            return
+        self._raised = error
+        found = described(error, component)
+        key = tuple(found.values())
+        with self._lock:
+            same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
+            count = 1 + sum(each["count"] for each in same)
+            others = [each for each in self._exceptions if each not in same]
+            self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
+
+    @property
+    def exceptions(self) -> list[dict[str, Any]]:
+        """Exceptions of the user's code, those raised last at the end: plain data.
+
+        Each has ``at``, ``component``, ``task`` (None: on the driver), ``type``, ``message``, ``traceback``, and
+        ``count``, how often the same was raised. Tracebacks have the user's frames alone and no values; a message is
+        what the user's code, or a library, has put in it.
+        """
+        with self._lock:
+            return [dict(each) for each in self._exceptions]
 
     def recovering(self, direction: str, attempt: Attempt) -> None:
         """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
@@ -469,6 +508,12 @@ class Progress:
         with self._lock:
             return [done.as_dict() for done in self._recent]
 
+    def of(self, txid: int) -> dict[str, Any] | None:
+        """Return the progress of one of the last transactions."""
+        with self._lock:
+            done = next((done for done in reversed(self._recent) if done.txid == txid), None)
+        return None if done is None else done.as_dict()
+
     def status(self) -> dict[str, Any]:
         """Return what is going on now; of several transactions in flight, the lowest."""
         with self._lock:
@@ -504,6 +549,28 @@ class Progress:
         now = self.clock()
         attempt.secs[attempt.doing] = attempt.secs.get(attempt.doing, 0.0) + now - attempt.turned
         attempt.doing, attempt.turned = doing, now
+
+
+_TYPE = re.compile(r"([A-Za-z_]\w*): ")
+
+
+def described(error: BaseException, component: str | None = None) -> dict[str, Any]:
+    """Return an exception of the user's code as plain data."""
+    data = error.data if isinstance(error, StatefxError) else {}
+    if isinstance(error, BoltError):
+        text = str(data.get("cause") or error.message)
+        kind = found[1] if (found := _TYPE.match(text)) else type(error).__name__
+        text = text.removeprefix(f"{kind}: ")
+    else:
+        kind, text = type(error).__name__, error.message if isinstance(error, StatefxError) else str(error)
+    task = data.get("task")
+    return {
+        "component": data.get("component", component),
+        "task": None if task == DRIVER else task,
+        "type": kind,
+        "message": text[:MESSAGE_SHOWN],
+        "traceback": frames_of(data.get("traceback") or user_traceback(error)),
+    }
 
 
 def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:

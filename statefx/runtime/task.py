@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from statefx import logs
 from statefx.errors import (
     BoltError,
     FailedException,
@@ -26,7 +27,7 @@ from statefx.errors import (
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
 from statefx.operators.hooks import overrides
-from statefx.operators.user_errors import place_of
+from statefx.operators.user_errors import place_of, user_traceback
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
 from statefx.protocol.commands import Resolution
@@ -151,6 +152,7 @@ class TaskAttempt:
         """
         if self.failure is not None:
             return None
+        logged = logs.enter(logged_of(self.id, self.order.attempt))
         began = time.perf_counter()
         try:
             return call(*args, **named)
@@ -159,7 +161,8 @@ class TaskAttempt:
         except ProviderError as error:  # no further try would give anything else
             self._fail(FailureKind.BOLT, error.message, **{"task": self.id.task, **error.data})
         except FailedException as error:
-            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
+            reason = error.message or f"FailedException, without a reason{place_of(error)}"
+            self._fail(FailureKind.FAILED, reason, traceback=user_traceback(error))
         except FencedError as error:  # rule 6.6
             self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
@@ -170,6 +173,7 @@ class TaskAttempt:
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[metric] += time.perf_counter() - began
+            logs.leave(logged)
         return None
 
     def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
@@ -221,6 +225,11 @@ class TaskAttempt:
         """Return the milliseconds of each metric; restoring state stands apart from the rest of opening."""
         secs = {**self.secs, "open": self.secs["open"] - self.secs["restore"]}
         return {name: round(secs[name] * 1000, 3) for name in METRICS}
+
+
+def logged_of(id: TaskId, attempt: TransactionAttempt) -> dict[str, object]:
+    """Return the fields of what a task logs in an attempt."""
+    return {"component": id.component, "task": id.task, "txid": attempt.txid, "attempt": attempt.attempt}
 
 
 class Task(ABC):
