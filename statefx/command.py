@@ -1,6 +1,6 @@
 """``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
 
-Only this module and `statefx.top` import click and rich: programs that look at a checkpoint from Python pay for neither.
+Only this module and `statefx.top` import click and rich: programs that look at a checkpoint pay for neither.
 """
 
 from __future__ import annotations
