@@ -86,9 +86,9 @@ EXPORTS = {
         "TransactionalValue",
     },
     statefx.checkpoint: {
-        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
+        "Aborted", "Damage", "Diagnosis", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
         "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
-        "Written",
+        "Why", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.testing: {
@@ -259,6 +259,8 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "write",
                 "explain",
                 "quarantined",
+                "observation",
+                "why",
                 "transactions",
                 "abort",
                 "resolve",

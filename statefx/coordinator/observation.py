@@ -13,7 +13,6 @@ The driver's thread only adds to `History`. Documents are made and written on ot
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import re
 import threading
@@ -466,8 +465,6 @@ class Observer:
             is_last = self._ending.is_set()
             try:
                 if is_last and isinstance(self._error, FencedError):
-                    return
-                if not remote and not os.path.isdir(location):  # deleted by its user: it must not come back
                     return
                 shown = (self.progress.last, self.status(), len(self.history.exceptions))
                 if is_last or shown != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
