@@ -320,6 +320,9 @@ def check_json(metadata: Metadata) -> Metadata:
     return read
 
 
+DEAD = "dead"
+"""The stream of a queue's messages that have failed too often."""
+
 DEAD_FIELDS = "_id string, _tries int, _reason string"
 """Behind the fields of a queue's message, in its dead letter."""
 

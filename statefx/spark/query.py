@@ -166,6 +166,8 @@ class Query:
         observer: Observer | None = None,
     ) -> None:
         self.name = name
+        self.metricsUrl: str | None = None
+        """Where Prometheus reads the metrics, if there is a ``topology.metrics.port``."""
         self._bar = bar
         self._observer = observer
         if observer is not None:
@@ -257,6 +259,14 @@ class Query:
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
         return self._coordinator.progress.recent()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics now: each a dict of ``name``, as Prometheus shows it, ``kind``, ``labels``, ``value``.
+
+        The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
+        """
+        return self._coordinator.progress.measures.registry.as_dicts()
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
