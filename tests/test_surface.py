@@ -93,9 +93,9 @@ EXPORTS = {
     },
     statefx.metrics: {"Counter", "Gauge", "Histogram", "Metrics"},
     statefx.checkpoint: {
-        "Aborted", "Answered", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined",
-        "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "RunningStatus", "Savepoint",
-        "SealedMessages", "StateView", "Transaction", "Verified", "Written",
+        "Aborted", "Answered", "Damage", "Diagnosis", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration",
+        "Quarantined", "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "RunningStatus", "Savepoint",
+        "SealedMessages", "StateView", "Transaction", "Verified", "Why", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.listeners: {
@@ -284,6 +284,8 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "write",
                 "explain",
                 "quarantined",
+                "observation",
+                "why",
                 "transactions",
                 "abort",
                 "resolve",

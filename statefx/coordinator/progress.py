@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statefx import logs
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.measuring import Measures
 from statefx.errors import BoltError, StatefxError
+from statefx.logs import iso
 from statefx.operators.context import DRIVER
 from statefx.operators.user_errors import frames_of, user_traceback
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -26,9 +26,6 @@ from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
-
-
-iso = logs.iso
 
 
 @dataclass(frozen=True)
@@ -284,6 +281,20 @@ class PendingCall:
         return f"spout {self.spout!r} has been in {self.hook} on the driver for {now - self.began:.0f} s"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an attempt, for a watcher."""
+
+    attempt: Attempt
+    ended: float
+    """When, in seconds since the epoch."""
+    done: TransactionProgress | None = None
+    """None: it was rolled back, for this `reason`."""
+    reason: str = ""
+    call_secs: Mapping[str, float] = field(default_factory=dict)
+    """How long each participant's part of the commit ran on the driver."""
+
+
 @dataclass
 class Progress:
     """State of the driver for status and progress; the coordinator writes it, any thread reads it.
@@ -295,6 +306,8 @@ class Progress:
     now: Callable[[], float] = time.time
     """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
+    watcher: Callable[[Outcome], None] | None = None
+    """Called at the end of each attempt, on the driver's thread: it must be quick. It is dropped if it raises."""
     measures: Measures = field(default_factory=Measures)
     """Counts for metrics what happens."""
     on_end: Callable[[int], None] = lambda txid: None
@@ -318,6 +331,8 @@ class Progress:
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
+        self._call_secs: dict[str, float] = {}
+        """How long those of the present commit have run."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
@@ -348,8 +363,19 @@ class Progress:
             self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
+            call_secs, self._call_secs = self._call_secs, {}
+            self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
         self.on_end(txid)
         return done
+
+    def _report(self, outcome: Outcome) -> None:
+        """Report the end of an attempt to the watcher, which must not harm a transaction."""
+        try:
+            if self.watcher is not None:
+                self.watcher(outcome)
+        except Exception:
+            self.watcher = None
+            logger.exception("transactions are no longer observed, and go on")
 
     def rolling_back(self, attempt: Attempt) -> None:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
@@ -357,7 +383,9 @@ class Progress:
 
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
-            self.under_way.pop(attempt.txid, None)
+            entry = self.under_way.pop(attempt.txid, None)
+            if entry is not None:
+                self._report(Outcome(entry, self.now(), reason=reason))
             self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
@@ -458,7 +486,9 @@ class Progress:
 
     def called(self, name: str) -> None:
         with self._lock:
-            self._calls.pop(name, None)
+            began = self._calls.pop(name, None)
+            if began is not None:
+                self._call_secs[name] = self._call_secs.get(name, 0.0) + self.clock() - began
             self.measures.called(name)
 
     @property
@@ -504,6 +534,17 @@ class Progress:
         with self._lock:
             return self._stuck is not None
 
+    @property
+    def last(self) -> TransactionProgress | None:
+        """The last committed transaction, or None."""
+        with self._lock:
+            return self._recent[-1] if self._recent else None
+
+    def running(self) -> list[Attempt]:
+        """Return the attempts that have not ended, the lowest first."""
+        with self._lock:
+            return [self.under_way[txid] for txid in sorted(self.under_way)]
+
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
             return [done.as_dict() for done in self._recent]
@@ -541,6 +582,7 @@ class Progress:
         with self._lock:
             self._last = attempt.name  # an idle query still says how far it has come
             attempt.phase, attempt.doing, attempt.turned = phase, doing, self.clock()
+            attempt.began = attempt.began or self.now()
             attempt.secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
             self.under_way[attempt.name.txid] = attempt
 

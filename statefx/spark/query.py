@@ -24,6 +24,7 @@ from typing import Any, Protocol, TextIO
 
 from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.observation import Observer
 from statefx.coordinator.progress import TransactionProgress
 from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
@@ -33,6 +34,7 @@ from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
 from statefx.spark.failures import without_internal_frames
+from statefx.why import Why, why
 
 logger = logging.getLogger("statefx")
 
@@ -166,11 +168,15 @@ class Query:
         coordinator: Coordinator,
         bar: Bar | None = None,
         listeners: Iterable[TopologyListener] = (),
+        observer: Observer | None = None,
     ) -> None:
         self.name = name
         self.metricsUrl: str | None = None
         """Where Prometheus reads the metrics, if there is a ``topology.metrics.port``."""
         self._bar = bar
+        self._observer = observer
+        if observer is not None:
+            observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
         self._error: BaseException | None = None
@@ -198,6 +204,8 @@ class Query:
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         self._answering = Listener(self._coordinator.log, self._commands())
+        if self._observer is not None:
+            self._observer.start()
         self._thread.start()
         self._answering.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
@@ -282,6 +290,19 @@ class Query:
     def recoveries(self) -> list[dict[str, Any]]:
         """Transactions of a former run that were rolled forward or back at start."""
         return list(self._coordinator.progress.recoveries)
+
+    def observation(self) -> dict[str, Any]:
+        """Return all that the driver knows of the topology, as plain data: health, graph, rates, lag, transactions.
+
+        The driver writes the same beside the log every few seconds, where `Checkpoint.observation` reads it. The keys
+        are those of the page on observing; a key that nothing is known of is missing or None.
+        """
+        assert self._observer is not None
+        return self._observer.document()
+
+    def why(self) -> Why:
+        """Return what bounds throughput now, and what keeps results late: in sentences, the weightiest first."""
+        return why(self.observation())
 
     def processAllAvailable(self) -> None:
         """Wait until all input that is there now has been committed; while the query is paused, until it goes on."""
@@ -448,6 +469,8 @@ class Query:
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
             if self._answering is not None:
                 self._answering.end(self._last_answer())
+            if self._observer is not None:
+                self._observer.end(self._error)
             self._repeats.close()
             self._listeners.close(self._error, self._waiting | self._stopping)
             self._ended.set()
