@@ -142,10 +142,15 @@ def _cut(text: str, chars: int = 200) -> str:
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], none: str = "") -> str:
     """Return a table; numbers stand at the right. Without rows: `none`."""
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    if not body:
+    lines = [list(map(_cell, row)) for row in rows]
+    if not lines:
         return _note(none)
-    heads = "".join(f"<th>{escaped(name)}</th>" for name in header)
+    right = [any(cell.startswith('<td class="n"') for cell in column) for column in zip(*lines, strict=True)]
+    heads = "".join(
+        f'<th class="n">{escaped(name)}</th>' if numbers else f"<th>{escaped(name)}</th>"
+        for name, numbers in zip(header, right, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
     caption = f"<caption>{escaped(title)}</caption>" if title else ""
     return f'<div class="wide"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -160,7 +165,7 @@ def _cell(thing: object) -> str:
     return f'<td class="n">{thing:,}</td>' if isinstance(thing, int) else f'<td class="n">{thing:,.1f}</td>'
 
 
-def _plot(title: str, values: Sequence[float], unit: str) -> str:
+def _plot(title: str, values: Sequence[float], unit: str = "") -> str:
     """Return a small plot of some hundred values at most, oldest first, from 0 on."""
     points = [value for value in values if isinstance(value, int | float) and 0 <= value < 1e18]
     if len(points) < 2:
@@ -174,8 +179,8 @@ def _plot(title: str, values: Sequence[float], unit: str) -> str:
     x, y = spots[-1]
     return (
         f'<svg class="plot" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" role="img" '
-        f'aria-label="{escaped(title)}: {brief(points[-1])} {escaped(unit)}, at most {brief(most)}">'
-        f'<text x="{left:g}" y="13">{escaped(title)}: {brief(points[-1])} {escaped(unit)}</text>'
+        f'aria-label="{escaped(title)}: {brief(points[-1])}{unit}, at most {brief(most)}">'
+        f'<text x="{left:g}" y="13">{escaped(title)}: {brief(points[-1])}{unit}</text>'
         f'<text class="axis" x="{width - right:g}" y="13" text-anchor="end">max {brief(most)}</text>'
         f'<path class="base" d="M{left:g},{low:g}H{width - right:g}"/>'
         f'<polygon class="area" points="{left:g},{low:g} {line} {x:.1f},{low:g}"/>'
@@ -185,6 +190,14 @@ def _plot(title: str, values: Sequence[float], unit: str) -> str:
 
 def _time(time_ms: float) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if time_ms else ""
+
+
+def _clock(iso: object) -> str:
+    """Return a time of an observation without what nobody compares; what is none, as it is."""
+    try:
+        return f"{datetime.fromisoformat(str(iso)):%Y-%m-%d %H:%M:%S}" if iso else ""
+    except ValueError:
+        return str(iso)
 
 
 def _mapping(thing: object) -> Mapping[str, Any]:
@@ -216,8 +229,8 @@ def query_html(observation: Mapping[str, Any]) -> str:
         sources=_mapping(observation.get("sources")),
         name=str(name),
     )
-    plots = _plot("rows/s", [one.get("processedRowsPerSecond", 0) for one in recent], "rows/s") + _plot(
-        "duration", [_total_ms(one) for one in recent], "ms"
+    plots = _plot("rows/s", [one.get("processedRowsPerSecond", 0) for one in recent]) + _plot(
+        "duration", [_total_ms(one) for one in recent], " ms"
     )
     return page(
         _head("query", name, state, "good" if state in _GOOD else "bad" if state in _BAD else ""),
@@ -242,7 +255,7 @@ def _last_transactions(observation: Mapping[str, Any], recent: Sequence[Mapping[
         header = ("txid", "attempt", "outcome", "ended", "rows", "ms", "")
         rows = [
             (
-                one.get("txid"), one.get("attempt"), one.get("outcome"), one.get("ended"), one.get("rows"),
+                one.get("txid"), one.get("attempt"), one.get("outcome"), _clock(one.get("ended")), one.get("rows"),
                 float(sum(_mapping(one.get("durationMs")).values())), one.get("reason") or "",
             )
             for one in reversed(entries)
@@ -251,7 +264,7 @@ def _last_transactions(observation: Mapping[str, Any], recent: Sequence[Mapping[
         header = ("txid", "attempt", "committed", "rows", "rows/s", "ms")
         rows = [
             (
-                one.get("txid"), one.get("attempt"), one.get("timestamp"), one.get("numInputRows"),
+                one.get("txid"), one.get("attempt"), _clock(one.get("timestamp")), one.get("numInputRows"),
                 one.get("processedRowsPerSecond"), _total_ms(one),
             )
             for one in reversed(recent[-_TRANSACTIONS:])
@@ -441,6 +454,7 @@ def _draw_phases(axes: Axes, times: Sequence[Any], recent: Sequence[Mapping[str,
         for (phase, values), colour in zip(stacks.items(), colours, strict=True):
             axes.bar(times, values, bottom=below, width=1e-5, label=phase, color=colour)
             below += values[0]
+        axes.margins(x=3)
     elif stacks:
         axes.stackplot(times, *stacks.values(), labels=list(stacks), colors=colours, alpha=0.85)
     _finish(axes, "ms of a transaction", legend=True)

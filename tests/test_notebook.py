@@ -19,6 +19,8 @@ from statefx.notebook import (
     view_html,
 )
 from tests.admin.checkpoints import Keeper, put
+from tests.docs.tables import DOCS
+from tests.docs.test_code_blocks import program
 from tests.testing.places import place
 from tests.topology.test_drawing import HOSTILE, graph
 
@@ -39,6 +41,7 @@ class Reader(HTMLParser):
         self.open.append(tag)
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
+        self.styles += [value for name, value in attrs if name == "style"]
 
     def handle_startendtag(self, tag, attrs):
         self.tags.add(tag)
@@ -65,7 +68,7 @@ def read(html):
     """Parse HTML, and check that nothing in it comes from elsewhere or runs."""
     reader = Reader(html)
     assert reader.tags <= TAGS
-    assert not {name for name in reader.attributes if name.startswith("on") or name in ("href", "src", "style")}
+    assert not {name for name in reader.attributes if name.startswith("on") or name in ("href", "src")}
     assert not re.search(r"url\(|@import|[<>]", "".join(reader.styles))
     return reader
 
@@ -135,6 +138,12 @@ def test_progress_is_a_dict_that_shows_itself():
     text = read(shown._repr_html_()).text
     for part in ("7, attempt 0", "7,000 rows in 117 ms (run 107, hooks 2, log 8)", "12,345", "set aside"):
         assert part in text
+
+
+def test_the_picture_of_the_page_is_what_its_program_draws(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program((DOCS / "notebooks.md").read_text(encoding="utf-8")), "notebooks.md", "exec"), {})
+    assert (DOCS / "_static/balances.svg").read_text() == (tmp_path / "balances.svg").read_text(), "draw it again"
 
 
 # ---- within a limit

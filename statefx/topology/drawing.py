@@ -649,9 +649,11 @@ def svg(
     width = max(placed.width, 420.0 if overlay is not None else 160.0)
     said = f"topology {shown(name)}, {len(components)} components" if name else f"{len(components)} components"
     size = f'width="{width:g}" height="{height:g}"'
+    # Where it is wider than what it stands in it shrinks, as far as it can still be read.
+    style = f"max-width:100%;height:auto;min-width:{0.62 * width:.0f}px"
     parts = [
         f'<svg class="statefx-graph" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escaped(said)}"',
-        f' {size} viewBox="0 0 {width:g} {height:g}"><style>{_style()}</style>',
+        f' {size} viewBox="0 0 {width:g} {height:g}" style="{style}"><style>{_style()}</style>',
         f'<rect class="paper" {size} rx="6"/>',
     ]
     slanted = {node.name: node for node in placed.nodes if components[node.name].get("kind") == "sink"}
