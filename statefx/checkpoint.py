@@ -128,7 +128,16 @@ class Checkpoint:
 
     def _repr_html_(self) -> str | None:
         """Return what the log knows, for notebooks."""
-        return bounded(lambda: checkpoint_html(self.location, found_checkpoint(self._folders)))
+
+        def made() -> str:
+            state = found_checkpoint(self._folders)
+            try:
+                observed = observation_with_log(self._folders, state)
+            except OSError:  # the log alone says most of it
+                observed = {}
+            return checkpoint_html(self.location, state, observed)
+
+        return bounded(made)
 
     # ---- state
 

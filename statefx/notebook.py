@@ -216,7 +216,6 @@ _TRANSACTIONS = 8
 def query_html(observation: Mapping[str, Any]) -> str:
     """Return a query as its observation shows it: what it does, its graph, its last transactions."""
     health, status = _mapping(observation.get("health")), _mapping(observation.get("status"))
-    state = str(health.get("state") or ("running" if status.get("isActive") else "ended"))
     name = observation.get("topology") or ""
     graph = _mapping(observation.get("graph"))
     recent = [one for one in observation.get("recent") or () if isinstance(one, Mapping)]
@@ -233,14 +232,19 @@ def query_html(observation: Mapping[str, Any]) -> str:
         "duration", [_total_ms(one) for one in recent], " ms"
     )
     return page(
-        _head("query", name, state, "good" if state in _GOOD else "bad" if state in _BAD else ""),
-        _note(str(health.get("sentence") or ""), "said"),
-        _note(str(health.get("remedy") or "")),
+        _health_head("query", name, {"state": "running" if status.get("isActive") else "ended"} | dict(health)),
         _note(str(error), "bad-text") if error else "",
         f'<div class="wide">{drawing}</div>' if graph.get("components") else "",
         f'<div class="plots">{plots}</div>' if plots else "",
         _last_transactions(observation, recent),
     )
+
+
+def _health_head(title: str, name: object, health: Mapping[str, Any]) -> str:
+    state = str(health.get("state") or "")
+    colour = "good" if state in _GOOD else "bad" if state in _BAD else ""
+    said = _note(str(health.get("sentence") or ""), "said") + _note(str(health.get("remedy") or ""))
+    return _head(title, name, state, colour) + said
 
 
 def _total_ms(progress: Mapping[str, Any]) -> float:
@@ -314,8 +318,13 @@ def _sources(progress: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     return _mapping(progress.get("sources")).items()
 
 
-def checkpoint_html(location: str, state: LogState) -> str:
-    """Return a checkpoint as its log shows it: what committed last, who writes it, what it keeps."""
+def checkpoint_html(location: str, state: LogState, observed: Mapping[str, Any]) -> str:
+    """Return a checkpoint as its log shows it: what committed last, who writes it, what it keeps.
+
+    `observed` is what its driver last wrote of itself, if that can be read: the graph, and whether it runs.
+    """
+    health, graph = _mapping(observed.get("health")), _mapping(observed.get("graph"))
+    drawing = svg(graph, name=state.topology.name) if graph.get("components") else ""
     begun = "".join(f", transaction {entry.txid} is {entry.phase}" for entry in state.in_flight)
     sizes = state.stored_bytes()
     bolts = [
@@ -337,9 +346,10 @@ def checkpoint_html(location: str, state: LogState) -> str:
     kept = [(one.name, one.txid, f"{one.time:%Y-%m-%d %H:%M:%S} UTC", one.bytes) for one in savepoints]
     header = ("txid", "attempt", "generation", "state", "at", "seconds", "rows in", "rows out", "why")
     return page(
-        _head("checkpoint of", state.topology.name, f"generation {state.generation}"),
-        _note(location),
+        _health_head("checkpoint of", state.topology.name, health),
+        _note(f"{location}, generation {state.generation}"),
         _note(f"Last committed: transaction {state.committed}{begun}. Written {_time(state.time_ms)}.", "said"),
+        f'<div class="wide">{drawing}</div>' if drawing else "",
         _table("State", ("bolt", "tasks", "provider", "bytes", "version"), bolts),
         _table("Savepoints", ("name", "txid", "taken", "bytes"), kept, "no savepoints"),
         _table("Last transactions", header, past, "nothing has been committed yet"),

@@ -29,7 +29,7 @@ from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
-from statefx.notebook import ShownProgress, figure
+from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
 from statefx.why import Why, why
 
@@ -186,6 +186,10 @@ class Query:
     def __repr__(self) -> str:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
         return f"<Query {self.name!r}, {'running' if self.isActive else ended}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what the query does, for notebooks."""
+        return bounded(lambda: query_html(self.observation()))
 
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""

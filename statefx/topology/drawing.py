@@ -18,7 +18,7 @@ from __future__ import annotations
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -637,8 +637,9 @@ def svg(
     placed = layout(graph, lines=lines)
     components = {str(one.get("name")): one for one in graph.get("components") or ()}
     rates = {(one.get("from"), one.get("to"), one.get("stream") or DEFAULT_STREAM): one for one in edges or ()}
-    height = placed.height + (24 if overlay is not None else 0)
-    width = max(placed.width, 420.0 if overlay is not None else 160.0)
+    activities = {activity for one in (overlay or {}).values() for activity in _shares(one)}
+    height = placed.height + (24 if activities else 0)
+    width = max(placed.width, 420.0 if activities else 160.0)
     said = f"topology {shown(name)}, {len(components)} components" if name else f"{len(components)} components"
     size = f'width="{width:g}" height="{height:g}"'
     # Where it is wider than what it stands in it shrinks, as far as it can still be read.
@@ -659,8 +660,8 @@ def svg(
         parts.append(_node(node, components[node.name], measured, (sources or {}).get(node.name)))
     if not placed.nodes:
         parts.append(f'<text class="below" x="{width / 2:g}" y="{height / 2 + 4:g}">no components</text>')
-    if overlay is not None:
-        parts.append(_legend(placed.height + 6, overlay.values()))
+    if activities:
+        parts.append(_legend(placed.height + 6, activities))
     return "".join([*parts, "</svg>"])
 
 
@@ -699,8 +700,8 @@ def _node(
     kind = str(component.get("kind") or "bolt")
     kind = kind if kind in _KINDS else "bolt"
     stateful = _is_stateful(component)
-    classes = ["node", kind, *(["stateful"] if stateful else []), *([] if measured is None else ["measured"])]
     shares = _shares(measured)
+    classes = ["node", kind, *(["stateful"] if stateful else []), *(["measured"] if shares else [])]
     most = max(shares, key=lambda activity: shares[activity]) if shares else ""
     x, w, middle = node.x, node.w, node.y + node.h / 2 + (_LID_ROOM / 2 if stateful else 0)
     outline, inner = _outline(node, kind, stateful, bool(component.get("committer")))
@@ -809,11 +810,10 @@ def _title(
     return "\n".join(lines)
 
 
-def _legend(y: float, measured: Iterable[Mapping[str, Any]]) -> str:
-    rare = {activity for one in measured for activity in _shares(one)}
+def _legend(y: float, activities: Collection[str]) -> str:
     parts, x = [], _MARGIN
     for activity in ACTIVITIES:
-        if activity in rare or activity in ("busy", "blocked", "idle"):
+        if activity in activities or activity in ("busy", "blocked", "idle"):
             parts.append(f'<rect class="{activity}" x="{x:g}" y="{y:g}" width="10" height="10" rx="2"/>')
             parts.append(f'<text class="legend" x="{x + 15:g}" y="{y + 9:g}">{activity}</text>')
             x += 15 + width_of(activity, TEXT_SIZE) + 14

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from statefx.errors import TopologyError
 from statefx.operators.bolts import Bolt, Stateful
 from statefx.operators.context import DEFAULT_STREAM
+from statefx.operators.dedup import DEDUP
 from statefx.operators.schema import to_ddl
 from statefx.operators.sinks import Sink
 from statefx.operators.spouts import ReplayingSpout, Spout
@@ -323,27 +324,33 @@ class Topology:
             return None
 
 
-def graph_of(topology: Topology) -> dict[str, Any]:
-    """Return components and edges as plain data, in the form of an observation's ``graph``."""
+def graph_of(topology: Topology, provider: str | None = None) -> dict[str, Any]:
+    """Return the components and edges that a user knows as plain data, in the form of an observation's ``graph``.
+
+    A component's level is the longest way to it. `provider` keeps the state, if that is known.
+    """
+    known = {one.id: one for one in topology.components if not one.id.startswith(INTERNAL)}
+    ways = [(edge.source.removeprefix(DEDUP), edge) for edge in topology.edges if edge.target in known]
+    ways = [(source, edge) for source, edge in ways if source in known]
     level: dict[str, int] = {}
     components = []
-    for one in topology.components:
-        level[one.id] = 1 + max((level[edge.source] for edge in topology.inputs(one.id)), default=-1)
+    for name, one in known.items():  # in topological order
+        level[name] = 1 + max((level[source] for source, edge in ways if edge.target == name), default=-1)
         components.append(
             {
-                "name": one.id,
-                "kind": one.kind.value,
-                "level": level[one.id],
+                "name": name,
+                "kind": str(one.kind),
+                "level": level[name],
                 "tasks": one.parallelism,
-                "operator": type(one.dataframe if one.is_stream else one.operator).__name__,
-                "provider": None,
+                "operator": None if one.operator is None else type(one.operator).__name__,
+                "provider": provider if one.stateful else None,
                 "stateful": one.stateful,
                 "committer": one.committer,
             }
         )
     edges = [
-        {"from": edge.source, "to": edge.target, "stream": edge.stream, "grouping": str(edge.grouping)}
-        for edge in topology.edges
+        {"from": source, "to": edge.target, "stream": edge.stream, "grouping": str(edge.grouping)}
+        for source, edge in ways
     ]
     return {"levels": 1 + max(level.values(), default=-1), "components": components, "edges": edges}
 

@@ -20,11 +20,15 @@ def test_a_running_query_shows_itself_and_plots_its_transactions(spark, place):
         query.processAllAvailable()
         recent = query.recentProgress
         assert len(recent) == 3
+        shown = read(query._repr_html_())
         figure = query.plot()
     finally:
         query.stop()
+    for name in ("word-count", "lines", "split", "count", "healthy"):
+        assert name in shown.text
     rates, phases = figure.axes
     assert list(rates.lines[0].get_ydata()) == [one["processedRowsPerSecond"] for one in recent]
     assert phases.collections[0].get_label() == "run"
     assert phases.dataLim.ymax == pytest.approx(max(sum(one["durationMs"].values()) for one in recent))
     assert "3" in read(query.lastProgress._repr_html_()).text
+    assert read(query._repr_html_()).text, "also of a query that has ended"
