@@ -3,6 +3,7 @@
 import re
 import sys
 import threading
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -151,11 +152,13 @@ def test_the_picture_of_the_page_is_what_its_program_draws(tmp_path, monkeypatch
 
 def test_what_does_not_answer_is_said_within_the_limit():
     answer = threading.Event()
+    began = time.monotonic()
     try:
         for _ in range(12):  # also of the waiting threads there is an end
             assert "no answer within 0.01 seconds" in read(bounded(lambda: str(answer.wait(60)), 0.01)).text
         waiting = [thread for thread in threading.enumerate() if thread.name == "statefx-notebook"]
         assert len(waiting) <= 8
+        assert time.monotonic() - began < 4
     finally:
         answer.set()
     for thread in waiting:
@@ -212,6 +215,14 @@ def test_a_view_shows_its_first_keys_and_reads_no_more(place):
         assert "closed" in read(view._repr_html_()).text or view._repr_html_() is None
 
 
+def test_a_view_reads_one_entry_more_than_it_shows():
+    def entries():
+        yield from zip(range(21), range(21), strict=True)
+        raise AssertionError("nobody asked for more")
+
+    assert "there are more" in read(view_html("count", 1, entries())).text
+
+
 def test_large_values_are_cut_before_they_are_written_down():
     wide = dict.fromkeys(range(100000), "x" * 1000)
     html = view_html("count", 1, iter([(b"\x00" * 10_000_000, wide), ("deep", [[[[[[1]]]]]])]))
@@ -264,6 +275,7 @@ def test_lag_without_spouts_is_that_of_watermarks_or_left_out(figures):
 def test_a_figure_is_a_picture_in_a_notebook(figures, count):
     drawn = figure("<b>$x_", [progress(txid + 1, secs=txid % 60) for txid in range(count)])
     assert drawn._repr_png_().startswith(b"\x89PNG")
+    assert bool(drawn.axes[1].patches) == (count == 1), "an area of one has no width"
     assert ("nothing has been committed yet" in [text.get_text() for text in drawn.axes[0].texts]) == (not count)
 
 

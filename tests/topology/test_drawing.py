@@ -110,7 +110,7 @@ def test_no_edge_runs_through_a_box_of_another_component(graph):
         for (x0, y0), (x1, y1) in zip(route.points[1:], route.points[2:], strict=False):
             for node in placed.nodes:
                 if node.name not in (route.source, route.target) and y0 == y1 and x0 < node.x + node.w and node.x < x1:
-                    assert not node.y < y0 < node.y + node.h, f"{route} through {node.name}"
+                    assert not node.y - 5 < y0 < node.y + node.h + 5, f"{route} through {node.name}"
 
 
 @given(graphs())
@@ -134,6 +134,28 @@ def test_edges_that_need_not_cross_do_not():
     assert crossings(layout(graph(pairs))) == 0
     tree = [(f"n{i}", f"n{2 * i + side}") for i in range(1, 16) for side in (0, 1)]
     assert crossings(layout(graph(sorted(tree, key=lambda edge: int(edge[1][1:]) * 7 % 31)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("edges", "least"),
+    [
+        ("ap bq cp", 0),
+        ("ap bq cq dp ps qt", 0),
+        ("ax by bp ap", 0),
+        ("cq bp bq aq ap", 1),
+    ],
+)
+def test_components_change_places_so_that_edges_do_not_cross(edges, least):
+    edges = [tuple(edge) for edge in edges.split()]
+    assert crossings(layout(graph(edges))) == least
+
+
+def test_a_long_edge_is_level_between_its_ends():
+    edges = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("a2", "b"), ("rules", "e"), ("b", "c2"), ("c", "d2")]
+    placed = layout(graph(edges))
+    (long,) = [route for route in placed.edges if route.source == "rules"]
+    assert len({y for _, y in long.points[1:-2]}) == 1
+    assert len(long.points) == 2 * 3 + 3
 
 
 def test_a_chain_is_a_straight_line():
@@ -348,7 +370,8 @@ def test_figures_that_are_none_are_left_out(measured):
     drawing = svg(graph([("a", "b")]), overlay={"a": measured, "z": measured})
     for bars in groups(drawing, "shares"):
         widths = [float(one.get("width")) for one in bars]
-        assert all(0 <= width < 400 for width in widths)
+        assert all(width >= 0 for width in widths)
+        assert sum(widths) < 184
         assert {one.get("class") for one in bars} <= set(ACTIVITIES)
     assert "nan" not in re.sub(r"<style>.*</style>", "", drawing).lower()
     assert {one.text for one in ET.fromstring(drawing).iter(f"{SVG}text") if one.get("class") == "figures"} == {
