@@ -53,7 +53,7 @@ def test_each_command_is_shown():
     assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[4] for block in CHANGING for line in block.splitlines()}
     watching = set(
-        re.findall(r"^\$ \S+ (?:-m statefx )?(\w+)", (DOCS / "observing.md").read_text(encoding="utf-8"), re.M)
+        re.findall(r"^\$ \S+ (?:-m statefx )?(\w+)", (DOCS / "observing.md").read_text(encoding="utf-8"), re.MULTILINE)
     )
     assert changing | watching == set(_cli.commands) - {"log", "transactions"}
 
