@@ -45,7 +45,7 @@ from statefx.operators.spouts import Spout
 from statefx.protocol.log_state import LogState
 from statefx.state import Codec
 from statefx.state.view.changes import Upgrade
-from statefx.why import Why, why
+from statefx.why import Diagnosis, Why, why
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aborted",
     "Damage",
+    "Diagnosis",
     "Downgrade",
     "Explained",
     "KeyFile",
@@ -68,6 +69,7 @@ __all__ = [
     "StateView",
     "Transaction",
     "Verified",
+    "Why",
     "Written",
 ]
 

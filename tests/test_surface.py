@@ -17,6 +17,7 @@ import statefx.connectors.files
 import statefx.connectors.kafka
 import statefx.connectors.sql
 import statefx.errors
+import statefx.metrics
 import statefx.state
 import statefx.testing
 import statefx.topology
@@ -85,10 +86,11 @@ EXPORTS = {
         "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "TransactionalMap",
         "TransactionalValue",
     },
+    statefx.metrics: {"Counter", "Gauge", "Histogram", "Metrics"},
     statefx.checkpoint: {
-        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
-        "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
-        "Written",
+        "Aborted", "Damage", "Diagnosis", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined",
+        "Renamed", "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction",
+        "Verified", "Why", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.testing: {
@@ -259,6 +261,8 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "write",
                 "explain",
                 "quarantined",
+                "observation",
+                "why",
                 "transactions",
                 "abort",
                 "resolve",

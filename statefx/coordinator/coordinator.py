@@ -275,6 +275,7 @@ class Coordinator:
         if not isinstance(part, Segment):
             self._take_resolution(attempt, part, failure)
             return
+        self.progress.measures.acked(attempt.acks)
         if failure is None:
             failure = self._running.check(attempt, part)
         elif not isinstance(failure, BoltError | TransactionError):

@@ -13,7 +13,6 @@ The driver's thread only adds to `History`. Documents are made and written on ot
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import re
 import threading
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from statefx.config import SETTINGS
 from statefx.coordinator.attempt import Attempt
@@ -47,7 +46,6 @@ from statefx.log.observation import (
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
-from statefx.protocol.watermark import FINISHED, unit_of
 from statefx.state.view.time_index import time_of
 from statefx.storage import FolderStorage, is_remote
 from statefx.topology.graph import INTERNAL, Edge, Topology, graph_of
@@ -63,18 +61,12 @@ END_SECS = 5.0
 WINDOW_SECS = 10.0
 """Over how long rates are taken."""
 
-EXCEPTIONS, RECENT, UNITS = 20, 20, 64
+EXCEPTIONS, RECENT = 20, 20
 
 SLOW_SECS, SLOW_TIMES = 60.0, 20
 """A transaction counts as stuck after so long, and so many times what the last ones took."""
 
 _TRACE_CHARS = 4_000
-
-
-class Metrics(Protocol):
-    """What a document takes from the registry of metrics."""
-
-    def activity(self, window_secs: float) -> Mapping[str, Mapping[int, Mapping[str, float]]]: ...
 
 
 Amounts = Mapping[str, float]
@@ -136,7 +128,6 @@ class History:
         self.set_aside: dict[str, int] = {}
         self.call_ms: dict[str, float] = {}
         """By sink, how long its last commit ran on the driver."""
-        self.partitions: dict[str, int] = {}
         self.committed = 0
         """Transactions of this driver."""
         self.tasks_of_last: dict[str, Any] | None = None
@@ -155,7 +146,6 @@ class History:
         }
         with self.lock:
             self.transactions.append(entry)
-            self.partitions.update(attempt.partitions)
             if done is None:
                 if attempt.failure is not None:
                     self.failed(attempt.failure, outcome.ended)
@@ -215,14 +205,13 @@ def _without_texts(trace: str) -> str:
 class Observer:
     """Makes the document of one driver, and writes it beside the log.
 
-    `status` returns ``query.status``. `metrics` gives the division of tasks' time; with None, it is left out.
+    `status` returns ``query.status``.
     """
 
     launch: Launch
     log: TransactionLog
     progress: Progress
     status: Callable[[], dict[str, Any]] = dict
-    metrics: Metrics | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     """Those of other packages, for ``driver``."""
     write_secs: float = WRITE_SECS
@@ -237,7 +226,6 @@ class Observer:
         self._driver = process() | {"python": platform.python_version(), "statefx": version("statefx"), **self.versions}
         self._graph = graph_of(self.launch.topology, self.launch.settings.state_provider)
         self._config = _config(self.launch)
-        self._lags: dict[str, deque[tuple[float, float]]] = {}
         self._moved: dict[str, tuple[int, float]] = {}
         """By unit of event time: how far it is, and since when."""
         self._since: tuple[str, str] = ("starting", iso(self._began))
@@ -261,11 +249,12 @@ class Observer:
             transactions = [dict(each) for each in history.transactions]
             exceptions = [dict(each) for each in history.exceptions]
             tasks = dict(history.tasks)
-            call_ms, partitions = dict(history.call_ms), dict(history.partitions)
+            call_ms = dict(history.call_ms)
         rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
         running = self.progress.running()
         transactions += [self._running_entry(attempt, now) for attempt in running]
-        activity = {} if self.metrics is None else self.metrics.activity(WINDOW_SECS)
+        registry = self.progress.measures.registry
+        activity = registry.activity(WINDOW_SECS)
         return {
             "format": FORMAT,
             "generation": self._generation,
@@ -285,12 +274,13 @@ class Observer:
                 {**_ends(edge), "rowsPerSec": round(rates.get(edge.id, 0.0), 1), "rows": edges.get(edge.id, 0)}
                 for edge in shown_edges(self.launch.topology)
             ],
-            "sources": self._sources(state, rates, partitions, now),
+            "sources": self._sources(state, rates, now),
             "sinks": _sinks(status, call_ms),
             "transactions": transactions[-TRANSACTIONS:],
             "tasksOfLast": self.history.tasks_of_last,
             "exceptions": exceptions,
             "recent": self.progress.recent()[-RECENT:],
+            "metrics": registry.as_dicts(),
             "config": self._config,
         }
 
@@ -348,70 +338,43 @@ class Observer:
             found[name] = one
         return found
 
-    def _sources(
-        self, state: LogState, rates: Mapping[Any, float], partitions: Mapping[str, int], now: float
-    ) -> dict[str, Any]:
+    def _sources(self, state: LogState, rates: Mapping[Any, float], now: float) -> dict[str, Any]:
         last, topology, found = self.progress.last, self.launch.topology, {}
+        lags, held = self.progress.measures.lags(), self.progress.measures.holder()
         for name in shown(topology):
             component = topology.component(name)
             if topology.inputs(name):
                 continue
-            said = {} if last is None else last.sources.get(name)
+            said = None if last is None else last.sources.get(name)
             one: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"said": said}
-            out = _out(topology, name, rates)
-            one["rateOut"] = round(out, 1)
-            lag = _lag(one)
-            if lag is not None:
-                one |= {"lagRecords": lag} | self._trend(name, lag, out, now)
+            one |= {"rateOut": round(_out(topology, name, rates), 1)}
+            if name in lags:
+                one |= {what: each for what, each in lags[name].items() if what != "rateOut"}
             if component.timings:
                 idle_ms = min((each.idle_ms for each in component.timings.values() if each.idle_ms), default=None)
-                one["eventTime"] = self._event_time(state, name, partitions.get(name), idle_ms, now)
+                one["eventTime"] = {"idleAfterSecs": None if idle_ms is None else idle_ms / 1000}
+                one["eventTime"] |= self._event_time(state, name, held, now)
             found[name] = one
         return found
 
-    def _trend(self, spout: str, lag: float, out: float, now: float) -> dict[str, Any]:
-        """Return how fast rows come in, by how the lag changes, and when it will be gone."""
-        lags = self._lags.setdefault(spout, deque(maxlen=60))
-        if not lags or now - lags[-1][0] >= 1.0:
-            lags.append((now, lag))
-        while len(lags) > 2 and lags[1][0] <= now - 3 * WINDOW_SECS:
-            lags.popleft()
-        secs = lags[-1][0] - lags[0][0]
-        if secs < WINDOW_SECS / 2:
+    def _event_time(self, state: LogState, name: str, held: tuple[str, int] | None, now: float) -> dict[str, Any]:
+        """Return how far a source's event time is, and if one unit holds it back, which, how far, and since when."""
+        units = {unit: known for unit, known in state.unit_times.items() if unit.partition("/")[0] == name}
+        for unit, known in units.items():
+            if self._moved.get(unit, (None, 0.0))[0] != known.time_us:
+                self._moved[unit] = known.time_us, known.at_ms / 1000 if known.at_ms else now
+        if not units:
             return {}
-        grows = (lags[-1][1] - lags[0][1]) / secs
-        eta = round(lag / -grows, 1) if grows < 0 and lag else None
-        return {"rateIn": round(max(0.0, out + grows), 1), "etaSecs": 0.0 if not lag else eta}
-
-    def _event_time(
-        self, state: LogState, name: str, partitions: int | None, idle_ms: int | None, now: float
-    ) -> dict[str, Any]:
-        """Return which unit of a source holds event time back, how far it is behind the others, and since when."""
-        units = {unit: time for unit, time in state.unit_times.items() if unit.partition("/")[0] == name}
-        for unit, time_ in units.items():
-            if self._moved.get(unit, (None, 0.0))[0] != time_.time_us:
-                self._moved[unit] = time_.time_us, time_.at_ms / 1000 if time_.at_ms else now
-        found: dict[str, Any] = {"idleAfterSecs": None if idle_ms is None else idle_ms / 1000, "units": len(units)}
-        if partitions and unit_of(name, FINISHED) not in units:
-            numbers = range(partitions)
-            empty = [number for number in numbers if not any(u.split("/")[1] == str(number) for u in units)]
-            if empty and units:
-                newest = max(each.time_us for each in units.values())
-                silent = round(now - self._began, 1)
-                return found | {
-                    "heldBackBy": str(empty[0]), "time": None, "newest": time_of(newest).isoformat(),
-                    "behindSecs": None, "silentSecs": silent, "withoutRows": len(empty),
-                }  # fmt: skip
-        if len(units) < 2:
+        newest = max(known.time_us for known in units.values())
+        found: dict[str, Any] = {"newest": time_of(newest).isoformat()}
+        if held is None or held[0].partition("/")[0] != name:
             return found
-        slowest = min(units, key=lambda unit: units[unit].time_us)
-        newest = max(each.time_us for each in units.values())
+        slowest, since = units.get(held[0]), self._moved.get(held[0], (0, self._began))[1]
         return found | {
-            "heldBackBy": slowest.partition("/")[2],
-            "time": time_of(units[slowest].time_us).isoformat(),
-            "newest": time_of(newest).isoformat(),
-            "behindSecs": round((newest - units[slowest].time_us) / 1e6, 3),
-            "silentSecs": round(max(0.0, now - self._moved[slowest][1]), 1),
+            "heldBackBy": held[0].partition("/")[2],
+            "time": None if slowest is None else time_of(slowest.time_us).isoformat(),
+            "behindSecs": None if slowest is None else round((newest - slowest.time_us) / 1e6, 3),
+            "silentSecs": round(max(0.0, now - since), 1),
         }
 
     # ---- in one sentence
@@ -467,8 +430,6 @@ class Observer:
             try:
                 if is_last and isinstance(self._error, FencedError):
                     return
-                if not remote and not os.path.isdir(location):  # deleted by its user: it must not come back
-                    return
                 shown = (self.progress.last, self.status(), len(self.history.exceptions))
                 if is_last or shown != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
                     if not write_observation(storage, self.document()):
@@ -518,15 +479,6 @@ def _mean(tasks: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
     if not tasks:
         return None
     return {name: round(sum(task.get(name, 0.0) for task in tasks) / len(tasks), 4) for name in tasks[0]}
-
-
-def _lag(said: Mapping[str, Any]) -> float | None:
-    """Return how many records a spout is behind, from what its `committed` returned."""
-    for name in ("lagRecords", "lag"):
-        if isinstance(said.get(name), int | float):
-            return float(said[name])
-    mean, count = said.get("avgOffsetsBehindLatest"), said.get("partitions")
-    return round(mean * count) if isinstance(mean, int | float) and isinstance(count, int) else None
 
 
 def _sinks(status: Mapping[str, Any], call_ms: Mapping[str, float]) -> dict[str, Any]:

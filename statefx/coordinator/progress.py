@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.measuring import Measures
 from statefx.log.observation import iso
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
@@ -297,6 +298,8 @@ class Progress:
     recoveries: list[dict[str, Any]] = field(default_factory=list)
     watcher: Callable[[Outcome], None] | None = None
     """Called at the end of each attempt, on the driver's thread: it must be quick. It is dropped if it raises."""
+    measures: Measures = field(default_factory=Measures)
+    """Counts for metrics what happens."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -317,6 +320,7 @@ class Progress:
 
     def begin(self, attempt: Attempt) -> None:
         self._enter(attempt, "PREPARING", "log")
+        self.measures.begun(len(self.under_way))
 
     def turn(self, attempt: Attempt, doing: str) -> None:
         """Charge the time from now on to ``run``, ``wait`` (for the transactions before it), or ``log``."""
@@ -338,6 +342,7 @@ class Progress:
             acks = {} if entry.complete is None else entry.complete.acks
             done = progress_of(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
+            self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
             call_secs, self._call_secs = self._call_secs, {}
@@ -362,6 +367,7 @@ class Progress:
             entry = self.under_way.pop(attempt.txid, None)
             if entry is not None:
                 self._report(Outcome(entry, self.now(), reason=reason))
+            self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
@@ -371,6 +377,7 @@ class Progress:
     def recovering(self, direction: str, attempt: Attempt) -> None:
         """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
         self.recoveries.append({"txid": attempt.name.txid, "rolled": direction})
+        self.measures.recovering(direction)
         self._enter(attempt, "COMMITTING" if direction == "forward" else "ROLLING_BACK", "hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
@@ -384,6 +391,7 @@ class Progress:
     def reached(self, spout: str, said: Any) -> None:
         """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
         with self._lock:
+            self.measures.reached(spout, said)
             if self._recent:
                 self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
 
@@ -422,12 +430,14 @@ class Progress:
         """Record that a participant's part of a commit runs on the driver."""
         with self._lock:
             self._calls[name] = self.clock()
+            self.measures.calling(name)
 
     def called(self, name: str) -> None:
         with self._lock:
             began = self._calls.pop(name, None)
             if began is not None:
                 self._call_secs[name] = self._call_secs.get(name, 0.0) + self.clock() - began
+            self.measures.called(name)
 
     @property
     def call_reason(self) -> str:
@@ -457,6 +467,7 @@ class Progress:
             if name in self._sinks:
                 txid, volumes = self._publishing
                 self._sinks[name] = _published(txid, volumes.get(name))
+                self.measures.published(name, volumes.get(name))
 
     def failing(self, name: str, reason: str) -> None:
         """Record that a participant has failed and is retried."""

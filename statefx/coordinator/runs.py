@@ -154,6 +154,10 @@ class RunEngine(ABC):
         """Set by what ends a `rest`."""
         self.busy: Callable[[], bool] = lambda: False
         """Tells whether the topology's own job holds chains."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called when a run is ready: the times of its tasks begin with it."""
+        self.on_activity: Callable[[Mapping[TaskId, Mapping[str, float]]], None] = lambda times: None
+        """Called with the milliseconds of tasks by activity, as in acks, while an attempt takes long."""
         self._stopping = False
         self._ending = 0
         """Runs that are over and have not ended."""
@@ -311,6 +315,7 @@ class RunEngine(ABC):
             self._ready = True
             self._since = datetime.now(UTC)
             logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.chains))
+            self.on_begun()
             self._slotless = None
             for attempt in list(self._pending):
                 self._send(attempt)
@@ -384,6 +389,8 @@ class RunEngine(ABC):
                     self._take_confirmation(chain, TransactionAttempt(*messages.unpack_attempt(body)))
                 case FrameKind.RESTORES:
                     self._restoring[chain] = self._clock(), body.decode()
+                case FrameKind.ACTIVITY:
+                    self.on_activity(messages.unpack_activity(body))
                 case FrameKind.HANGS:
                     logger.warning("%s: %s", self._name, body.decode())
                 case _:

@@ -19,7 +19,7 @@ from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
 from statefx.protocol.log_state import LogState, Past
-from statefx.storage import Storage
+from statefx.storage import FolderStorage, Storage
 
 Document = dict[str, Any]
 
@@ -71,10 +71,13 @@ def health(state: str, since: str | None, sentence: str, remedy: str = "") -> di
 
 
 def write_observation(storage: Storage, document: Document) -> bool:
-    """Replace the document; return False, having written nothing, if a newer driver has written one.
+    """Replace the document; return False, having written nothing, if it is not this driver's to write any more.
 
-    Raises OSError or StorageError: the storage is unreachable or full.
+    A newer driver has written one, or the checkpoint's folder was deleted and must not come back. Raises OSError or
+    StorageError: the storage is unreachable or full.
     """
+    if isinstance(storage, FolderStorage) and not os.path.isdir(storage.root):
+        return False
     with suppress(FileNotFoundError):
         generation = _GENERATION.search(storage.read(OBSERVED, 0, _HEAD_BYTES))
         if generation is not None and int(generation[1]) > document["generation"]:

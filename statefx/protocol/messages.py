@@ -9,7 +9,7 @@
       | -- RUN, RESOLVE, ABANDON, END -----> |
       | -- OUTCOME ---------------------------> |
       | <-- ACK, REPORT, CONFIRMED, WAKE -- |
-      | <-- HANGS, RESTORES --------------- |
+      | <-- HANGS, RESTORES, ACTIVITY ----- |
       | <-- ALIVE, each second, both ways -> |
 
 A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
 
+from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import TreeReport
 
 MAGIC = b"statefx-control-1\n"
@@ -44,6 +45,7 @@ _HELLO = struct.Struct(">32sHI32s")
 _ATTEMPT = struct.Struct(">QI")
 
 _OUTCOME = msgspec.msgpack.Decoder(tuple[int, TreeReport])
+_ACTIVITY = msgspec.msgpack.Decoder(list[tuple[str, int, dict[str, float]]])
 
 
 class FrameKind(IntEnum):
@@ -63,6 +65,7 @@ class FrameKind(IntEnum):
     OUTCOME = 12  # driver: a transaction is committed, and what became of trees
     HANGS = 13  # chain: a spout's method does not return; the text of a warning
     RESTORES = 14  # chain: names of tasks that restore state, a line each; with each sign of life while they do
+    ACTIVITY = 15  # chain: how the time of its tasks divides; with each sign of life while an attempt runs
 
 
 class FrameError(ValueError):
@@ -149,6 +152,19 @@ def unpack_outcome(body: bytes) -> tuple[int, TreeReport]:
         return _OUTCOME.decode(body)
     except msgspec.DecodeError as error:
         raise FrameError(f"a OUTCOME that can't be read: {error}") from None
+
+
+def pack_activity(times: Mapping[TaskId, Mapping[str, float]]) -> bytes:
+    """Write the milliseconds of tasks by activity, as in their acks."""
+    return msgspec.msgpack.encode([(*task, spent) for task, spent in times.items()])
+
+
+def unpack_activity(body: bytes) -> dict[TaskId, dict[str, float]]:
+    """Read what `pack_activity` wrote; FrameError if it is something else."""
+    try:
+        return {TaskId(component, task): spent for component, task, spent in _ACTIVITY.decode(body)}
+    except msgspec.DecodeError as error:
+        raise FrameError(f"an ACTIVITY that can't be read: {error}") from None
 
 
 def pack_attempt(txid: int, attempt: int) -> bytes:

@@ -18,6 +18,7 @@ import msgpack
 import msgspec
 
 from statefx.errors import StatefxError
+from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.watermark import Part, TimeReport
@@ -210,6 +211,11 @@ class Report:
         return _unpacked(cls, data)
 
 
+ACTIVITIES = ("busy", "idle", "blocked", "restoring", "committing")
+"""What a task does at each moment, one of these: its own code runs; it waits for an instruction, for rows, or for tasks
+before it in its chain; what it sent waits to leave, or is worked on by tasks after it in its chain; its state is
+opened; it prepares, commits, or rolls back."""
+
 WIRE_VERSION = 1
 
 
@@ -301,6 +307,11 @@ class Ack:
     rows_before_combining: Mapping[int, int] = field(default_factory=dict, compare=False)
     # Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # Milliseconds by activity since the task's chain began (`ACTIVITIES`): totals, so that nothing is lost with an ack
+    # that nobody reads; shown to people, and decides nothing.
+    activity: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # Edge id -> bytes of the rows that were sent, as Arrow; shown to people, and decides nothing.
+    sent_bytes: Mapping[int, int] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
     # Rows that a bolt has set aside; shown to people, and decides nothing.
@@ -314,6 +325,7 @@ class Ack:
     due_ms: int = 0
     # Milliseconds within those of `metrics` (`statefx.runtime.costs`); shown to people, and decides nothing.
     costs: Mapping[str, float] = field(default_factory=dict, compare=False)
+    counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
 
     @property
     def id(self) -> TaskId:

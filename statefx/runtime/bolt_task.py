@@ -95,6 +95,7 @@ class BoltTask(Task):
             if isinstance(bolt, WindowedBolt):
                 self._windows = Windows(bolt, self._state, attempt)
         if attempt.collector.guard is not None:
+            attempt.collector.guard.metrics = context_of(bolt).metrics
             self._guarded = GuardedCalls(attempt, attempt.collector.guard, self._state)
 
     def _timers_refusal(self) -> str:

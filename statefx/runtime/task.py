@@ -7,8 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
 from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, AlignmentResult
+from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
@@ -54,6 +56,8 @@ record of the log. At 1,000 tasks that are 64 MB, ten times what a record should
 
 METRICS = ("restore", "open", "execute", "finish")
 """Metrics in milliseconds of an ack."""
+
+NO_TIMES: Mapping[str, float] = MappingProxyType({})
 
 HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
 
@@ -81,6 +85,7 @@ class Prepared:
     trees: TreeReport = field(default=NOTHING)
     counts: Mapping[str, int | float] = field(default_factory=dict)
     due_ms: int = 0
+    counted: Counted = NOTHING_COUNTED
 
     def check_size(self, id: TaskId) -> None:
         """Raise BoltError for what no ack may carry."""
@@ -183,7 +188,7 @@ class TaskAttempt:
             self.time.end_input(aligned.watermark, aligned.parts)
         return aligned.stale
 
-    def ack(self, prepared: Prepared | None) -> Ack:
+    def ack(self, prepared: Prepared | None, activity: Mapping[str, float] = NO_TIMES) -> Ack:
         if prepared is None or self.failure is not None:
             prepared = Prepared()
         outlets = self.collector.outlets
@@ -203,6 +208,8 @@ class TaskAttempt:
             snapshot=prepared.snapshot,
             keys=prepared.keys,
             metrics=self._metrics(),
+            activity=activity,
+            sent_bytes={outlet.edge.id: outlet.sent_bytes for outlet in outlets if outlet.sent_bytes},
             committable=prepared.committable,
             metadata=prepared.metadata,
             left_out=prepared.left_out,
@@ -212,6 +219,7 @@ class TaskAttempt:
             time=None if self.time is None else self.time.report(),
             due_ms=prepared.due_ms,
             costs={name: round(secs * 1000, 3) for name, secs in self.costs.items() if secs > 0},
+            counted=prepared.counted,
         )
 
     def _metrics(self) -> dict[str, float]:
@@ -330,9 +338,15 @@ class Task(ABC):
     def prepare_checked(self) -> Prepared:
         """Prepare; refuse what no ack may carry, and rows that were never sent."""
         prepared = self.prepare()
+        if counted := self.counted():
+            prepared = replace(prepared, counted=counted)
         prepared.check_size(self.id)
         self.attempt.collector.refuse_late(partial(self.worker.keep_late, self.deployment, self.id))
         return prepared
+
+    def counted(self) -> Counted:
+        """Return what the user's object has counted in this attempt."""
+        return NOTHING_COUNTED if self._object is None else context_of(self._object).metrics.take()
 
     # ---- the end of an attempt, and what comes between two
 
@@ -424,6 +438,7 @@ class Task(ABC):
             self._object = open_object(self.deployment, self.id, *self.attempt.moment)
         else:
             context_of(self._object).enter(*self.attempt.moment)
+            context_of(self._object).metrics.clear()  # rule 16.2: an attempt that was rolled back counts nothing
         return self._object
 
     def _close_object(self) -> None:

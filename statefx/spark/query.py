@@ -170,6 +170,8 @@ class Query:
         observer: Observer | None = None,
     ) -> None:
         self.name = name
+        self.metricsUrl: str | None = None
+        """Where Prometheus reads the metrics, if there is a ``topology.metrics.port``."""
         self._bar = bar
         self._observer = observer
         if observer is not None:
@@ -282,6 +284,14 @@ class Query:
             matplotlib is not installed: ``pip install 'statefx[plot]'``.
         """
         return figure(self.name, self.recentProgress)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics now: each a dict of ``name``, as Prometheus shows it, ``kind``, ``labels``, ``value``.
+
+        The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
+        """
+        return self._coordinator.progress.measures.registry.as_dicts()
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +45,9 @@ from statefx.spark.worker import dumps
 from statefx.storage import FolderStorage, Storage, is_remote
 from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing, check_trees
+
+if TYPE_CHECKING:
+    from statefx.metrics.prometheus import MetricsServer
 
 logger = logging.getLogger("statefx")
 
@@ -122,8 +126,9 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     try:
-        changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress)
+        with ExitStack() as opened:
+            changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
+            return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, opened)
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -137,7 +142,9 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
+    opened: ExitStack,
 ) -> Query:
+    """Submit; what is `opened` is closed when this raises."""
     session = check_session(spark)
     launch = Launch(
         topology,
@@ -156,6 +163,7 @@ def _submit(
     check_slots(topology, launch.plan, session, launch.folders.storage.url)
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
+    served = _metrics_server(launch.settings, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own, frame)
@@ -178,9 +186,27 @@ def _submit(
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
     query = Query(topology.name, feed, coordinator, shown, observer)
+    if served is not None:
+        served.attach(query)
+        query.metricsUrl = served.url
+        launch.on_end(served.close)
     watch(query)
     query.start()
+    opened.pop_all()
     return query
+
+
+def _metrics_server(settings: Config, opened: ExitStack) -> MetricsServer | None:
+    """Begin to serve metrics, if a port is given: a port that is taken is found out before anything is changed."""
+    if settings.metrics_port is None:
+        return None
+    try:
+        from statefx.metrics.prometheus import MetricsServer  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError(f"topology.metrics.port is {settings.metrics_port}: {error}") from error
+    served = MetricsServer(settings.metrics_host, settings.metrics_port)
+    opened.callback(served.close)
+    return served
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:

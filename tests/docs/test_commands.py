@@ -52,7 +52,10 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 def test_each_command_is_shown():
     assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[4] for block in CHANGING for line in block.splitlines()}
-    assert changing == set(_cli.commands) - {"log", "transactions"}
+    watching = set(
+        re.findall(r"^\$ \S+ (?:-m statefx )?(\w+)", (DOCS / "observing.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert changing | watching == set(_cli.commands) - {"log", "transactions"}
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ _DEFAULTS = {
 class KafkaSource:
     """The common part of spouts of topics: arguments, clients, and the records of a range; see `KafkaSpout`."""
 
-    throttledSecs: float = 0.0
+    _throttled_secs: float = 0.0
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class KafkaSource:
 
     def _throttled(self, event: Any) -> None:
         """Note that a broker has held a request back; called by a client that is being read from."""
-        self.throttledSecs += event.throttle_time
+        self._throttled_secs += event.throttle_time
 
     def _pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
