@@ -37,18 +37,18 @@ from statefx.log.observation import (
     TRANSACTIONS,
     Document,
     health,
-    iso,
     process,
     secs_of,
     transaction_entry,
     write_observation,
 )
+from statefx.logs import iso
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.state.view.time_index import time_of
 from statefx.storage import FolderStorage, is_remote
-from statefx.topology.graph import INTERNAL, Edge, Topology
+from statefx.topology.graph import INTERNAL, Edge, Topology, graph_of
 
 logger = logging.getLogger("statefx")
 
@@ -465,33 +465,6 @@ def shown_edges(topology: Topology) -> list[Edge]:
 
 def _ends(edge: Edge) -> dict[str, str]:
     return {"from": name_shown(edge.source), "to": edge.target, "stream": edge.stream}
-
-
-def graph_of(topology: Topology, provider: str) -> dict[str, Any]:
-    """Return a topology's graph; a component's level is the longest way to it."""
-    edges = shown_edges(topology)
-    levels: dict[str, int] = {}
-    for name in shown(topology):  # in topological order
-        before = [levels[name_shown(edge.source)] for edge in edges if edge.target == name]
-        levels[name] = max(before, default=-1) + 1
-    components = []
-    for name, level in levels.items():
-        one = topology.component(name)
-        components.append(
-            {
-                "name": name,
-                "kind": str(one.kind),
-                "level": level,
-                "tasks": one.parallelism,
-                "operator": None if one.operator is None else type(one.operator).__name__,
-                "provider": provider if one.stateful else None,
-            }
-        )
-    return {
-        "levels": max(levels.values(), default=-1) + 1,
-        "components": components,
-        "edges": [{**_ends(edge), "grouping": str(edge.grouping)} for edge in edges],
-    }
 
 
 def _out(topology: Topology, name: str, edges: Mapping[Any, float]) -> float:

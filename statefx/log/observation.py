@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
+from statefx.logs import iso
 from statefx.protocol.log_state import LogState, Past
 from statefx.storage import FolderStorage, Storage
 

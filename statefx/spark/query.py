@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
@@ -33,8 +33,12 @@ from statefx.listeners import Listeners, TopologyListener
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
+from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
 from statefx.why import Why, why
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger("statefx")
 
@@ -201,6 +205,10 @@ class Query:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
         return f"<Query {self.name!r}, {'running' if self.isActive else ended}>"
 
+    def _repr_html_(self) -> str | None:
+        """Return what the query does, for notebooks."""
+        return bounded(lambda: query_html(self.observation()))
+
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         self._answering = Listener(self._coordinator.log, self._commands())
@@ -276,7 +284,24 @@ class Query:
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
-        return self._coordinator.progress.recent()
+        return [ShownProgress(each) for each in self._coordinator.progress.recent()]
+
+    def plot(self) -> Figure:
+        """Draw the last committed transactions: rows a second, the time of each phase, and lag where it is known.
+
+        The lag is that of spouts that report it, in records; otherwise how far each watermark is behind, in seconds.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it to a file.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed: ``pip install 'statefx[plot]'``.
+        """
+        return figure(self.name, self.recentProgress)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
