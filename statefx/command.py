@@ -1,6 +1,6 @@
 """``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
 
-Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
+Only this module and `statefx.ui.command` import click, only this one rich: programs that look at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.pins import Savepoint
 from statefx.state.encoding.options import load
+from statefx.ui.command import ui
 
 PROGRAM = "python -m statefx"
 
@@ -177,6 +178,9 @@ def _command(function: Callable[..., object]) -> click.Command:
     command = _cli.command()(run)
     command.params = [click.Argument(["checkpoint"]), *command.params, _CONFIG, _FORM]
     return command
+
+
+_cli.add_command(ui)
 
 
 @_command

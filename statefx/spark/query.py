@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TextIO
@@ -146,6 +146,20 @@ class Feed(Protocol):
         """Wait until all input that is there now has been committed, or `ended` is set."""
 
 
+class Page(Protocol):
+    """What a browser shows of a query: that of `statefx.ui`, which is above this room."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+    def show(self, query: Query, location: str, config: Mapping[str, Any]) -> None:
+        """Begin to answer."""
+
+    def close(self) -> None:
+        """Show the end, and give the port back; waits for nothing."""
+
+
 class Query:
     """A topology that has been submitted.
 
@@ -160,6 +174,7 @@ class Query:
         self._bar = bar
         self._feed = feed
         self._coordinator = coordinator
+        self._page: Page | None = None
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._listeners: set[int] = set()
@@ -243,6 +258,16 @@ class Query:
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
         return self._coordinator.progress.recent()
+
+    @property
+    def uiUrl(self) -> str | None:
+        """Where a browser shows the query, with the token if one is needed; None without ``topology.ui.port``."""
+        return None if self._page is None else self._page.url
+
+    def show_on(self, page: Page, location: str, config: Mapping[str, Any]) -> None:
+        """Show the query on a page, to its end."""
+        page.show(self, location, config)
+        self._page = page
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
@@ -350,6 +375,8 @@ class Query:
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
             self._ended.set()
             self._started.set()
+            if self._page is not None:
+                self._page.close()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

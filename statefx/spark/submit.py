@@ -6,7 +6,9 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +36,7 @@ from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import places_of, sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
-from statefx.spark.query import Bar, Feed, Query, bar, watch
+from statefx.spark.query import Bar, Feed, Page, Query, bar, watch
 from statefx.spark.session import check_session, hint, is_local
 from statefx.spark.staging import Stager, unite
 from statefx.spark.tables import frame_of
@@ -120,8 +122,9 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     try:
-        changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress)
+        with ExitStack() as opened:
+            changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
+            return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, opened)
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -135,7 +138,9 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
+    opened: ExitStack,
 ) -> Query:
+    """Submit; what is `opened` is closed when this raises."""
     session = check_session(spark)
     launch = Launch(
         topology,
@@ -154,6 +159,7 @@ def _submit(
     check_slots(topology, launch.plan, session, launch.folders.storage.url)
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
+    page = _page(launch.settings, topology.name, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own, frame)
@@ -175,9 +181,24 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     query = Query(topology.name, feed, coordinator, shown)
+    if page is not None:
+        query.show_on(page, launch.folders.location, config or {})
     watch(query)
     query.start()
+    opened.pop_all()
     return query
+
+
+def _page(settings: Config, name: str, opened: ExitStack) -> Page | None:
+    """Take the port of the page, if there is to be one: a port that is taken is found out before anything is changed.
+
+    By name: the page shows checkpoints as well, whose room is above this one.
+    """
+    if settings.ui_port is None:
+        return None
+    page: Page = import_module("statefx.ui").claimed(settings.ui_host, settings.ui_port, name)
+    opened.callback(page.close)
+    return page
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:

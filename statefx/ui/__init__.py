@@ -12,36 +12,40 @@ from typing import TYPE_CHECKING
 from statefx.errors import ConfigError
 
 if TYPE_CHECKING:
-    from statefx.ui.serving import Server
+    from statefx.ui.serving import Page
 
 __all__: list[str] = []
 
 _PACKAGES = ("starlette", "uvicorn")
 
 
-def opened(host: str, port: int, wanted: str = "topology.ui.port") -> Server:
-    """Return a server that has the port, before anything is shown on it.
+def claimed(host: str, port: int, name: str) -> Page:
+    """Take the port of a query that is about to start; the page is shown when `Page.show` is called.
 
     Parameters
     ----------
     host : str
         An address of this machine, or a name of one; ``0.0.0.0`` and ``::`` are all of them.
     port : int
-        0 takes any that is free.
-    wanted : str
-        Who asks for it, for errors.
+        0 takes any that is free. Queries of one process may share one.
+    name : str
+        The topology's.
 
     Raises
     ------
     ConfigError
         The extra is not installed, the port is taken, or the address is none of this machine's.
     """
+    check_installed("topology.ui.port")
+    from statefx.ui.serving import claim
+
+    return claim(host, port, name)
+
+
+def check_installed(wanted: str) -> None:
+    """Raise ConfigError if the extra is not installed; `wanted` is what needs it."""
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise ConfigError(
-            f"{wanted} opens a page, which takes {' and '.join(missing)}: pip install 'statefx[ui]' where the driver "
-            "runs, or leave it out",
+            f"{wanted} opens a page, which takes {' and '.join(missing)}: pip install 'statefx[ui]' where it runs",
             packages=missing,
         )
-    from statefx.ui.serving import opened
-
-    return opened(host, port, wanted)

@@ -39,6 +39,11 @@ _OURS = frozenset({
 })  # fmt: skip
 """Keys whose texts statefx makes: names of things of the topology, kinds, versions."""
 
+_THEIRS = ("sources", "labels")
+"""Keys of what spouts say of themselves, and of a user's own labels: no key in it tells what its text is."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
+
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
 _ERROR = re.compile(r"\b[A-Za-z_][A-Za-z0-9_]*(?:Error|Exception)\b")
 _WORD = re.compile(r"[^\s'\"(),;]+")
@@ -71,12 +76,25 @@ class Masked:
         if isinstance(value, Mapping):
             if key == "config":
                 return {name: self._setting(name, each) for name, each in value.items()}
+            if key in _THEIRS:
+                return {name: self._strict(each) for name, each in value.items()}
             return {str(name): self.data(each, str(name)) for name, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.data(each, key) for each in value]
         if not isinstance(value, str) or key in _OURS or value in self._names or _TIME.fullmatch(value):
             return value
         return frames(value) if key == "traceback" else self.text(value)
+
+    def _strict(self, value: Any) -> Any:
+        """Return what a user's own code has said: numbers, and names of the topology."""
+        if isinstance(value, Mapping):
+            return {self._key(str(name)): self._strict(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._strict(each) for each in value]
+        return value if not isinstance(value, str) or value in self._names else self.text(value)
+
+    def _key(self, name: str) -> str:
+        return name if _IDENTIFIER.fullmatch(name) else self.text(name)
 
     def _setting(self, name: str, value: Any) -> Any:
         """Return a setting of statefx's; of options the names and numbers, and of a user's own that it is there."""

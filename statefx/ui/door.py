@@ -10,7 +10,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import logging
 import socket
+import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -18,6 +20,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger("statefx")
 
 METHODS = ("GET", "HEAD")
 
@@ -37,6 +41,8 @@ HEADERS = {
 }
 
 _NO_STORE = "no-store"
+
+_LOGGED_SECS = 300.0
 
 _SECONDS = 30 * 24 * 3600
 """How long a browser keeps the token."""
@@ -106,6 +112,7 @@ class Door:
 
     def __init__(self, app: ASGIApp, host: str, token: str | None, port: int) -> None:
         self._app, self._token, self._cookie = app, token, f"statefx-{port}"
+        self._logged = float("-inf")
         self._names, self._local = own_names(host), is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,16 +120,30 @@ class Door:
             return
         headers = Headers(scope=scope)
         answer = self._refused(scope, headers) or self._admitted(scope, headers)
+        begun = False
 
         async def sent(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 known = {name.lower() for name, _ in message["headers"]}
                 added = HEADERS | {"cache-control": _NO_STORE}
                 more = [(name.encode(), value.encode()) for name, value in added.items() if name.encode() not in known]
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
-        await (answer or self._app)(scope, receive, sent)
+        try:
+            await (answer or self._app)(scope, receive, sent)
+        except Exception:
+            self._log(scope["path"])
+            if not begun:
+                await said(500, "this went wrong; the driver's log has why")(scope, receive, sent)
+
+    def _log(self, path: str) -> None:
+        """Log an error, once in a while: a page that is open asks again each second."""
+        if time.monotonic() - self._logged > _LOGGED_SECS:
+            self._logged = time.monotonic()
+            logger.exception("a request to the page went wrong, which changes nothing for the topology: %s", path)
 
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         if scope["method"] not in METHODS:

@@ -157,6 +157,7 @@ class Page:
     def __init__(self, server: Server, name: str) -> None:
         self._server, self._name = server, name
         self._watched: Watched | None = None
+        self._closed = False
 
     @property
     def url(self) -> str:
@@ -173,7 +174,14 @@ class Page:
             logger.warning("%s: its page is open to other machines, at %s", self._name, self.url)
 
     def close(self) -> None:
-        """Show the end to pages that are open, and give the port back unless another query has it; waits for neither."""
+        """Show the end to pages that are open, and give the port back unless another query has it; waits for neither.
+
+        Does nothing when it is called again.
+        """
+        with _lock:
+            if self._closed:
+                return
+            self._closed = True
         threading.Thread(target=self._close, name=f"{_THREAD}-end", daemon=True).start()
 
     def _close(self) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from statefx.checkpoint import Checkpoint
+from statefx.coordinator.progress import iso
+from statefx.topology.drawing import layout
 
 logger = logging.getLogger("statefx")
 
@@ -63,8 +65,8 @@ class Watched:
         Returns the observation document. May raise: the page says so, and goes on with the last one.
     least_secs : float
         How long an observation is shown at least.
-    clock, spent : callable
-        Seconds, and seconds of the processor that this thread has used.
+    clock, now, spent : callable
+        Seconds, seconds since the epoch, and seconds of the processor that this thread has used.
     """
 
     def __init__(
@@ -74,13 +76,17 @@ class Watched:
         observe: Callable[[], Mapping[str, Any]],
         least_secs: float = LIVE_SECS,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         self.name, self.checkpoint = name, checkpoint
-        self._observe, self._least, self._clock, self._spent = observe, least_secs, clock, spent
+        self._observe, self._least, self._clock, self._now, self._spent = (
+            observe, least_secs, clock, now, spent,
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._due = self._logged = float("-inf")
         self._newest = Snapshot(0, {}, {})
+        self._laid_out: tuple[Any, Any] = None, None
         self._kept: dict[tuple[str, ...], tuple[float, Any]] = {}
 
     @property
@@ -101,17 +107,24 @@ class Watched:
     def _made(self) -> Snapshot:
         try:
             document = dict(self._observe())
-            document["unread"] = None
+            document |= {"unread": None, "servedAt": iso(self._now())}
         except Exception as error:  # noqa: BLE001 - whatever it is, what the page showed stands, and it says so
             if self._clock() - self._logged > _LOGGED_SECS:
                 self._logged = self._clock()
                 logger.warning("the page of %s: it can't be observed: %s: %s", self.name, type(error).__name__, error)
             document = {**self._newest.document, "unread": f"{type(error).__name__}: {error}"}
+        document["layout"] = self._layout(document.get("graph"))
         number, sections = self._newest.number + 1, {}
         for key, value in summary(document).items():
             text, before = _encode(value), self._newest.sections.get(key)
             sections[key] = before if before is not None and before[1] == text else (number, text)
         return Snapshot(number, document, sections)
+
+    def _layout(self, graph: Any) -> Any:
+        """Return where the components stand; only another graph is laid out again."""
+        if graph != self._laid_out[0]:
+            self._laid_out = graph, placed(graph)
+        return self._laid_out[1]
 
     def lately(self, key: tuple[str, ...], secs: float, look: Callable[[], Any]) -> Any:
         """Return what `look` returns, or what it returned at most `secs` ago for the same key."""
@@ -155,3 +168,19 @@ def _without_tasks(component: Any) -> Any:
         largest = max(rows)
         found["skew"] = {"ratio": round(largest * len(rows) / sum(rows), 2), "task": tasks[rows.index(largest)].get("task")}
     return found
+
+
+def placed(graph: Any) -> dict[str, Any] | None:
+    """Return where the components of a graph stand, in pixels."""
+    if not isinstance(graph, Mapping):
+        return None
+    laid = layout(graph, lines=3)
+    return {
+        "width": laid.width,
+        "height": laid.height,
+        "nodes": [node._asdict() for node in laid.nodes],
+        "edges": [
+            {"from": route.source, "to": route.target, "stream": route.stream, "points": route.points}
+            for route in laid.edges
+        ],
+    }
