@@ -24,6 +24,7 @@ from statefx.admin.reading import (
     StateView,
     ViewRequest,
     check_progress,
+    found_checkpoint,
     read_newest,
     state_table,
 )
@@ -37,6 +38,7 @@ from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
 from statefx.log.takeover import read_checkpoint
+from statefx.notebook import bounded, checkpoint_html
 from statefx.operators.bolts import Stateful
 from statefx.operators.spouts import Spout
 from statefx.protocol.log_state import LogState
@@ -120,6 +122,10 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r})"
+
+    def _repr_html_(self) -> str | None:
+        """Return what the log knows, for notebooks."""
+        return bounded(lambda: checkpoint_html(self.location, found_checkpoint(self._folders)))
 
     # ---- state
 

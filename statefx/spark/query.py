@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.progress import TransactionProgress
@@ -28,7 +28,11 @@ from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
+from statefx.notebook import ShownProgress, figure
 from statefx.spark.failures import without_internal_frames
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger("statefx")
 
@@ -257,7 +261,24 @@ class Query:
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
-        return self._coordinator.progress.recent()
+        return [ShownProgress(each) for each in self._coordinator.progress.recent()]
+
+    def plot(self) -> Figure:
+        """Draw the last committed transactions: rows a second, the time of each phase, and lag where it is known.
+
+        The lag is that of spouts that report it, in records; otherwise how far each watermark is behind, in seconds.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it to a file.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed: ``pip install 'statefx[plot]'``.
+        """
+        return figure(self.name, self.recentProgress)
 
     @property
     def uiUrl(self) -> str | None:

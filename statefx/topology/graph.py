@@ -20,6 +20,7 @@ from statefx.operators.sinks import Sink
 from statefx.operators.spouts import ReplayingSpout, Spout
 from statefx.operators.windows import windowing_of
 from statefx.protocol.watermark import Timing
+from statefx.topology import drawing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -309,6 +310,42 @@ class Topology:
             label = f"{stream}{edge.grouping}".replace('"', "#quot;")
             lines.append(f'    {nodes[edge.source]} -->|"{label}"| {nodes[edge.target]}')
         return "\n".join(lines) + "\n"
+
+    def svg(self) -> str:
+        """Return a drawing as SVG, from left to right, in the shapes of `mermaid`; needs nothing else to be shown."""
+        return drawing.svg(graph_of(self), name=self.name)
+
+    def _repr_html_(self) -> str | None:
+        """Return the drawing, for notebooks; it scrolls where it is wider than the page."""
+        try:
+            return f'<div style="overflow-x:auto">{self.svg()}</div>'
+        except Exception:  # noqa: BLE001 - then a notebook shows the `repr`
+            return None
+
+
+def graph_of(topology: Topology) -> dict[str, Any]:
+    """Return components and edges as plain data, in the form of an observation's ``graph``."""
+    level: dict[str, int] = {}
+    components = []
+    for one in topology.components:
+        level[one.id] = 1 + max((level[edge.source] for edge in topology.inputs(one.id)), default=-1)
+        components.append(
+            {
+                "name": one.id,
+                "kind": one.kind.value,
+                "level": level[one.id],
+                "tasks": one.parallelism,
+                "operator": type(one.dataframe if one.is_stream else one.operator).__name__,
+                "provider": None,
+                "stateful": one.stateful,
+                "committer": one.committer,
+            }
+        )
+    edges = [
+        {"from": edge.source, "to": edge.target, "stream": edge.stream, "grouping": str(edge.grouping)}
+        for edge in topology.edges
+    ]
+    return {"levels": 1 + max(level.values(), default=-1), "components": components, "edges": edges}
 
 
 def _text(component: Component) -> str:
