@@ -1,6 +1,7 @@
 """``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
 
-Only this module and `statefx.ui.command` import click, only this one rich: programs that look at a checkpoint from Python pay for neither.
+Only this module, `statefx.top` and `statefx.ui.command` import click, and only the first two rich: programs that look
+at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.pins import Savepoint
 from statefx.state.encoding.options import load
+from statefx.top import status, top, why
 from statefx.ui.command import ui
 
 PROGRAM = "python -m statefx"
@@ -180,7 +182,8 @@ def _command(function: Callable[..., object]) -> click.Command:
     return command
 
 
-_cli.add_command(ui)
+for _each in (status, top, ui, why):
+    _cli.add_command(_each)
 
 
 @_command

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
+from statefx.log.observation import iso
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
 from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
@@ -21,15 +21,6 @@ from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
-
-
-def iso(secs: float) -> str:
-    """Return a time in seconds since the epoch as status and progress show it.
-
-    >>> iso(0.5)
-    '1970-01-01T00:00:00.500+00:00'
-    """
-    return datetime.fromtimestamp(secs, UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
@@ -279,6 +270,20 @@ class PendingCall:
         return f"spout {self.spout!r} has been in {self.hook} on the driver for {now - self.began:.0f} s"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an attempt, for a watcher."""
+
+    attempt: Attempt
+    ended: float
+    """When, in seconds since the epoch."""
+    done: TransactionProgress | None = None
+    """None: it was rolled back, for this `reason`."""
+    reason: str = ""
+    call_secs: Mapping[str, float] = field(default_factory=dict)
+    """How long each participant's part of the commit ran on the driver."""
+
+
 @dataclass
 class Progress:
     """State of the driver for status and progress; the coordinator writes it, any thread reads it.
@@ -290,6 +295,8 @@ class Progress:
     now: Callable[[], float] = time.time
     """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
+    watcher: Callable[[Outcome], None] | None = None
+    """Called at the end of each attempt, on the driver's thread: it must be quick. It is dropped if it raises."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -303,6 +310,8 @@ class Progress:
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
+        self._call_secs: dict[str, float] = {}
+        """How long those of the present commit have run."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
@@ -331,7 +340,18 @@ class Progress:
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
+            call_secs, self._call_secs = self._call_secs, {}
+            self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
             return done
+
+    def _report(self, outcome: Outcome) -> None:
+        """Report the end of an attempt to the watcher, which must not harm a transaction."""
+        try:
+            if self.watcher is not None:
+                self.watcher(outcome)
+        except Exception:
+            self.watcher = None
+            logger.exception("transactions are no longer observed, and go on")
 
     def rolling_back(self, attempt: Attempt) -> None:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
@@ -339,7 +359,9 @@ class Progress:
 
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
-            self.under_way.pop(attempt.txid, None)
+            entry = self.under_way.pop(attempt.txid, None)
+            if entry is not None:
+                self._report(Outcome(entry, self.now(), reason=reason))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
@@ -403,7 +425,9 @@ class Progress:
 
     def called(self, name: str) -> None:
         with self._lock:
-            self._calls.pop(name, None)
+            began = self._calls.pop(name, None)
+            if began is not None:
+                self._call_secs[name] = self._call_secs.get(name, 0.0) + self.clock() - began
 
     @property
     def call_reason(self) -> str:
@@ -447,6 +471,17 @@ class Progress:
         with self._lock:
             return self._stuck is not None
 
+    @property
+    def last(self) -> TransactionProgress | None:
+        """The last committed transaction, or None."""
+        with self._lock:
+            return self._recent[-1] if self._recent else None
+
+    def running(self) -> list[Attempt]:
+        """Return the attempts that have not ended, the lowest first."""
+        with self._lock:
+            return [self.under_way[txid] for txid in sorted(self.under_way)]
+
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
             return [done.as_dict() for done in self._recent]
@@ -476,6 +511,7 @@ class Progress:
         with self._lock:
             self._last = attempt.name  # an idle query still says how far it has come
             attempt.phase, attempt.doing, attempt.turned = phase, doing, self.clock()
+            attempt.began = attempt.began or self.now()
             attempt.secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
             self.under_way[attempt.name.txid] = attempt
 

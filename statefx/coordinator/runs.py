@@ -255,6 +255,10 @@ class RunEngine(ABC):
             found: dict[str, Any] = {"run": None, "since": None, "runs": self._runs}
             if self._run is not None and self._ready and self._since is not None:
                 found |= {"run": self._run.id, "since": self._since.isoformat(timespec="milliseconds")}
+            if self._slotless is not None:
+                found["waitsForSlotsSecs"] = round(self._clock() - self._slotless, 1)
+            if restoring := self._tasks_restoring():
+                found["restoring"] = restoring
             return found
 
     def stop(self) -> None:

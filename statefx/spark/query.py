@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.observation import Observer
 from statefx.coordinator.progress import TransactionProgress
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
@@ -30,6 +31,7 @@ from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
 from statefx.notebook import ShownProgress, figure
 from statefx.spark.failures import without_internal_frames
+from statefx.why import Why, why
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -173,9 +175,19 @@ class Query:
     - `stop` leaves nothing half done: the running transaction is committed, or rolled back.
     """
 
-    def __init__(self, name: str, feed: Feed, coordinator: Coordinator, bar: Bar | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        feed: Feed,
+        coordinator: Coordinator,
+        bar: Bar | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self.name = name
         self._bar = bar
+        self._observer = observer
+        if observer is not None:
+            observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
         self._page: Page | None = None
@@ -192,6 +204,8 @@ class Query:
 
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
+        if self._observer is not None:
+            self._observer.start()
         self._thread.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
@@ -295,6 +309,19 @@ class Query:
         """Transactions of a former run that were rolled forward or back at start."""
         return list(self._coordinator.progress.recoveries)
 
+    def observation(self) -> dict[str, Any]:
+        """Return all that the driver knows of the topology, as plain data: health, graph, rates, lag, transactions.
+
+        The driver writes the same beside the log every few seconds, where `Checkpoint.observation` reads it. The keys
+        are those of the page on observing; a key that nothing is known of is missing or None.
+        """
+        assert self._observer is not None
+        return self._observer.document()
+
+    def why(self) -> Why:
+        """Return what bounds throughput now, and what keeps results late: in sentences, the weightiest first."""
+        return why(self.observation())
+
     def processAllAvailable(self) -> None:
         """Wait until all input that is there now has been committed."""
         self._started.wait()
@@ -394,6 +421,8 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
+            if self._observer is not None:
+                self._observer.end(self._error)
             self._ended.set()
             self._started.set()
             if self._page is not None:

@@ -11,11 +11,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.config import NOT_WRITTEN, SPELLINGS, Config, micros_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
+from statefx.coordinator.observation import Observer
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.adoption import Adopt, forks
@@ -180,7 +182,8 @@ def _submit(
             frame = _united(launch, frame, log.state.topology.streams)
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
-    query = Query(topology.name, feed, coordinator, shown)
+    observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
+    query = Query(topology.name, feed, coordinator, shown, observer)
     if page is not None:
         query.show_on(page, launch.folders.location, config or {})
     watch(query)

@@ -11,7 +11,7 @@ import pytest
 from statefx import BatchBolt, Stateful, Topology, TopologyBuilder
 from statefx.connectors.files import FileSink
 from statefx.connectors.sql import SqlSink
-from statefx.coordinator.progress import iso
+from statefx.log.observation import iso
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import (
     AttemptsExhaustedError,

@@ -8,7 +8,8 @@ import pytest
 
 from statefx import BasicBolt, Context, Spout, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.progress import SLOW_SECS, Progress, iso
+from statefx.coordinator.progress import SLOW_SECS, Progress
+from statefx.log.observation import iso
 from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.times import AGAIN_MS, STILL_MS
