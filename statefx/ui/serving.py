@@ -73,11 +73,13 @@ class Server:
         The address as it was given.
     listening : socket
         Has the port.
+    token : str or None
+        What readers need where the address is not loopback.
     """
 
-    def __init__(self, host: str, listening: socket.socket) -> None:
+    def __init__(self, host: str, listening: socket.socket, token: str | None) -> None:
         self.host, self.port = host, int(listening.getsockname()[1])
-        self.token = None if is_loopback(host) else _token()
+        self.token = token
         self.site = Site()
         self.users = 0
         self._tail = Tail()
@@ -220,7 +222,8 @@ def claim(host: str, port: int, name: str) -> Page:
 
 def opened(host: str, port: int, wanted: str) -> Server:
     """Return a server that has a port; see `statefx.ui.opened`."""
-    return Server(host, _listening(host, port, wanted))
+    token = None if is_loopback(host) else _token()
+    return Server(host, _listening(host, port, wanted), token)
 
 
 def _listening(host: str, port: int, wanted: str) -> socket.socket:

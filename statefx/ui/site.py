@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -40,6 +41,21 @@ LOG_SECS = 5.0
 BEAT_SECS = 5.0
 """How often a stream in which nothing changes says that it is alive."""
 
+
+class _Name(Convertor[str]):
+    """A topology's name in an address: any text, also with slashes and line feeds."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("topology", _Name())
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -57,7 +73,7 @@ class Site:
         self._streams = 0
         self._looks = asyncio.Semaphore(LOOKS)
         self._assets = {each.name: each.read_bytes() for each in (files(__package__) / "assets").iterdir() if each.is_file()}
-        own = "/v1/topologies/{name:path}"
+        own = "/v1/topologies/{name:topology}"
         routes: list[tuple[str, Callable[[Request], Awaitable[Response]]]] = [
             ("/", self._page),
             ("/assets/{file}", self._asset),

@@ -123,7 +123,11 @@ class Watched:
     def _layout(self, graph: Any) -> Any:
         """Return where the components stand; only another graph is laid out again."""
         if graph != self._laid_out[0]:
-            self._laid_out = graph, placed(graph)
+            try:
+                self._laid_out = graph, placed(graph)
+            except Exception as error:  # noqa: BLE001 - all else is shown without a picture
+                self._laid_out = graph, None
+                logger.warning("the page of %s: the graph can't be drawn: %r", self.name, error)
         return self._laid_out[1]
 
     def lately(self, key: tuple[str, ...], secs: float, look: Callable[[], Any]) -> Any:

@@ -1,6 +1,6 @@
 """Checkpoints that pages show."""
 
-from statefx import StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder
 from statefx.testing import TopologyTester, rows
 
 
@@ -22,10 +22,18 @@ class Balances(StatefulBolt):
         collector.emit((tup.account, balance))
 
 
+class Refused(BasicBolt):
+    """Reads dead letters."""
+
+    def execute(self, tup, collector):
+        pass
+
+
 def bank(name="bank", onError="quarantineKey"):
     builder = TopologyBuilder(name)
     builder.setStream("payments", rows("account string, cents long"))
     builder.setBolt("balances", Balances(), parallelism=2, onError=onError).fieldsGrouping("payments", "account")
+    builder.setBolt("refused", Refused()).shuffleGrouping("balances", stream="deadLetter")
     return builder.createTopology()
 
 
