@@ -17,8 +17,8 @@ from statefx.admin.columns import json_text
 from statefx.admin.looking import Transaction
 from statefx.admin.narrowing import as_key
 from statefx.checkpoint import Checkpoint
-from statefx.coordinator.progress import iso
-from statefx.errors import CheckpointError, StatefxError
+from statefx.errors import StatefxError
+from statefx.log.observation import iso
 
 STRIP = 60
 """How many attempts the strip of transactions shows."""
@@ -41,26 +41,18 @@ _CHANGES = ("GENERATION", "RESCALED", "MIGRATED", "RESTORED", "PINNED", "UNPINNE
 def observed(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what the driver of a checkpoint saw last, with the transactions that only the log knows of.
 
-    A driver that was killed wrote its last observation up to 5 seconds before; one of before observations, none at all.
+    A driver that was killed wrote its last observation up to 5 seconds before.
     """
-    attempts = checkpoint.transactions()[-STRIP:]
-    try:
-        document = dict(checkpoint.observation())
-    except CheckpointError as error:
-        document = {"topology": None, "checkpoint": checkpoint.location, "unobserved": str(error)}
-        document["health"] = {
-            "state": "unknown",
-            "since": None,
-            "sentence": "No driver has left an observation here; this is what the log says.",
-            "remedy": str(error),
-        }
-    document["transactions"] = merged(document.get("transactions") or (), attempts)
-    return document
+    document = checkpoint.observation()
+    logged = checkpoint.transactions()[-STRIP:]
+    return {**document, "transactions": merged(document.get("transactions") or (), logged)}
 
 
 def merged(seen: Iterable[Mapping[str, Any]], logged: Iterable[Transaction]) -> list[dict[str, Any]]:
-    """Return attempts as a driver saw them, with their phases, and behind them those of the log that it did not see."""
-    found: dict[tuple[Any, Any], dict[str, Any]] = {(each.get("txid"), each.get("attempt")): dict(each) for each in seen}
+    """Return attempts as a driver saw them, with their phases, and after them those of the log that it did not see."""
+    found: dict[tuple[Any, Any], dict[str, Any]] = {
+        (each.get("txid"), each.get("attempt")): dict(each) for each in seen
+    }
     for each in logged:
         row = attempt(each)
         known = found.get((each.txid, each.attempt))
@@ -98,7 +90,10 @@ def _time(ms: int | None) -> str | None:
 def attempts(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the last attempts of the log, the newest first."""
     found = checkpoint.transactions()
-    return {"attempts": [attempt(each) for each in reversed(found[-ATTEMPTS:])], "leftOut": max(0, len(found) - ATTEMPTS)}
+    return {
+        "attempts": [attempt(each) for each in reversed(found[-ATTEMPTS:])],
+        "leftOut": max(0, len(found) - ATTEMPTS),
+    }
 
 
 def history(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -167,7 +162,8 @@ def explained(checkpoint: Checkpoint, component: str, key: str, map: str | None,
 
 def _text(value: Any) -> str:
     text = json_text(value)
-    return text if len(text) <= VALUE_CHARS else f"{text[:VALUE_CHARS]} ... and {len(text) - VALUE_CHARS} characters more"
+    more = len(text) - VALUE_CHARS
+    return text if more <= 0 else f"{text[:VALUE_CHARS]} ... and {more} characters more"
 
 
 def held(checkpoint: Checkpoint, component: str) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import statefx
 from statefx.errors import StatefxError
 from statefx.ui import archive
 from statefx.ui.watched import Watched
@@ -29,13 +28,15 @@ from statefx.ui.watched import Watched
 LINES = 1_000
 """How many lines of the log are kept for a bundle."""
 
-_PACKAGES = ("statefx", "pyspark", "pyarrow", "pandas", "numpy", "msgpack", "msgspec", "starlette", "uvicorn", "rocksdict",
-             "redis", "sqlalchemy", "confluent-kafka", "obstore")  # fmt: skip
+_PACKAGES = (
+    "statefx", "pyspark", "pyarrow", "pandas", "numpy", "msgpack", "msgspec", "starlette", "uvicorn", "rocksdict",
+    "redis", "sqlalchemy", "confluent-kafka", "obstore",
+)  # fmt: skip
 
 _OURS = frozenset({
-    "activity", "attempt", "checkpoint", "codec", "component", "from", "grouping", "health", "host", "kind", "name", "operator",
-    "outcome", "phase", "provider", "pyspark", "python", "record", "space", "spout", "statefx", "state", "stream", "to",
-    "topology", "type", "task", "lineage", "run", "hook", "unit",
+    "activity", "checkpoint", "codec", "component", "from", "grouping", "hook", "host", "kind", "lineage", "name",
+    "operator", "outcome", "phase", "provider", "pyspark", "python", "record", "run", "spout", "state", "statefx",
+    "stream", "to", "topology", "type", "unit",
 })  # fmt: skip
 """Keys whose texts statefx makes: names of things of the topology, kinds, versions."""
 
@@ -49,11 +50,11 @@ _ERROR = re.compile(r"\b[A-Za-z_][A-Za-z0-9_]*(?:Error|Exception)\b")
 _WORD = re.compile(r"[^\s'\"(),;]+")
 _FRAME = re.compile(r'\s*File "[^"\n]+", line \d+, in [^\s]+')
 
-_HERE = str(Path(statefx.__file__).parent)
+_HERE = str(Path(__file__).parents[1])
 
 _README = """What a topology of statefx did, for whoever helps with it. Made {at}.
 
-observation.json    what the driver saw last: health, graph, components, transactions, sources, sinks, exceptions, metrics
+observation.json    what the driver saw last: health, graph, transactions, sources, sinks, exceptions, metrics
 transactions.json   the last attempts of the log
 history.json        savepoints, generations, and what has changed the checkpoint
 state.json          the stateful bolts
@@ -123,7 +124,8 @@ class Masked:
             return self.text(str(record.msg))
         given = record.args if isinstance(record.args, tuple) else ()
         kept = tuple(
-            each if isinstance(each, int | float) or str(each) in self._names else self.text(str(each)) for each in given
+            each if isinstance(each, int | float) or str(each) in self._names else self.text(str(each))
+            for each in given
         )
         try:
             return record.msg % kept if kept else record.msg

@@ -51,7 +51,8 @@ _ASKING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statefx</title><link rel="stylesheet" href="/assets/style.css">
 <main class="asking"><h1>A token is needed</h1>
-<p>This page is open to other machines. Its address with the token is <code>query.uiUrl</code>, and in the driver's log.</p>
+<p>This page is open to other machines. Its address with the token is
+<code>query.uiUrl</code>, and in the driver's log.</p>
 <form action="/" method="get"><label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <button>Open</button></form></main></html>
@@ -116,6 +117,7 @@ class Door:
         self._names, self._local = own_names(host), is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
         if scope["type"] != "http":  # a websocket, which nothing here speaks
             return
         headers = Headers(scope=scope)
@@ -134,16 +136,17 @@ class Door:
 
         try:
             await (answer or self._app)(scope, receive, sent)
-        except Exception:
-            self._log(scope["path"])
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the topology goes on
+            self._log(scope["path"], error)
             if not begun:
                 await said(500, "this went wrong; the driver's log has why")(scope, receive, sent)
 
-    def _log(self, path: str) -> None:
+    def _log(self, path: str, error: Exception) -> None:
         """Log an error, once in a while: a page that is open asks again each second."""
         if time.monotonic() - self._logged > _LOGGED_SECS:
             self._logged = time.monotonic()
-            logger.exception("a request to the page went wrong, which changes nothing for the topology: %s", path)
+            said = "a request to the page went wrong, which changes nothing for the topology: %s"
+            logger.warning(said, path, exc_info=error)
 
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         if scope["method"] not in METHODS:

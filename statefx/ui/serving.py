@@ -25,7 +25,7 @@ from statefx.ui.watched import FAR_SECS, LIVE_SECS, Watched
 
 logger = logging.getLogger("statefx")
 
-TOKEN = "STATEFX_UI_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN = "STATEFX_UI_TOKEN"
 """The token of a page that is not on a loopback address; in the environment, since settings travel to all tasks."""
 
 TOKEN_CHARS = 16
@@ -252,7 +252,7 @@ def _token() -> str:
     given = os.environ.get(TOKEN, "")
     if not given:
         return secrets.token_urlsafe(24)
-    if len(given) < TOKEN_CHARS or not given.isascii() or any(each in given for each in " ;,\"\\%&#+=") :
+    if len(given) < TOKEN_CHARS or not given.isascii() or any(each in given for each in ' ;,"\\%&#+='):
         raise ConfigError(
             f"{TOKEN} must have {TOKEN_CHARS} characters or more, letters, digits, dashes and underscores: take what "
             "python -c 'import secrets; print(secrets.token_urlsafe(24))' prints"

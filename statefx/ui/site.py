@@ -72,7 +72,9 @@ class Site:
         self._closing: asyncio.Event | None = None
         self._streams = 0
         self._looks = asyncio.Semaphore(LOOKS)
-        self._assets = {each.name: each.read_bytes() for each in (files(__package__) / "assets").iterdir() if each.is_file()}
+        self._assets = {
+            each.name: each.read_bytes() for each in (files(__package__) / "assets").iterdir() if each.is_file()
+        }
         own = "/v1/topologies/{name:topology}"
         routes: list[tuple[str, Callable[[Request], Awaitable[Response]]]] = [
             ("/", self._page),
@@ -124,13 +126,20 @@ class Site:
                 health = one.snapshot().document.get("health")
                 sentence = health.get("sentence") if isinstance(health, Mapping) else None
                 found.append(
-                    {"name": one.name, "checkpoint": one.checkpoint.location, "health": one.health, "sentence": sentence}
+                    {
+                        "name": one.name,
+                        "checkpoint": one.checkpoint.location,
+                        "health": one.health,
+                        "sentence": sentence,
+                    }
                 )
             return found
 
         return _json({"topologies": await run_in_threadpool(listed)})
 
-    def _of(self, answer: Callable[[Request, Watched], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _of(
+        self, answer: Callable[[Request, Watched], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint about the topology that a request names."""
 
         async def endpoint(request: Request) -> Response:
@@ -141,7 +150,9 @@ class Site:
     def _named(self, request: Request) -> Watched:
         name = request.path_params["name"]
         if name not in self.topologies:
-            raise HTTPException(404, f"no topology {name!r} is shown here; there is {', '.join(self.topologies) or 'none'}")
+            raise HTTPException(
+                404, f"no topology {name!r} is shown here; there is {', '.join(self.topologies) or 'none'}"
+            )
         return self.topologies[name]
 
     def _reading(self, look: Callable[[Watched], Any]) -> Callable[[Request], Awaitable[Response]]:
@@ -197,14 +208,16 @@ class Site:
         return StreamingResponse(self._changes(one), media_type="text/event-stream", headers=headers)
 
     async def _changes(self, one: Watched) -> AsyncIterator[bytes]:
-        """Yield events: ``change`` has the sections that are new, ``beat`` says that nothing is, ``end`` is the last."""
+        """Yield events: ``change`` has the sections that are new, ``beat`` says that none is, ``end`` is the last."""
         self._closing = self._closing or asyncio.Event()
         self._streams += 1
         seen, quiet, over = 0, 0.0, False
         try:
             yield b"retry: 2000\n\n"
             while True:
-                found = one.newest or await run_in_threadpool(one.snapshot)
+                found = one.newest
+                if found is None:
+                    found = await run_in_threadpool(one.snapshot)
                 if found.number > seen:
                     yield b"event: change\ndata: %b\n\n" % found.changed(seen)
                     seen, quiet = found.number, 0.0

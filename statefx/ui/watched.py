@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from statefx.checkpoint import Checkpoint
-from statefx.coordinator.progress import iso
+from statefx.log.observation import iso
 from statefx.topology.drawing import layout
+from statefx.why import why
 
 logger = logging.getLogger("statefx")
 
@@ -28,6 +29,9 @@ FAR_SECS = 2.0
 
 SHARE = 0.004
 """How much of a core the observations of a topology may take, however large it is."""
+
+DIAGNOSES = 5
+"""How many things that bound a topology are told."""
 
 _LONGEST_SECS = 60.0
 
@@ -113,12 +117,20 @@ class Watched:
                 self._logged = self._clock()
                 logger.warning("the page of %s: it can't be observed: %s: %s", self.name, type(error).__name__, error)
             document = {**self._newest.document, "unread": f"{type(error).__name__}: {error}"}
-        document["layout"] = self._layout(document.get("graph"))
+        document |= {"layout": self._layout(document.get("graph")), "why": self._why(document)}
         number, sections = self._newest.number + 1, {}
         for key, value in summary(document).items():
             text, before = _encode(value), self._newest.sections.get(key)
             sections[key] = before if before is not None and before[1] == text else (number, text)
         return Snapshot(number, document, sections)
+
+    def _why(self, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what bounds the topology, in sentences."""
+        try:
+            return why(document).as_dict()["diagnoses"][:DIAGNOSES]  # type: ignore[no-any-return]
+        except Exception:
+            logger.debug("the page of %s: nothing can be said of its figures", self.name, exc_info=True)
+            return []
 
     def _layout(self, graph: Any) -> Any:
         """Return where the components stand; only another graph is laid out again."""
@@ -170,7 +182,8 @@ def _without_tasks(component: Any) -> Any:
     rows = [each.get("rowsIn") or 0 for each in tasks]
     if len(rows) > 1 and sum(rows) > 0:
         largest = max(rows)
-        found["skew"] = {"ratio": round(largest * len(rows) / sum(rows), 2), "task": tasks[rows.index(largest)].get("task")}
+        task = tasks[rows.index(largest)].get("task")
+        found["skew"] = {"ratio": round(largest * len(rows) / sum(rows), 2), "task": task}
     return found
 
 
@@ -178,7 +191,8 @@ def placed(graph: Any) -> dict[str, Any] | None:
     """Return where the components of a graph stand, in pixels."""
     if not isinstance(graph, Mapping):
         return None
-    laid = layout(graph, lines=3)
+    edges = [{name: one.get(name) for name in ("from", "to", "stream")} for one in graph.get("edges") or ()]
+    laid = layout({**graph, "edges": edges}, lines=3)  # without room for groupings: what is chosen tells them
     return {
         "width": laid.width,
         "height": laid.height,

@@ -41,7 +41,7 @@ def document(found):
         "exceptions": [
             {
                 "type": "ValueError", "component": "balances", "message": f"no account {email}",
-                "traceback": f'  File "/srv/bank.py", line 7, in execute\n    raise ValueError("{email}")\nValueError: {card}',
+                "traceback": f'  File "/srv/bank.py", line 7, in execute\n    fail("{email}")\nValueError: {card}',
             }
         ],
         "sources": {"payments": {"lagRecords": 7, "said": {"last": card}}},
@@ -70,10 +70,15 @@ def test_no_value_and_no_secret_is_in_any_part(one, tail):
 
 def test_what_helps_is_in_it(one, tail):
     LOGGER.warning("transaction %d of %s took %.1f s", 7, "balances", 1.25)
-    LOGGER.handle(LOGGER.makeRecord("statefx", 30, archive.__file__, 1, "transaction %d of %s: %s", (7, "balances", VALUES[0]), None))
+    LOGGER.handle(
+        LOGGER.makeRecord(
+            "statefx", 30, archive.__file__, 1, "transaction %d of %s: %s", (7, "balances", VALUES[0]), None
+        )
+    )
     found = opened(one, tail.records)
     assert set(found) == {
-        "README.txt", "observation.json", "transactions.json", "history.json", "state.json", "environment.json", "log.txt",
+        "README.txt", "observation.json", "transactions.json", "history.json", "state.json", "environment.json",
+        "log.txt",
     }  # fmt: skip
     seen = json.loads(found["observation.json"])
     assert (seen["health"]["state"], seen["health"]["since"][:4]) == ("stuck", "2026")
@@ -95,13 +100,17 @@ def test_what_can_not_be_read_is_said_in_its_place(one, monkeypatch):
 
     monkeypatch.setattr(archive, "history", broken)
     found = opened(one)
-    assert json.loads(found["history.json"]) == {"unread": f"(OSError; {len('OSError: [Errno 5] no ' + VALUES[0])} characters)"}
+    assert json.loads(found["history.json"]) == {
+        "unread": f"(OSError; {len('OSError: [Errno 5] no ' + VALUES[0])} characters)"
+    }
     assert json.loads(found["state.json"])["bolts"]
 
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "reason", "message", "config"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "reason", "message", "config"]), inner)
+    ),
     max_leaves=10,
 )
 
@@ -116,7 +125,9 @@ def texts(data):
 
 @given(PLAIN)
 def test_no_text_stays_that_is_not_known(data):
-    marked = json.loads(json.dumps(data).replace(': "', ': "secret-').replace('["', '["secret-').replace(', "', ', "secret-'))
+    marked = json.loads(
+        json.dumps(data).replace(': "', ': "secret-').replace('["', '["secret-').replace(', "', ', "secret-')
+    )
     if isinstance(marked, dict):  # names of keys are no values
         assert [text for text in texts(Masked(["count"]).data(marked)) if "secret-" in text] == []
 

@@ -39,7 +39,7 @@ def test_a_loopback_page_answers_by_its_own_names(name):
     "name",
     [
         "evil.example", "evil.example:4050", "localhost.evil.example", "10.0.0.1:4050", "127.0.0.1.evil.example", "",
-        "user@localhost", "localhost/..", "localhost, evil.example", "locаlhost", "[::1", "localhost:port", "::1",
+        "user@localhost", "localhost/..", "localhost, evil.example", "loc\u0430lhost", "[::1", "localhost:port", "::1",
     ],
 )  # fmt: skip
 def test_a_loopback_page_refuses_other_names(name):

@@ -82,7 +82,9 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts():
         other.bind((LOOPBACK, 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"topology.ui.port: port {port} of 127.0.0.1 is taken.* or 0 for any"):
+        with pytest.raises(
+            ConfigError, match=rf"topology\.ui\.port: port {port} of 127\.0\.0\.1 is taken.* or 0 for any"
+        ):
             claimed(LOOPBACK, port, "bank")
 
 
@@ -113,7 +115,9 @@ def is_free(port):
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("statefx.ui.find_spec", lambda name: None if name == package else object())
-    with pytest.raises(ConfigError, match=rf"topology.ui.port opens a page, which takes {package}: pip install 'statefx\[ui\]'"):
+    with pytest.raises(
+        ConfigError, match=rf"topology.ui.port opens a page, which takes {package}: pip install 'statefx\[ui\]'"
+    ):
         claimed(LOOPBACK, 0, "bank")
 
 
@@ -127,7 +131,9 @@ def test_two_queries_of_a_process_share_a_port(pages, place):
     assert [each["name"] for each in get(first, "/v1/topologies").json()["topologies"]] == ["bank", "other"]
     assert second.url.endswith(f":{port}/?topology=other")
     first.close()
-    assert wait_until(lambda: [each["name"] for each in get(second, "/v1/topologies").json()["topologies"]] == ["other"])
+    assert wait_until(
+        lambda: [each["name"] for each in get(second, "/v1/topologies").json()["topologies"]] == ["other"]
+    )
 
 
 def test_a_start_after_an_end_has_the_same_port(pages, place):
@@ -208,7 +214,9 @@ def test_a_token_is_made_where_none_is_given(pages, monkeypatch):
     assert len(first._server.token) >= 32
 
 
-@pytest.mark.parametrize("token", ["short", "with a space in it, and long", "ümläüt-umlaut-umlaut", "semi;colon;semi;colon"])
+@pytest.mark.parametrize(
+    "token", ["short", "with a space in it, and long", "ümläüt-umlaut-umlaut", "semi;colon;semi;colon"]
+)
 def test_a_token_that_can_not_be_one_is_refused(monkeypatch, token):
     monkeypatch.setenv(serving.TOKEN, token)
     with pytest.raises(ConfigError, match="STATEFX_UI_TOKEN must have 16 characters"):

@@ -24,7 +24,9 @@ def place(tmp_path):
 def served(place, observe=None, name="bank"):
     checkpoint = Checkpoint(place)
     site = Site(tick_secs=0.01)
-    site.topologies[name] = Watched(name, checkpoint, observe or (lambda: archive.observed(checkpoint)), 0.0, spent=float)
+    site.topologies[name] = Watched(
+        name, checkpoint, observe or (lambda: archive.observed(checkpoint)), 0.0, spent=float
+    )
     return TestClient(site.app, base_url="http://127.0.0.1")
 
 
@@ -47,7 +49,9 @@ def test_the_log_is_shown_newest_first(place):
 def test_history_has_savepoints_generations_and_changes(place):
     Checkpoint(place).savepoint("before")
     filled(place, 1)
-    Checkpoint(place).rescale({"balances": 3}, groupingKey={"balances": lambda key: key[1] if isinstance(key, tuple) else key})
+    Checkpoint(place).rescale(
+        {"balances": 3}, groupingKey={"balances": lambda key: key[1] if isinstance(key, tuple) else key}
+    )
     found = served(place).get(f"{TOP}/bank/history").json()
     assert [(each["name"], each["txid"]) for each in found["savepoints"]] == [("before", 3)]
     assert [(each["first"], each["last"], each["committed"]) for each in found["generations"]] == [(4, 4, 1), (1, 3, 3)]
@@ -108,13 +112,26 @@ def test_ten_thousand_dead_letters_are_shown_as_the_first_of_them(tmp_path):
     assert "nothing for account-" in found["keys"][0]["error"]
 
 
-@pytest.mark.parametrize("path", ["nobody", "nobody/events", "bank/nothing", "..%2f..%2fetc%2fpasswd", "bank%2f..%2f..%2fx"])
+@pytest.mark.parametrize(
+    "path", ["nobody", "nobody/events", "bank/nothing", "..%2f..%2fetc%2fpasswd", "bank%2f..%2f..%2fx"]
+)
 def test_a_topology_that_is_not_shown_is_not_found(place, path):
     assert served(place).get(f"{TOP}/{path}").status_code == 404
 
 
 @pytest.mark.parametrize(
-    "file", ["../door.py", "..%2fdoor.py", "%2e%2e/door.py", "/etc/passwd", "%2fetc%2fpasswd", "main.js%00", "", ".", "__init__.py"]
+    "file",
+    [
+        "../door.py",
+        "..%2fdoor.py",
+        "%2e%2e/door.py",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "main.js%00",
+        "",
+        ".",
+        "__init__.py",
+    ],
 )
 def test_no_path_leads_out_of_the_assets(place, file):
     found = served(place).get(f"/assets/{file}")

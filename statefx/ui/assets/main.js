@@ -173,6 +173,8 @@ function overview(page) {
       h("p", {class: "sentence"}, health.sentence),
       health.remedy && h("p", {class: "remedy"}, health.remedy),
       seen.error && h("p", {class: "reason"}, seen.error)),
+    (seen.why || []).length > 0 && h("div", {class: "why", id: "why"}, h("h3", null, "What bounds it"), h("ol", null, seen.why.map((each) => h("li", {key: each.sentence},
+      h("p", null, each.sentence), each.remedy && h("p", {class: "soft"}, each.remedy))))),
     h("dl", {class: "figures"}, figures(page).map(([name, value, hint]) => h("div", {key: name, title: hint}, h("dt", null, name), h("dd", null, value)))),
   ];
 }

@@ -20,7 +20,7 @@ export function brief(value) {
 
 export const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : NONE);
 export const rate = (value) => (known(value) ? `${brief(value)}/s` : NONE);
-export const bytes = (value) => (known(value) ? (Math.abs(value) < 1000 ? `${value} B` : `${brief(value)}B`) : NONE);
+export const bytes = (value) => (known(value) ? (Math.abs(value) < 1000 ? `${value} B` : brief(value).replace(/([kMGTP]?)$/, " $1B")) : NONE);
 export const percent = (value) => (known(value) ? `${Math.round(value * 100)} %` : NONE);
 
 export function millis(value) {
