@@ -1,6 +1,6 @@
 """Checkpoints that pages show."""
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, TransactionalSpout
 from statefx.testing import TopologyTester, rows
 
 
@@ -45,3 +45,30 @@ def filled(place, transactions=3, bad=(), name="bank"):
         if bad:
             tester.send({"payments": [(account, 0) for account in bad]})
     return place
+
+
+class Payments(TransactionalSpout):
+    """Some payments in each transaction, for ever; of transaction `bad` one is an error."""
+
+    outputFields = "account string, cents long"
+
+    def __init__(self, bad=0):
+        self.bad = bad
+
+    def initializeTransaction(self, txid, previous):
+        return txid
+
+    def emitBatch(self, attempt, metadata, collector):
+        for number in range(20):
+            collector.emit((f"account-{number}", metadata))
+        if metadata == self.bad:
+            collector.emit(("account-0", 0))
+
+
+def flowing(bad=0, name="bank"):
+    """A topology that runs until it is stopped."""
+    builder = TopologyBuilder(name)
+    builder.setSpout("payments", Payments(bad))
+    builder.setBolt("balances", Balances(), parallelism=2, onError="skip").fieldsGrouping("payments", "account")
+    builder.setBolt("told", Refused()).shuffleGrouping("balances")
+    return builder.createTopology()
