@@ -1,4 +1,4 @@
-"""Pictures and tables in notebooks: what ``_repr_html_`` of a query, a checkpoint, a view or a progress returns, and plots.
+"""Pictures and tables in notebooks: what ``_repr_html_`` of a query, a checkpoint or a view returns, and plots.
 
 Each function makes HTML of plain data: one piece that refers to nothing outside of it, whose styles apply to nothing
 else, on light and on dark pages. Whatever came from a user is escaped. `bounded` runs them, so that a notebook neither
@@ -74,7 +74,7 @@ def _answer(make: Callable[[], str]) -> str | None:
         return make()
     except StatefxError as error:
         return page(_note(str(error)))
-    except BaseException:  # noqa: BLE001 - also what the repr of a user's value raises; a repr is shown then
+    except BaseException:
         logger.debug("no HTML for a notebook", exc_info=True)
         return None
 
@@ -142,10 +142,15 @@ def _cut(text: str, chars: int = 200) -> str:
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], none: str = "") -> str:
     """Return a table; numbers stand at the right. Without rows: `none`."""
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    if not body:
+    lines = [list(map(_cell, row)) for row in rows]
+    if not lines:
         return _note(none)
-    heads = "".join(f"<th>{escaped(name)}</th>" for name in header)
+    right = [any(cell.startswith('<td class="n"') for cell in column) for column in zip(*lines, strict=True)]
+    heads = "".join(
+        f'<th class="n">{escaped(name)}</th>' if numbers else f"<th>{escaped(name)}</th>"
+        for name, numbers in zip(header, right, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
     caption = f"<caption>{escaped(title)}</caption>" if title else ""
     return f'<div class="wide"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -160,7 +165,7 @@ def _cell(thing: object) -> str:
     return f'<td class="n">{thing:,}</td>' if isinstance(thing, int) else f'<td class="n">{thing:,.1f}</td>'
 
 
-def _plot(title: str, values: Sequence[float], unit: str) -> str:
+def _plot(title: str, values: Sequence[float], unit: str = "") -> str:
     """Return a small plot of some hundred values at most, oldest first, from 0 on."""
     points = [value for value in values if isinstance(value, int | float) and 0 <= value < 1e18]
     if len(points) < 2:
@@ -174,8 +179,8 @@ def _plot(title: str, values: Sequence[float], unit: str) -> str:
     x, y = spots[-1]
     return (
         f'<svg class="plot" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" role="img" '
-        f'aria-label="{escaped(title)}: {brief(points[-1])} {escaped(unit)}, at most {brief(most)}">'
-        f'<text x="{left:g}" y="13">{escaped(title)}: {brief(points[-1])} {escaped(unit)}</text>'
+        f'aria-label="{escaped(title)}: {brief(points[-1])}{unit}, at most {brief(most)}">'
+        f'<text x="{left:g}" y="13">{escaped(title)}: {brief(points[-1])}{unit}</text>'
         f'<text class="axis" x="{width - right:g}" y="13" text-anchor="end">max {brief(most)}</text>'
         f'<path class="base" d="M{left:g},{low:g}H{width - right:g}"/>'
         f'<polygon class="area" points="{left:g},{low:g} {line} {x:.1f},{low:g}"/>'
@@ -185,6 +190,14 @@ def _plot(title: str, values: Sequence[float], unit: str) -> str:
 
 def _time(time_ms: float) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if time_ms else ""
+
+
+def _clock(iso: object) -> str:
+    """Return a time of an observation without what nobody compares; what is none, as it is."""
+    try:
+        return f"{datetime.fromisoformat(str(iso)):%Y-%m-%d %H:%M:%S}" if iso else ""
+    except ValueError:
+        return str(iso)
 
 
 def _mapping(thing: object) -> Mapping[str, Any]:
@@ -216,8 +229,8 @@ def query_html(observation: Mapping[str, Any]) -> str:
         sources=_mapping(observation.get("sources")),
         name=str(name),
     )
-    plots = _plot("rows/s", [one.get("processedRowsPerSecond", 0) for one in recent], "rows/s") + _plot(
-        "duration", [_total_ms(one) for one in recent], "ms"
+    plots = _plot("rows/s", [one.get("processedRowsPerSecond", 0) for one in recent]) + _plot(
+        "duration", [_total_ms(one) for one in recent], " ms"
     )
     return page(
         _head("query", name, state, "good" if state in _GOOD else "bad" if state in _BAD else ""),
@@ -237,11 +250,12 @@ def _total_ms(progress: Mapping[str, Any]) -> float:
 def _last_transactions(observation: Mapping[str, Any], recent: Sequence[Mapping[str, Any]]) -> str:
     entries = [one for one in observation.get("transactions") or () if isinstance(one, Mapping)][-_TRANSACTIONS:]
     rows: Iterable[Sequence[object]]
+    header: tuple[str, ...]
     if entries:
         header = ("txid", "attempt", "outcome", "ended", "rows", "ms", "")
         rows = [
             (
-                one.get("txid"), one.get("attempt"), one.get("outcome"), one.get("ended"), one.get("rows"),
+                one.get("txid"), one.get("attempt"), one.get("outcome"), _clock(one.get("ended")), one.get("rows"),
                 float(sum(_mapping(one.get("durationMs")).values())), one.get("reason") or "",
             )
             for one in reversed(entries)
@@ -250,7 +264,7 @@ def _last_transactions(observation: Mapping[str, Any], recent: Sequence[Mapping[
         header = ("txid", "attempt", "committed", "rows", "rows/s", "ms")
         rows = [
             (
-                one.get("txid"), one.get("attempt"), one.get("timestamp"), one.get("numInputRows"),
+                one.get("txid"), one.get("attempt"), _clock(one.get("timestamp")), one.get("numInputRows"),
                 one.get("processedRowsPerSecond"), _total_ms(one),
             )
             for one in reversed(recent[-_TRANSACTIONS:])
@@ -317,7 +331,9 @@ def checkpoint_html(location: str, state: LogState) -> str:
         )
         for one in reversed(state.past()[-_TRANSACTIONS:])
     ]  # fmt: skip
-    savepoints = sorted((savepoint(name, pin) for name, pin in state.pinned.items()), key=lambda one: (one.txid, one.name))
+    savepoints = sorted(
+        (savepoint(name, pin) for name, pin in state.pinned.items()), key=lambda one: (one.txid, one.name)
+    )
     kept = [(one.name, one.txid, f"{one.time:%Y-%m-%d %H:%M:%S} UTC", one.bytes) for one in savepoints]
     header = ("txid", "attempt", "generation", "state", "at", "seconds", "rows in", "rows out", "why")
     return page(
@@ -354,7 +370,7 @@ class _Short(reprlib.Repr):
         self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 12
 
     def repr_bytes(self, thing: bytes, level: int) -> str:
-        return repr(thing) if len(thing) <= 80 else f"{thing[:80]!r}… ({len(thing):,} bytes)"
+        return repr(thing) if len(thing) <= 40 else f"{thing[:32]!r}… ({len(thing):,} bytes)"
 
 
 _short = _Short()
@@ -397,7 +413,7 @@ def figure(name: str, recent: Sequence[Mapping[str, Any]]) -> Figure:
     made = Shown(figsize=(9.0, 2.2 * count), layout="constrained", facecolor="white")
     axes: Sequence[Axes] = made.subplots(count, 1, sharex=True)
     made.suptitle(name, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    times = [datetime.fromisoformat(one["timestamp"]) for one in recent]
+    times: list[Any] = [datetime.fromisoformat(one["timestamp"]) for one in recent]
     _draw_rates(axes[0], times, recent)
     _draw_phases(axes[1], times, recent)
     if lags:
@@ -406,9 +422,9 @@ def figure(name: str, recent: Sequence[Mapping[str, Any]]) -> Figure:
         _finish(axes[2], f"lag, {unit}", legend=True)
     if not recent:
         axes[0].text(0.5, 0.5, "nothing has been committed yet", ha="center", transform=axes[0].transAxes)
-    locator = AutoDateLocator(minticks=3, maxticks=8)
+    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes[-1].xaxis.set_major_locator(locator)
-    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     axes[-1].set_xlabel("committed at, UTC", fontsize=9)
     return made
 
@@ -417,19 +433,19 @@ _LINES = [PALETTE[name][0] for name in ("committing", "busy", "blocked", "restor
 _PHASES = {"run": "busy", "wait": "blocked", "hooks": "restoring", "log": "committing"}
 
 
-def _line(times: Sequence[datetime]) -> dict[str, Any]:
+def _line(times: Sequence[Any]) -> dict[str, Any]:
     return {"linewidth": 1.6, "marker": "o" if len(times) < 30 else None, "markersize": 3.5}
 
 
-def _draw_rates(axes: Axes, times: Sequence[datetime], recent: Sequence[Mapping[str, Any]]) -> None:
+def _draw_rates(axes: Axes, times: Sequence[Any], recent: Sequence[Mapping[str, Any]]) -> None:
     rates = [one["processedRowsPerSecond"] for one in recent]
     axes.plot(times, rates, color=_LINES[0], **_line(times))
     axes.fill_between(times, rates, color=_LINES[0], alpha=0.12, linewidth=0)
     _finish(axes, "rows/s")
 
 
-def _draw_phases(axes: Axes, times: Sequence[datetime], recent: Sequence[Mapping[str, Any]]) -> None:
-    phases = [phase for phase in dict.fromkeys([*_PHASES, *(name for one in recent for name in one["durationMs"])])]
+def _draw_phases(axes: Axes, times: Sequence[Any], recent: Sequence[Mapping[str, Any]]) -> None:
+    phases = dict.fromkeys([*_PHASES, *(name for one in recent for name in one["durationMs"])])
     stacks = {phase: [one["durationMs"].get(phase, 0.0) for one in recent] for phase in phases}
     stacks = {phase: values for phase, values in stacks.items() if any(values)}
     colours = [PALETTE[_PHASES.get(phase, "idle")][0] for phase in stacks]
@@ -438,6 +454,7 @@ def _draw_phases(axes: Axes, times: Sequence[datetime], recent: Sequence[Mapping
         for (phase, values), colour in zip(stacks.items(), colours, strict=True):
             axes.bar(times, values, bottom=below, width=1e-5, label=phase, color=colour)
             below += values[0]
+        axes.margins(x=3)
     elif stacks:
         axes.stackplot(times, *stacks.values(), labels=list(stacks), colors=colours, alpha=0.85)
     _finish(axes, "ms of a transaction", legend=True)
@@ -458,11 +475,10 @@ def _lags(recent: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[float]], 
     """Return the lag of each spout, or of each watermark, and its unit."""
     spouts = dict.fromkeys(name for one in recent for name, says in _sources(one) if _records(says) is not None)
     if spouts:
-        lags = {
-            name: [_records(_mapping(one.get("sources")).get(name)) for one in recent]
-            for name in spouts
-        }
-        return {name: [float("nan") if lag is None else lag for lag in found] for name, found in lags.items()}, "records"
+        lags = {name: [_records(_mapping(one.get("sources")).get(name)) for one in recent] for name in spouts}
+        return {
+            name: [float("nan") if lag is None else lag for lag in found] for name, found in lags.items()
+        }, "records"
     marked = dict.fromkeys(name for one in recent for name in _mapping(one.get("watermarks")))
     return {name: [_behind_secs(one, name) for one in recent] for name in marked}, "s behind the watermark"
 

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import unicodedata
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from statefx.operators.context import DEFAULT_STREAM
@@ -75,7 +77,15 @@ _BROAD = frozenset("wOQGDNHUKRCAXYV&+=<>~#_")
 def width_of(text: str, size: float) -> float:
     """Return how wide a text may become, in pixels: no usual font without serifs makes it wider."""
     return size * sum(
-        0.42 if char in _NARROW else 1.0 if char in _WIDE else 0.82 if char in _BROAD else 0.66 if char < "\u0250" else 1.1
+        0.42
+        if char in _NARROW
+        else 1.0
+        if char in _WIDE
+        else 0.82
+        if char in _BROAD
+        else 0.66
+        if char < "\u0250"
+        else 1.1
         for char in text
     )
 
@@ -84,7 +94,7 @@ def fitted(text: str, size: float, room: float) -> str:
     """Return the text, cut with an ellipsis where it might be wider than `room` pixels."""
     if width_of(text[:400], size) <= room and len(text) <= 400:
         return text
-    room -= size
+    room -= width_of("…", size)
     end = 0
     for char in text[:400]:
         room -= width_of(char, size)
@@ -94,7 +104,7 @@ def fitted(text: str, size: float, room: float) -> str:
     return text[:end].rstrip() + "…"
 
 
-_NO_XML = {code: "\ufffd" for code in (*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF)}
+_NO_XML = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 65534, 65535), "�")
 _MARKUP = {ord(char): f"&#{ord(char)};" for char in "&<>\"'\n\r\t"}
 
 
@@ -143,6 +153,8 @@ _LABELS_MAX = 12
 _LABEL_ROOM = 132.0
 _SPAN_MAX = 24
 """Edges over more columns go straight: places for them would be more work than all else."""
+_LID_ROOM, _SLANT = 8.0, 12.0
+"""How much higher a box is for the lid of a cylinder, and how far the side of a sink leans, in pixels."""
 _PASSES = 10
 _WORK = 40_000
 """Passes over a graph with many places are fewer: so many places in all."""
@@ -189,12 +201,15 @@ def layout(graph: Graph, *, lines: int = 2) -> Layout:
     for source, target in ends:
         degrees[source][1] += 1
         degrees[target][0] += 1
-    sizes = [(widths[column[i]], _height(*degrees[i], lines)) for i in range(len(components))]
+    sizes = [
+        (widths[column[i]], _height(degrees[i], lines) + (_LID_ROOM if _is_stateful(one) else 0))
+        for i, one in enumerate(components.values())
+    ]
     places = _places(sizes, column, ends)
     _reduce_crossings(places)
     ports = _ports(places, degrees)
     y = _heights(places, ports)
-    left, leads = _gaps(widths, edges, ends, column, degrees)
+    left, leads = _gaps(widths, edges, ends, column, degrees, lines)
     top = min((y[i] - places.sizes[i][1] / 2 for i in range(len(y))), default=0.0)
     y = [each - top + _MARGIN for each in y]
     nodes = tuple(
@@ -243,15 +258,18 @@ def _columns(count: int, ends: Sequence[tuple[int, int]]) -> list[int]:
 
 def _widths(components: Sequence[Mapping[str, Any]], column: Sequence[int], lines: int) -> list[float]:
     """Return the width of each column's boxes, so that most texts have room."""
-    widths = [116.0 if lines == 2 else 156.0] * (max(column, default=-1) + 1)
+    widths = [116.0 if lines == 2 else 184.0] * (max(column, default=-1) + 1)
     for one, at in zip(components, column, strict=True):
         name = width_of(shown(one.get("name"))[:60], NAME_SIZE) * _BOLD
-        wanted = max(name, width_of(below_name(one)[:60], TEXT_SIZE)) + 30
+        wanted = (
+            max(name, width_of(below_name(one)[:60], TEXT_SIZE)) + 24 + (_SLANT if one.get("kind") == "sink" else 0)
+        )
         widths[at] = max(widths[at], min(wanted, 216.0))
     return widths
 
 
-def _height(inputs: int, outputs: int, lines: int) -> float:
+def _height(degrees: Sequence[int], lines: int) -> float:
+    inputs, outputs = degrees
     ports = max((inputs - 1) * _port(inputs), (outputs - 1) * _port(outputs), 0.0)
     return max(30.0 + 17.0 * (lines - 1), ports + 26.0)
 
@@ -275,7 +293,7 @@ def _places(sizes: list[Point], column: list[int], ends: Sequence[tuple[int, int
                 places.after.append([])
         way.append(target)
         places.ways.append(way)
-        for one, following in zip(way, way[1:], strict=False):
+        for one, following in pairwise(way):
             if places.column[following] == places.column[one] + 1:
                 places.after[one].append(following)
                 places.before[following].append(one)
@@ -361,7 +379,7 @@ def _heights(places: _Places, ports: Sequence[tuple[float, float]]) -> list[floa
     count = len(places.sizes)
     real = [size[1] > 0 for size in places.sizes]
     for way, (out, into) in zip(places.ways, ports, strict=True):
-        for number, (one, following) in enumerate(zip(way, way[1:], strict=False)):
+        for number, (one, following) in enumerate(pairwise(way)):
             shift = (out if number == 0 else 0.0) - (into if number == len(way) - 2 else 0.0)
             weight = (1.0, 2.0, 8.0)[(not real[one]) + (not real[following])]  # a long edge is a straight one
             before[following].append((one, shift, weight))
@@ -376,7 +394,29 @@ def _heights(places: _Places, ports: Sequence[tuple[float, float]]) -> list[floa
         both = after if turn < rounds - 1 else None
         for members in reversed(places.columns[:-1]):
             _spread(places, members, _wanted(members, y, both or after, None if both else before), y)
+    _straighten(places, ports, y)
     return y
+
+
+def _straighten(places: _Places, ports: Sequence[tuple[float, float]], y: list[float]) -> None:
+    """Give the places of each long edge one height, that of an end of it if there is room, without moving others."""
+    for way, (out, into) in zip(places.ways, ports, strict=True):
+        between = way[1:-1]
+        if between:
+            middle = sum(y[one] for one in between) / len(between)
+            for height in (y[way[0]] + out, y[way[-1]] + into, middle):
+                if abs(height - middle) <= 2 * _NODE_GAP and all(_has_room(places, one, height, y) for one in between):
+                    for one in between:
+                        y[one] = height
+                    break
+
+
+def _has_room(places: _Places, one: int, height: float, y: Sequence[float]) -> bool:
+    """Return whether a place of a long edge may be moved there and keep its distances in its column."""
+    members, at = places.columns[places.column[one]], places.at[one]
+    above = y[members[at - 1]] + places.sizes[members[at - 1]][1] / 2 if at else -1e9
+    below = y[members[at + 1]] - places.sizes[members[at + 1]][1] / 2 if at + 1 < len(members) else 1e9
+    return above + _LINE_GAP - 0.1 <= height <= below - _LINE_GAP + 0.1
 
 
 def _wanted(
@@ -425,19 +465,20 @@ def _gaps(
     ends: Sequence[tuple[int, int]],
     column: Sequence[int],
     degrees: Sequence[Sequence[int]],
+    lines: int,
 ) -> tuple[list[float], list[float]]:
     """Return where each column begins, and how long edges run level before it: there stand their labels."""
     leads = [12.0] * len(widths)
-    lines = [0] * len(widths)
+    arriving = [0] * len(widths)
     for one, (_, target) in zip(edges, ends, strict=True):
-        lines[column[target]] += 1
+        arriving[column[target]] += 1
         if degrees[target][0] <= _LABELS_MAX:
             room = min(width_of(label_of(one.get("stream"), one.get("grouping")), LABEL_SIZE), _LABEL_ROOM)
-            leads[column[target]] = max(leads[column[target]], room + 16)
+            leads[column[target]] = max(leads[column[target]], room + (16 if lines == 2 else 56))  # with its rate
     left, x = [], _MARGIN
     for at, width in enumerate(widths):
         if at:
-            x += leads[at] + min(28.0 + 3 * lines[at], 90.0)
+            x += leads[at] + min(28.0 + 3 * arriving[at], 90.0)
         left.append(x)
         x += width
     return left, leads
@@ -473,9 +514,13 @@ def below_name(component: Mapping[str, Any]) -> str:
     kind = str(component.get("kind") or "bolt")
     operator = "DataFrame" if kind == "stream" else shown(component.get("operator") or _KINDS.get(kind, kind))
     tasks = component.get("tasks")
-    times = f" × {tasks}" if tasks and kind != "stream" else ""
+    times = f" \u00d7 {tasks}" if tasks and kind != "stream" else ""
     provider = component.get("provider")
     return f"{operator}{times}" + (f" · {shown(provider)}" if provider else "")
+
+
+def _is_stateful(component: Mapping[str, Any]) -> bool:
+    return bool(component.get("stateful") or component.get("provider"))
 
 
 def label_of(stream: object, grouping: object) -> str:
@@ -568,7 +613,6 @@ def _style() -> str:
 # ---- SVG
 
 
-_SLANT = 12.0
 _LID = 6.0
 
 
@@ -604,14 +648,20 @@ def svg(
     height = placed.height + (24 if overlay is not None else 0)
     width = max(placed.width, 420.0 if overlay is not None else 160.0)
     said = f"topology {shown(name)}, {len(components)} components" if name else f"{len(components)} components"
+    size = f'width="{width:g}" height="{height:g}"'
+    # Where it is wider than what it stands in it shrinks, as far as it can still be read.
+    style = f"max-width:100%;height:auto;min-width:{0.62 * width:.0f}px"
     parts = [
-        f'<svg class="statefx-graph" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escaped(said)}" '
-        f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}">',
-        f"<style>{_style()}</style>",
-        f'<rect class="paper" width="{width:g}" height="{height:g}" rx="6"/>',
+        f'<svg class="statefx-graph" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escaped(said)}"',
+        f' {size} viewBox="0 0 {width:g} {height:g}" style="{style}"><style>{_style()}</style>',
+        f'<rect class="paper" {size} rx="6"/>',
     ]
     slanted = {node.name: node for node in placed.nodes if components[node.name].get("kind") == "sink"}
-    parts += [_edge(route, rates.get(route[:3]), slanted.get(route.target), placed) for route in placed.edges]
+    inputs = Counter(route.target for route in placed.edges)
+    parts += [
+        _edge(route, rates.get(route[:3]), slanted.get(route.target), labelled=inputs[route.target] <= _LABELS_MAX)
+        for route in placed.edges
+    ]
     for node in placed.nodes:
         measured = None if overlay is None else overlay.get(node.name) or {}
         parts.append(_node(node, components[node.name], measured, (sources or {}).get(node.name)))
@@ -622,24 +672,23 @@ def svg(
     return "".join([*parts, "</svg>"])
 
 
-def _edge(route: Route, measured: Mapping[str, Any] | None, slanted: Node | None, placed: Layout) -> str:
+def _edge(route: Route, measured: Mapping[str, Any] | None, slanted: Node | None, *, labelled: bool) -> str:
     points = list(route.points)
     x, y = points[-1]
     if slanted is not None:
         x = round(slanted.x + _SLANT * (1 - (y - slanted.y) / slanted.h), 1)
         points[-1] = x, y
     d = [f"M{points[0][0]:g},{points[0][1]:g}"]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         half = round((x0 + x1) / 2, 1)
         d.append(f"H{x1:g}" if y0 == y1 else f"C{half:g},{y0:g} {half:g},{y1:g} {x1:g},{y1:g}")
-    rate = _number(measured, "rowsPerSec")
+    rate = _amount(measured, "rowsPerSec")
     label = label_of(route.stream, route.grouping)
     title = f"{shown(route.source)} → {shown(route.target)}\n{label}" + (
-        "" if rate is None else f"\n{brief(rate)} rows/s, {brief(_number(measured, 'rows') or 0)} rows"
+        "" if rate is None else f"\n{brief(rate)} rows/s, {brief(_amount(measured, 'rows') or 0)} rows"
     )
-    inputs = sum(other.target == route.target for other in placed.edges)
     text = ""
-    if inputs <= _LABELS_MAX:
+    if labelled:
         said = escaped(fitted(label, LABEL_SIZE, _LABEL_ROOM))
         if rate is not None:
             said += f' <tspan class="rate">{brief(rate)}/s</tspan>'
@@ -657,18 +706,18 @@ def _node(
 ) -> str:
     kind = str(component.get("kind") or "bolt")
     kind = kind if kind in _KINDS else "bolt"
-    stateful = bool(component.get("stateful") or component.get("provider"))
+    stateful = _is_stateful(component)
     classes = ["node", kind, *(["stateful"] if stateful else []), *([] if measured is None else ["measured"])]
     shares = _shares(measured)
     most = max(shares, key=lambda activity: shares[activity]) if shares else ""
-    x, w, middle = node.x, node.w, node.y + node.h / 2 + (3 if stateful else 0)
+    x, w, middle = node.x, node.w, node.y + node.h / 2 + (_LID_ROOM / 2 if stateful else 0)
     outline, inner = _outline(node, kind, stateful, bool(component.get("committer")))
-    centre = f"{x + w / 2:g}"
+    centre = x + w / 2
     room = w - (20 + (_SLANT if kind == "sink" else 0))
     first = middle - (3 if measured is None else 12)
     parts = [
-        f'<g class="{" ".join(classes)}" data-component="{escaped(node.name)}" data-kind="{kind}"'
-        + (f' data-activity="{most}">' if most else ">"),
+        f'<g class="{" ".join(classes)}" data-component="{escaped(node.name)}" data-kind="{kind}"',
+        f' data-activity="{most}">' if most else ">",
         f"<title>{escaped(_title(node, component, measured, source))}</title>",
         f'<path class="box" d="{outline}"/>',
     ]
@@ -676,16 +725,17 @@ def _node(
         parts.append(f'<path class="{most}" fill-opacity="{0.06 + 0.34 * shares[most]:.2f}" d="{outline}"/>')
     parts += [
         f'<path class="lid" d="{inner}"/>' if inner else "",
-        f'<text class="name" x="{centre}" y="{first:g}">'
-        f"{escaped(fitted(shown(node.name), NAME_SIZE * _BOLD, room))}</text>",
-        f'<text class="below" x="{centre}" y="{first + 15:g}">'
-        f"{escaped(fitted(below_name(component), TEXT_SIZE, room))}</text>",
+        _text("name", centre, first, fitted(shown(node.name), NAME_SIZE * _BOLD, room)),
+        _text("below", centre, first + 15, fitted(below_name(component), TEXT_SIZE, room)),
     ]
     if measured is not None:
-        figures = fitted(_figures(kind, measured, source), TEXT_SIZE, room)
-        parts.append(f'<text class="figures" x="{centre}" y="{first + 30:g}">{escaped(figures)}</text>')
+        parts.append(_text("figures", centre, first + 30, fitted(_figures(kind, measured, source), TEXT_SIZE, room)))
         parts.append(_bar(x + 22, first + 35, w - 44, shares))
     return "".join([*parts, "</g>"])
+
+
+def _text(kind: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}">{escaped(text)}</text>'
 
 
 def _outline(node: Node, kind: str, stateful: bool, committer: bool) -> tuple[str, str]:
@@ -708,11 +758,12 @@ def _outline(node: Node, kind: str, stateful: bool, committer: bool) -> tuple[st
     return f"M{x:g},{y:g}h{w:g}v{h:g}h-{w:g}z", inner
 
 
-def _number(measured: Mapping[str, Any] | None, key: str) -> float | None:
+def _amount(measured: Mapping[str, Any] | None, key: str) -> float | None:
     """Return a figure of an observation; None where it is not known, or no number."""
     found = (measured or {}).get(key)
-    good = isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 1e18  # nor NaN
-    return float(found) if good else None
+    if isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 1e18:  # nor NaN
+        return float(found)
+    return None
 
 
 def _shares(measured: Mapping[str, Any] | None) -> dict[str, float]:
@@ -720,20 +771,20 @@ def _shares(measured: Mapping[str, Any] | None) -> dict[str, float]:
     activity = (measured or {}).get("activity")
     if not isinstance(activity, Mapping):
         return {}
-    found = {name: min(1.0, share) for name in ACTIVITIES if (share := _number(activity, name) or 0.0) > 0}
+    found = {name: min(1.0, share) for name in ACTIVITIES if (share := _amount(activity, name) or 0.0) > 0}
     total = sum(found.values())
     return {name: share / max(1.0, total) for name, share in found.items()}
 
 
 def _figures(kind: str, measured: Mapping[str, Any], source: Mapping[str, Any] | None) -> str:
-    rate = _number(measured, "rowsOutPerSec" if kind in ("stream", "spout") else "rowsInPerSec")
-    size, lag = _number(measured, "stateBytes"), _number(source, "lagRecords")
+    rate = _amount(measured, "rowsOutPerSec" if kind in ("stream", "spout") else "rowsInPerSec")
+    size, lag = _amount(measured, "stateBytes"), _amount(source, "lagRecords")
     parts = [
         None if rate is None else f"{brief(rate)} rows/s",
         None if size is None else f"{brief(size)}B",
         None if lag is None else f"lag {brief(lag)}",
     ]
-    return " · ".join(part for part in parts if part) or "–"
+    return " · ".join(part for part in parts if part) or "\u2013"
 
 
 def _bar(x: float, y: float, width: float, shares: Mapping[str, float]) -> str:
@@ -755,12 +806,12 @@ def _title(
     if shares:
         lines.append(", ".join(f"{activity} {share:.0%}" for activity, share in shares.items()))
     for said, key in (("rows/s in", "rowsInPerSec"), ("rows/s out", "rowsOutPerSec"), ("keys", "stateKeys")):
-        found = _number(measured, key)
+        found = _amount(measured, key)
         lines += [] if found is None else [f"{brief(found)} {said}"]
     for said, found in (
-        ("{}B of state", _number(measured, "stateBytes")),
-        ("{} records behind", _number(source, "lagRecords")),
-        ("{} s behind", _number(source, "lagSecs")),
+        ("{}B of state", _amount(measured, "stateBytes")),
+        ("{} records behind", _amount(source, "lagRecords")),
+        ("{} s behind", _amount(source, "lagSecs")),
     ):
         lines += [] if found is None else [said.format(brief(found))]
     return "\n".join(lines)
