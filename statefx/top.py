@@ -22,7 +22,6 @@ from rich.text import Text
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import read_observation, secs_of
-from statefx.why import why as explained
 
 REFRESH_SECS = 1.0
 
@@ -46,7 +45,7 @@ _COLOURS = {
 _WIDTH_WITHOUT_TERMINAL = 160
 
 _checkpoint = click.argument("checkpoint")
-_json = click.option("--json/--table", "as_json", default=None, help="One JSON document; by default if no terminal reads it.")
+_json = click.option("--json/--table", "as_json", default=None, help="JSON; by default if no terminal reads it.")
 
 
 @click.command()
@@ -152,10 +151,10 @@ def _keys() -> Iterator[Any]:
 
 
 def clean(text: object, kept: str = "") -> str:
-    """Return a text with nothing that a terminal would obey.
+    r"""Return a text with nothing that a terminal would obey.
 
-    >>> clean("a" + chr(27) + "[2J")
-    'a\\\\x1b[2J'
+    >>> print(clean("a" + chr(27) + "[2J"))
+    a\x1b[2J
     """
     return "".join(each if each.isprintable() or each in kept else repr(each)[1:-1] for each in str(text))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 LEAST = 0.2
 """Of the wall clock: what costs less is not worth a sentence."""
@@ -254,17 +254,21 @@ def _bottleneck(facts: _Facts) -> Iterator[Diagnosis]:
     bounds = f"{kind} {name!r} bounds throughput: task {task.number} works {_percent(task.busy)} of the time."
     cause = next((found for cause in _CAUSES if (found := cause(facts, task)) is not None), None)
     assert cause is not None  # the last cause always applies
-    yield Diagnosis(cause[0], task.busy, f"{bounds}{waits} {cause[1]}", cause[2], name, task.number)
+    yield Diagnosis(cause.name, task.busy, f"{bounds}{waits} {cause.sentence}", cause.remedy, name, task.number)
 
 
-_Cause = tuple[str, str, str]
-"""The name of a diagnosis, what the figures say, and what would help."""
+class _Cause(NamedTuple):
+    """The name of a diagnosis, what the figures say, and what would help."""
+
+    name: str
+    sentence: str
+    remedy: str
 
 
 def _quota(facts: _Facts, task: _Task) -> _Cause | None:
     if task.throttled < LEAST / 2:
         return None
-    return (
+    return _Cause(
         "quota",
         f"The broker holds its requests back for {_percent(task.throttled)} of the time: a quota of Kafka is full.",
         "Raise consumer_byte_rate of this client in Kafka (kafka-configs --alter), or read less of it.",
@@ -274,7 +278,7 @@ def _quota(facts: _Facts, task: _Task) -> _Cause | None:
 def _collector(facts: _Facts, task: _Task) -> _Cause | None:
     if task.gc < COLLECTING * task.busy:
         return None
-    return (
+    return _Cause(
         "garbage collection",
         f"Python's garbage collector takes {_percent(task.gc / task.busy)} of that.",
         "Make fewer objects that refer to each other in a circle, keep large structures out of attributes, or call "
@@ -287,10 +291,10 @@ def _cache(facts: _Facts, task: _Task) -> _Cause | None:
         return None
     provider = facts.components.get(task.component, {}).get("provider") or "the state provider"
     setting = {
-        "rocksdb": 'Raise hot_cache_mb in topology.state.provider.config, above 64 by default',
+        "rocksdb": "Raise hot_cache_mb in topology.state.provider.config, above 64 by default",
         "redis": "Keep what is read often in the bolt, or move the server closer",
     }.get(provider, "Give the state's cache more memory")
-    return (
+    return _Cause(
         "cache",
         f"Reads of state that its cache does not have take {_percent(task.reads / task.busy)} of that.",
         f"{setting}; or group by fields that have the same keys come together.",
@@ -306,7 +310,7 @@ def _skew(facts: _Facts, task: _Task) -> _Cause | None:
         return None
     if largest.number != task.number:
         return None
-    return (
+    return _Cause(
         "skew",
         f"It gets {largest.rows_per_sec:,.0f} rows a second, {largest.rows_per_sec / mean:.1f} times those of the mean "
         f"task: few keys have most of the rows.",
@@ -321,12 +325,12 @@ def _outside(facts: _Facts, task: _Task) -> _Cause | None:
     if facts.components.get(task.component, {}).get("kind") == "spout":
         lag = ((facts.document.get("sources") or {}).get(task.component) or {}).get("lagRecords")
         behind = f", and is {lag:,.0f} records behind" if lag else ""
-        return (
+        return _Cause(
             "source",
             f"In {_percent(task.outside)} of that it waits for its source{behind}.",
             "Look at the source's own load and limits; more partitions and tasks read more at a time.",
         )
-    return (
+    return _Cause(
         "waits outside",
         f"In {_percent(task.outside)} of that it does not use the processor: its code waits for a network, a disk or a "
         "lock.",
@@ -338,7 +342,7 @@ def _outside(facts: _Facts, task: _Task) -> _Cause | None:
 def _slow(facts: _Facts, task: _Task) -> _Cause | None:
     processor = "" if task.cpu is None else f", {_percent(task.cpu / max(task.busy, 1e-9))} of it on the processor"
     tasks = len(facts.tasks[task.component])
-    return (
+    return _Cause(
         "slow bolt" if facts.components.get(task.component, {}).get("kind") != "spout" else "slow spout",
         f"It is its own code{processor}.",
         f"Give {task.component!r} more than its {tasks} task{'s' * (tasks > 1)} (parallelism, with a slot for each), "
@@ -357,14 +361,18 @@ def _slow_sink(facts: _Facts) -> Iterator[Diagnosis]:
     sinks = {name: each.get("commitMs") or 0.0 for name, each in (facts.document.get("sinks") or {}).items()}
     slowest = max(sinks, key=sinks.__getitem__, default=None)
     if slowest is not None and sinks[slowest] >= ms / 2:
-        what, remedy = f"sink {slowest!r} publishes: {sinks[slowest]:,.0f} ms the last time", (
-            "Look at its target's load; fewer and larger transactions (a longer trigger or "
-            "topology.state.checkpoint.interval.ms) publish fewer times, and topology.max.spout.pending lets the next "
-            "transactions work meanwhile."
+        what, remedy = (
+            f"sink {slowest!r} publishes: {sinks[slowest]:,.0f} ms the last time",
+            (
+                "Look at its target's load; fewer and larger transactions (a longer trigger or "
+                "topology.state.checkpoint.interval.ms) publish less often, and topology.max.spout.pending lets the "
+                "next transactions work meanwhile."
+            ),
         )
     else:
-        what, remedy = "hooks of bolts (preCommit) run, or a server that keeps state commits", (
-            "Do less in preCommit, or use longer transactions."
+        what, remedy = (
+            "hooks of bolts (preCommit) run, or a server that keeps state commits",
+            ("Do less in preCommit, or use longer transactions."),
         )
         slowest = None
     yield Diagnosis(
@@ -381,9 +389,13 @@ def _slow_disk(facts: _Facts) -> Iterator[Diagnosis]:
     if ms < SLOW_RECORD_MS:
         return
     durable = max((task for tasks in facts.tasks.values() for task in tasks), key=lambda t: t.durable, default=None)
-    more = "" if durable is None or durable.durable < LEAST / 2 else (
-        f" Task {durable.number} of {durable.component!r} waits {_percent(durable.durable)} of the time for what it "
-        "makes durable."
+    more = (
+        ""
+        if durable is None or durable.durable < LEAST / 2
+        else (
+            f" Task {durable.number} of {durable.component!r} waits {_percent(durable.durable)} of the time for what "
+            "it makes durable."
+        )
     )
     weight = share + (0.0 if durable is None else durable.durable)
     yield Diagnosis(
@@ -411,8 +423,8 @@ def _held_back(facts: _Facts) -> Iterator[Diagnosis]:
             min(0.95, 0.6 + silent / 600),
             f"Partition or task {unit} of {name!r} holds the watermark back: it {far}, and has had no row for "
             f"{silent:,.0f} s. Windows and timers wait for it.",
-            f"Give {name!r} an idleAfter (setSpout or setStream), so that it is not waited for; or find out why nothing "
-            "comes there.",
+            f"Give {name!r} an idleAfter (setSpout or setStream), so that it is not waited for; or find out why "
+            "nothing comes there.",
             name,
         )
 
@@ -423,7 +435,7 @@ def _restores(facts: _Facts) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "restoring",
             task.restoring,
-            f"Task {task.number} of {task.component!r} spends {_percent(task.restoring)} of the time opening its state.",
+            f"Task {task.number} of {task.component!r} opens its state {_percent(task.restoring)} of the time.",
             "Workers don't have the state that they need: find out why they end or move (lost executors, memory).",
             task.component,
             task.number,

@@ -21,11 +21,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import islice
 from statistics import median
 from typing import Any, Protocol
 
-from statefx import __version__
 from statefx.config import SETTINGS
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.launch import Launch
@@ -177,7 +177,7 @@ class History:
             rows_in, rows_out = self.tasks.get(task, (0, 0))
             rows = sum(ack.received.values())
             self.tasks[task] = rows_in + rows, rows_out + sum(ack.emitted.values())
-            amounts.append((task, {**ack.metrics, _ROWS: rows}))
+            amounts.append((task, {**ack.metrics, **ack.costs, _ROWS: rows}))
             for edge, count in ack.emitted.items():
                 emitted[edge] = emitted.get(edge, 0) + (ack.rows_before_combining.get(edge) or count)
         _add(self.edges, emitted.items())
@@ -234,7 +234,7 @@ class Observer:
         self._generation, self._lineage = state.generation, state.lineage
         self.history = History(state, self._began)
         self.progress.watcher = self.history.note
-        self._driver = process() | {"python": platform.python_version(), "statefx": __version__, **self.versions}
+        self._driver = process() | {"python": platform.python_version(), "statefx": version("statefx"), **self.versions}
         self._graph = graph_of(self.launch.topology, self.launch.settings.state_provider)
         self._config = _config(self.launch)
         self._lags: dict[str, deque[tuple[float, float]]] = {}
@@ -305,7 +305,7 @@ class Observer:
             "durationMs": {name: round(secs * 1000, 3) for name, secs in list(attempt.secs.items())},
             "rows": attempt.input_rows,
             "reason": "",
-            "waitsFor": [str(task) for task in sorted(tuple(attempt.waiting))[:3]],
+            "waitsFor": [str(task) for task in sorted(attempt.waiting)[:3]],
         }
 
     def _components(
@@ -417,7 +417,11 @@ class Observer:
     # ---- in one sentence
 
     def _health(
-        self, status: Mapping[str, Any], running: Sequence[Attempt], transactions: Sequence[Mapping[str, Any]], now: float
+        self,
+        status: Mapping[str, Any],
+        running: Sequence[Attempt],
+        transactions: Sequence[Mapping[str, Any]],
+        now: float,
     ) -> dict[str, Any]:
         said = health_of(
             status,
@@ -605,7 +609,7 @@ def masked(key: str, value: Any) -> Any:
 _AGAIN = "It goes on by itself when that is repaired; the commit is decided, and nothing of it is lost."
 _REMEDIES = {
     "COMMITTING": _AGAIN,
-    "ROLLING_BACK": "It is tried again; when it has failed too often the query ends, and the next start goes on with it.",
+    "ROLLING_BACK": "It is tried again. When it has failed too often the query ends; the next start goes on with it.",
     "PLANNING": "Look at the source that the reason names: nothing is read until it answers.",
 }
 
@@ -650,9 +654,9 @@ def health_of(
         secs = now - running[0].began
         usual = _usual_secs(done)
         if secs > max(SLOW_SECS, SLOW_TIMES * usual) and running[0].began:
-            waits = ", ".join(str(task) for task in sorted(tuple(running[0].waiting))[:3])
+            waits = ", ".join(str(task) for task in sorted(running[0].waiting)[:3])
             sentence = (
-                f"Transaction {running[0].name.txid} has been running for {secs:.0f} s, the last ones took {usual:.1f} s"
+                f"Transaction {running[0].name.txid} has run for {secs:.0f} s, the last ones took {usual:.1f} s"
                 + (f"; it waits for {waits}." if waits else ".")
             )
             remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."

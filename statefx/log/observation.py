@@ -202,7 +202,7 @@ def read_observation(folders: Folders, now: float | None = None) -> Document:
         remedy = "Drivers write one within seconds of their start; look at what its log says: statefx transactions."
         return {**nothing, "health": health("unknown", None, sentence, remedy)}
     except ValueError as error:
-        sentence = f"{OBSERVED} in {folders.location} can't be understood ({error}): it was cut off, or a newer statefx wrote it."
+        sentence = f"{OBSERVED} in {folders.location} is cut off, or written by a newer statefx ({error})."
         remedy = "A running driver replaces it within a minute. It may be deleted: no start reads it."
         return {**nothing, "health": health("unknown", None, sentence, remedy)}
     return {**found, "health": _as_read(found, folders.location, now)}
@@ -213,7 +213,9 @@ def _as_read(document: Document, location: str, now: float) -> dict[str, Any]:
     said: dict[str, Any] = document.get("health") or health("unknown", None, "The document says nothing of it.")
     written, at = document.get("writtenAt"), secs_of(document.get("writtenAt"))
     if document.get("checkpoint") != location:
-        sentence = f"This was copied, with the checkpoint, from {document.get('checkpoint')}, where it was written {written}."
+        sentence = (
+            f"This was copied, with the checkpoint, from {document.get('checkpoint')}, where it was written {written}."
+        )
         return health("unknown", written, sentence, "A driver that is started on the copy writes its own.")
     if said.get("state") == "ended" or at is None:
         return said

@@ -67,6 +67,8 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     outputFields : str, StructType, NamedTuple, dataclass, or Mapping
         What it emits: Spark DDL such as ``"word string, count long"``, a class with annotated fields, or a dict of them
         by stream.
+    throttledSecs : float
+        How long the source has held back requests of this copy so far, as by a quota; shown to people.
 
     Contract
     --------
@@ -76,6 +78,7 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     """
 
     outputFields: Any = None
+    throttledSecs: float = 0.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -36,6 +36,7 @@ from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.costs import COLLECTIONS, COSTS
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
@@ -106,7 +107,7 @@ class TaskAttempt:
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
     each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
     and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that. `secs` are by metric.
+    know that the task has prepared; only the log says what becomes of that. `secs` are by metric, `costs` by cost.
     """
 
     deployment: Deployment
@@ -122,6 +123,7 @@ class TaskAttempt:
     failure: Failure | None = None
     acked: bool = False
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
+    costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0.0))
     _aligned: AlignmentResult = field(init=False)
 
     @property
@@ -146,7 +148,7 @@ class TaskAttempt:
         """
         if self.failure is not None:
             return None
-        began = time.perf_counter()
+        began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
         try:
             return call(*args, **named)
         except BoltError as error:
@@ -165,6 +167,8 @@ class TaskAttempt:
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[metric] += time.perf_counter() - began
+            self.costs["cpu"] += time.thread_time() - processor
+            self.costs["gc"] += COLLECTIONS.secs - collected
         return None
 
     def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
@@ -207,6 +211,7 @@ class TaskAttempt:
             counts=prepared.counts,
             time=None if self.time is None else self.time.report(),
             due_ms=prepared.due_ms,
+            costs={name: round(secs * 1000, 3) for name, secs in self.costs.items() if secs > 0},
         )
 
     def _metrics(self) -> dict[str, float]:

@@ -42,13 +42,13 @@ export function strip(page) {
   const sorted = [...lengths].sort((a, b) => a - b);
   const most = Math.max(1, Math.min(sorted[sorted.length - 1] || 1, 2.5 * (sorted[Math.floor(sorted.length * 0.9)] || 1)));
   const chosen = all.find((each) => nameOf(each) === page.transaction) || all[all.length - 1];
-  const at = all.indexOf(chosen);
   const present = [...new Set(all.flatMap((each) => phases(each).map(([name]) => name)))].sort((a, b) => ORDER.indexOf(a) - ORDER.indexOf(b));
   const go = (event) => {
-    const step = {ArrowLeft: -1, ArrowRight: 1, Home: -at, End: all.length - 1 - at}[event.key];
-    if (step === undefined) return;
+    const here = all.findIndex((each) => nameOf(each) === page.transaction);   // by now: keys may come faster than frames
+    const at = here < 0 ? all.length - 1 : here;
+    const next = {ArrowLeft: Math.max(0, at - 1), ArrowRight: Math.min(all.length - 1, at + 1), Home: 0, End: all.length - 1}[event.key];
+    if (next === undefined) return;
     event.preventDefault();
-    const next = Math.max(0, Math.min(all.length - 1, at + step));
     page.transaction = next === all.length - 1 ? null : nameOf(all[next]);
     page.draw();
     event.currentTarget.children[next].focus();
