@@ -66,31 +66,56 @@ GRAPH = {
 def figures(**more):
     return {
         "activity": {"busy": 0.7, "idle": 0.2, "blocked": 0.1, "restoring": 0, "committing": 0},
-        "rowsInPerSec": 1234.5, "rowsOutPerSec": 1234.5, "rowsIn": 5000, "rowsOut": 5000, "stateKeys": None, "stateBytes": None,
-        "watermark": None, "freshnessSecs": None, "late": 0, "setAside": 0,
+        "rowsInPerSec": 1234.5, "rowsOutPerSec": 1234.5, "rowsIn": 5000, "rowsOut": 5000, "stateKeys": None,
+        "stateBytes": None, "watermark": None, "freshnessSecs": None, "late": 0, "setAside": 0,
         "tasks": [{"task": 0, "rowsIn": 4000, "rowsInPerSec": 9, "activity": None, "ms": {"execute": 7.5}},
                   {"task": 1, "rowsIn": 1000, "rowsInPerSec": 9, "activity": None, "ms": {}}],
         **more,
     }  # fmt: skip
 
 
+AT = "2026-01-02T03:04:05.000+00:00"
+
+
 def changes():
+    """What a driver might say besides what the log of the checkpoint does."""
+    late = {"freshnessSecs": 3.5, "watermark": AT}
     return {
-        "topology": "bank", "graph": GRAPH, "config": {"topology.state.provider": "rocksdb", "feed.password": "***"},
-        "health": {"state": "stuck", "since": "2026-01-02T03:04:05.000+00:00", "sentence": "Stuck: no database.", "remedy": "Start it."},
+        "topology": "bank",
+        "graph": GRAPH,
+        "config": {"topology.state.provider": "rocksdb", "feed.password": "***"},
+        "health": {"state": "stuck", "since": AT, "sentence": "Stuck: no database.", "remedy": "Start it."},
         "components": {
-            "payments": figures(freshnessSecs=1.0, watermark="2026-01-02T03:04:05+00:00"),
-            "balances": figures(freshnessSecs=3.5, watermark="2026-01-02T03:04:02+00:00", stateBytes=48_000_000, stateKeys=77, late=4, setAside=9),
-            "ledger": figures(freshnessSecs=3.5, watermark="2026-01-02T03:04:02+00:00"),
+            "payments": figures(freshnessSecs=1.0, watermark=AT),
+            "balances": figures(**late, stateBytes=48_000_000, stateKeys=77, late=4, setAside=9),
+            "ledger": figures(**late),
         },
         "edges": [{"from": "payments", "to": "balances", "stream": "default", "rowsPerSec": 1234.5, "rows": 9}],
-        "sources": {"payments": {"lagRecords": 4321, "lagSecs": 12.0, "rateIn": 100, "rateOut": 200, "etaSecs": 43.0,
-                                 "eventTime": {"heldBackBy": "payments-3", "behindSecs": 60, "silentSecs": 9}}},
-        "sinks": {"ledger": {"txid": 2, "rows": 11, "bytes": 99, "commitMs": 4.5, "stuckSince": "2026-01-02T03:04:05.000+00:00", "why": "refused"}},
-        "tasksOfLast": {"txid": 3, "tasks": [
-            {"component": "balances", "task": 1, "beganMs": 10, "endedMs": 60, "phases": [["execute", 10, 50], ["finish", 50, 60]]},
-            {"component": "payments", "task": 0, "beganMs": 0, "endedMs": 20, "phases": [["execute", 0, 20]]}]},
-        "exceptions": [{"at": "2026-01-02T03:04:05+00:00", "count": 2, "component": "balances", "task": 1, "type": "ValueError", "message": "no account", "traceback": '  File "/srv/bank.py", line 7, in execute'}],
+        "sources": {
+            "payments": {
+                "lagRecords": 4321, "lagSecs": 12.0, "rateIn": 100, "rateOut": 200, "etaSecs": 43.0,
+                "eventTime": {"heldBackBy": "payments-3", "behindSecs": 60, "silentSecs": 9},
+            }
+        },
+        "sinks": {
+            "ledger": {"txid": 2, "rows": 11, "bytes": 99, "commitMs": 4.5, "stuckSince": AT, "why": "refused"}
+        },
+        "tasksOfLast": {
+            "txid": 3,
+            "tasks": [
+                {
+                    "component": "balances", "task": 1, "beganMs": 10, "endedMs": 60,
+                    "phases": [["execute", 10, 50], ["finish", 50, 60]],
+                },
+                {"component": "payments", "task": 0, "beganMs": 0, "endedMs": 20, "phases": [["execute", 0, 20]]},
+            ],
+        },
+        "exceptions": [
+            {
+                "at": AT, "count": 2, "component": "balances", "task": 1, "type": "ValueError", "message": "no account",
+                "traceback": '  File "/srv/bank.py", line 7, in execute',
+            }
+        ],
     }  # fmt: skip
 
 
@@ -128,15 +153,16 @@ def test_the_sentence_stands_first_with_the_remedy(page, shown):
 def test_panels_stand_in_the_order_of_their_weight(page):
     found = page.locator("main > section").evaluate_all("all => all.map(each => each.id)")
     assert found == [
-        "health", "graph", "transactions", "gantt", "freshness", "lag", "sinks", "state", "problems", "history", "settings",
-        "support",
+        "health", "graph", "transactions", "gantt", "freshness", "lag", "sinks", "state", "problems", "history",
+        "settings", "support",
     ]  # fmt: skip
 
 
 def test_the_graph_has_every_component_and_edge(page, shown):
     graph = shown.data()["graph"]
     nodes = page.locator("g.node").evaluate_all("all => all.map(each => each.dataset.component)")
-    edges = page.locator("g.edge").evaluate_all("all => all.map(each => [each.dataset.from, each.dataset.to, each.dataset.stream])")
+    ends = "all => all.map(({dataset}) => [dataset.from, dataset.to, dataset.stream])"
+    edges = page.locator("g.edge").evaluate_all(ends)
     assert nodes == [each["name"] for each in graph["components"]]
     assert edges == [[each["from"], each["to"], each["stream"]] for each in graph["edges"]]
     label = page.locator("g.node[data-component=balances]").get_attribute("aria-label")
@@ -154,7 +180,7 @@ def test_a_chosen_component_shows_its_tasks(page):
 
 def test_the_table_of_components_sorts(page):
     names = page.locator("#components .link")
-    assert names.all_inner_texts() == ["payments", "balances", "ledger"]
+    assert wait_until(lambda: names.all_inner_texts() == ["payments", "balances", "ledger"])
     page.get_by_role("button", name="state", exact=True).click()
     assert wait_until(lambda: names.all_inner_texts() == ["balances", "payments", "ledger"])
     assert page.locator("#components th[aria-sort=descending]").inner_text().startswith("state")
@@ -162,7 +188,9 @@ def test_the_table_of_components_sorts(page):
 
 def test_the_strip_has_a_bar_for_each_transaction(page, shown):
     found = shown.data()["transactions"]
-    bars = page.locator(".tx").evaluate_all("all => all.map(each => [Number(each.dataset.txid), each.classList.contains('ok')])")
+    bars = page.locator(".tx").evaluate_all(
+        "all => all.map(each => [Number(each.dataset.txid), each.classList.contains('ok')])"
+    )
     assert bars == [[each["txid"], each["outcome"] == "committed"] for each in found]
 
 
@@ -174,7 +202,7 @@ def test_the_gantt_has_a_lane_for_each_task_by_level(page):
 
 def test_freshness_says_what_was_added_where_and_who_holds_it(page):
     found = [row[:3] for row in cells(page, "#fresh")]
-    assert found == [["payments", "1.0 s", "+1.0 s"], ["balances", "3.5 s", "+2.5 s"], ["ledger", "3.5 s", "–"]]
+    assert found == [["payments", "1.0 s", "+1.0 s"], ["balances", "3.5 s", "+2.5 s"], ["ledger", "3.5 s", "\u2013"]]
     assert "held back by payments-3" in page.locator("#freshness .note").inner_text()
 
 
@@ -214,7 +242,12 @@ def test_problems_show_frames_dead_letters_and_late_rows(page):
 def test_history_and_settings_are_shown(page):
     assert [row[:2] for row in cells(page, "#savepoints")] == [["before-upgrade", "4"]]
     assert [row[:3] for row in cells(page, "#generations")] == [["1", "1 to 4", "4"]]
-    assert page.locator("#config").inner_text().split() == ["topology.state.provider", "rocksdb", "feed.password", "***"]
+    assert page.locator("#config").inner_text().split() == [
+        "topology.state.provider",
+        "rocksdb",
+        "feed.password",
+        "***",
+    ]
 
 
 def test_the_support_bundle_is_downloaded(page):
@@ -261,23 +294,27 @@ def test_a_lost_connection_is_told_and_found_again(page, shown):
     assert page.locator(".connection").inner_text() == "Live"
 
 
-def test_hostile_names_are_shown_and_never_run(tab, shown):
-    def named(value):
-        if isinstance(value, dict):
-            return {key if key in ("tasks",) else named(key): named(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [named(each) for each in value]
-        return HOSTILE if value in ("balances", "changed", "Balances", "no account", "refused", "Start it.", "payments-3") else value
+NAMED = {"balances", "changed", "Balances", "no account", "refused", "Start it.", "payments-3", "ledger"}
 
-    shown.changes = named(changes()) | {"topology": HOSTILE, "why": [{"sentence": HOSTILE, "remedy": HOSTILE}]}
+
+def hostile(value):
+    """Replace what a user or a server may have named."""
+    if isinstance(value, dict):
+        return {hostile(key): hostile(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [hostile(each) for each in value]
+    return HOSTILE if isinstance(value, str) and value in NAMED else value
+
+
+def test_hostile_names_are_shown_and_never_run(tab, shown):
+    shown.changes = hostile(changes()) | {"topology": HOSTILE}
     tab.goto(shown.url)
-    tab.locator("g.node").nth(2).wait_for()
     tab.locator("g.node").nth(1).click()
     tab.locator("#details").wait_for()
-    assert "hacked" not in tab.title().replace("title='hacked'", "")
     assert tab.evaluate("document.querySelectorAll('main script, main img').length") == 0
-    assert "<script>document.title='hacked'</script>" in tab.locator("#components").inner_text()
-    assert tab.locator(".remedy").inner_text().startswith("→ <script>") or "<script>" in tab.locator(".remedy").inner_text()
+    assert tab.title().startswith("stuck: <script>")
+    for place in ("h1", "#components", "#details h3", ".remedy", "#sink-table", "#exceptions", "#freshness .note"):
+        assert "<script>document.title='hacked'</script>" in tab.locator(place).inner_text(), place
 
 
 def test_the_graph_is_walked_by_keyboard(page):
@@ -305,30 +342,49 @@ def test_the_first_tab_stop_skips_to_the_page(page):
     assert page.evaluate("document.activeElement.id") == "health"
 
 
+OVER = """() => [...document.querySelectorAll("main *")]
+  .filter((each) => !each.closest(".scroll, .bars, svg, .visually-hidden, pre") && each.getBoundingClientRect().width)
+  .filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5)
+  .map((each) => each.outerHTML.slice(0, 80))"""
+"""What ends beyond the right side, and can't be scrolled to where it stands."""
+
+
 @pytest.mark.parametrize("width", [390, 768, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_runs_over_the_side(page, width, scheme):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    over = page.evaluate("""() => [...document.querySelectorAll("main *")].filter(each => !each.closest(".scroll, .bars, svg, .visually-hidden, pre"))
-        .filter(each => each.getBoundingClientRect().right > innerWidth + 0.5 && each.getBoundingClientRect().width > 0).map(each => each.outerHTML.slice(0, 80))""")
-    assert over == []
+    assert page.evaluate(OVER) == []
 
 
 CONTRAST = """() => {
-  const rgb = (text) => { const c = document.createElement("canvas").getContext("2d"); c.fillStyle = text; c.fillRect(0, 0, 1, 1); return c.getImageData(0, 0, 1, 1).data; };
-  const light = (c) => [0, 1, 2].map((i) => c[i] / 255).map((v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const behind = (each) => { for (let at = each; at; at = at.parentElement) { const c = rgb(getComputedStyle(at).backgroundColor); if (c[3] > 250) return c; } return [255, 255, 255]; };
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (text) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = text;
+    canvas.fillRect(0, 0, 1, 1);
+    return canvas.getImageData(0, 0, 1, 1).data;
+  };
+  const linear = (part) => part / 255 <= .03928 ? part / 255 / 12.92 : ((part / 255 + .055) / 1.055) ** 2.4;
+  const light = (c) => .2126 * linear(c[0]) + .7152 * linear(c[1]) + .0722 * linear(c[2]);
+  const ground = (each) => {
+    for (let at = each; at; at = at.parentElement) {
+      const colour = rgb(getComputedStyle(at).backgroundColor);
+      if (colour[3] > 200) return colour;
+    }
+    return [255, 255, 255];
+  };
   const found = [];
   for (const each of document.querySelectorAll("main *, header *, nav *")) {
-    if (each.closest("svg, .visually-hidden") || ![...each.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
-    if (!each.getClientRects().length) continue;
-    const [a, b] = [light(rgb(getComputedStyle(each).color)), light(behind(each))].sort((x, y) => y - x);
+    const has_text = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!has_text || each.closest("svg, .visually-hidden") || !each.getClientRects().length) continue;
+    const [a, b] = [light(rgb(getComputedStyle(each).color)), light(ground(each))].sort((x, y) => y - x);
     if ((a + .05) / (b + .05) < 4.5) found.push([((a + .05) / (b + .05)).toFixed(2), each.outerHTML.slice(0, 100)]);
   }
   return found;
 }"""
+"""What has less contrast than WCAG 2 wants of text (AA)."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -356,7 +412,8 @@ def test_two_hundred_components_of_64_tasks_stay_usable(shown, tab):
     assert len(httpx.get(f"{shown.url}v1/topologies/bank", timeout=10).content) < 300_000
     took = tab.evaluate("""async () => {
       const began = performance.now();
-      document.querySelector("g.node[data-component='component-77']").dispatchEvent(new MouseEvent("click", {bubbles: true}));
+      const node = document.querySelector("g.node[data-component='component-77']");
+      node.dispatchEvent(new MouseEvent("click", {bubbles: true}));
       await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
       return performance.now() - began; }""")
     assert took < 1000

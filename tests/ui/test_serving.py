@@ -90,7 +90,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts():
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
 def test_an_address_of_another_machine_is_refused(host):
-    with pytest.raises(ConfigError, match="topology.ui.host.*give 127.0.0.1"):
+    with pytest.raises(ConfigError, match=r"topology\.ui\.host.*give 127.0.0.1"):
         claimed(host, 0, "bank")
 
 

@@ -23,10 +23,10 @@ export function state(page) {
           h("td", null, each.maps.map((map) => line(map.name)).join(", ") || "–"));
       })))),
     h("form", {class: "lookup", role: "search", "aria-label": "Look up a key", onsubmit: (event) => { event.preventDefault(); page.lookUp(new FormData(event.target)); }},
-      h("label", null, h("span", null, "Bolt"), h("select", {name: "component", onchange: (event) => { look.component = event.target.value; page.draw(); }},
+      h("label", {key: "bolt"}, h("span", null, "Bolt"), h("select", {name: "component", onchange: (event) => { look.component = event.target.value; page.draw(); }},
         found.bolts.map((each) => h("option", {key: each.component, value: each.component}, line(each.component))))),
-      chosen.maps.length > 0 && h("label", null, h("span", null, "In"), h("select", {name: "map"}, h("option", {value: ""}, "its own keys"), chosen.maps.map((map) => h("option", {key: map.name, value: map.name}, line(map.name))))),
-      h("label", {class: "grow"}, h("span", null, "Key"), h("input", {name: "key", placeholder: "spark, 7, or [\"a\", 1]", autocomplete: "off", spellcheck: "false", required: true})),
+      chosen.maps.length > 0 && h("label", {key: "map"}, h("span", null, "In"), h("select", {name: "map"}, h("option", {value: ""}, "its own keys"), chosen.maps.map((map) => h("option", {key: map.name, value: map.name}, line(map.name))))),
+      h("label", {key: "key", class: "grow"}, h("span", null, "Key"), h("input", {name: "key", placeholder: "spark, 7, or [\"a\", 1]", autocomplete: "off", spellcheck: "false", required: true})),
       h("button", {class: "main", disabled: look.busy}, look.busy ? "Looking…" : "Look up")),
     h("div", {"aria-live": "polite", id: "found"}, answer(look.answer)));
 }
