@@ -260,10 +260,20 @@ def test_the_support_bundle_is_downloaded(page):
 
 def test_changes_come_by_themselves(page, shown):
     shown.changes["health"] = {"state": "healthy", "since": None, "sentence": "All is well again.", "remedy": ""}
-    page.get_by_text("All is well again.").wait_for()
+    page.locator(".sentence", has_text="All is well again.").wait_for()
     filled(shown.checkpoint.location, 2)
     page.locator(".tx[data-txid='6']").wait_for()
     assert page.title() == "bank · statefx"
+
+
+def test_elements_stay_the_same_while_changes_come(page, shown):
+    """What a reader has focused, scrolled or selected would else be gone each second."""
+    page.locator("#generations").wait_for()
+    page.evaluate("window.before = [...document.querySelectorAll('main *')]")
+    shown.changes["health"] = changes()["health"] | {"sentence": "Nothing to read."}
+    page.locator(".sentence", has_text="Nothing to read.").wait_for()
+    kept = "window.before.filter(each => !each.isConnected).map(each => each.outerHTML.slice(0, 80))"
+    assert page.evaluate(kept) == []
 
 
 def test_what_is_open_and_typed_stays_while_changes_come(page, shown):
@@ -272,7 +282,7 @@ def test_what_is_open_and_typed_stays_while_changes_come(page, shown):
     page.locator("#transactions details.more summary").click()
     before = shown.calls
     shown.changes["health"] = {"state": "idle", "since": None, "sentence": "Nothing to read.", "remedy": ""}
-    page.get_by_text("Nothing to read.").wait_for()
+    page.locator(".sentence", has_text="Nothing to read.").wait_for()
     assert shown.calls > before
     assert field.input_value() == "half a key"
     assert page.locator("#transactions details.more").get_attribute("open") is not None

@@ -6,7 +6,7 @@ const SVG = "http://www.w3.org/2000/svg";
 // A wanted element: h("td", {class: "n"}, "12"). Children: texts, numbers, wanted elements, lists of them; null and
 // false are left out. The property `key` tells brothers apart that may come, go and change places.
 export function h(tag, props, ...children) {
-  return {tag, props: props || {}, key: props && props.key, children: flat(children)};
+  return {tag, props: props || {}, key: props ? props.key : undefined, children: flat(children)};
 }
 
 function flat(children, into = []) {

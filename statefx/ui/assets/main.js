@@ -167,13 +167,14 @@ function overview(page) {
   const health = seen.health || {state: "unknown", sentence: "Nothing is known yet."};
   const tone = TONES[health.state] || "dim";
   const since = moment(health.since);
+  const bounds = (seen.why || []).filter((each) => each.sentence !== health.sentence);
   return [
     h("div", {class: `verdict ${tone}`, role: "status", id: "verdict"},
       h("p", {class: "state"}, h("span", {class: `dot ${tone}`, "aria-hidden": "true"}), health.state, since !== null && h("span", {class: "soft"}, ` for ${secs(Math.max(0, (page.now() - since) / 1000))}`)),
       h("p", {class: "sentence"}, health.sentence),
       health.remedy && h("p", {class: "remedy"}, health.remedy),
       seen.error && h("p", {class: "reason"}, seen.error)),
-    (seen.why || []).length > 0 && h("div", {class: "why", id: "why"}, h("h3", null, "What bounds it"), h("ol", null, seen.why.map((each) => h("li", {key: each.sentence},
+    bounds.length > 0 && h("div", {class: "why", id: "why"}, h("h3", null, "What bounds it"), h("ol", null, bounds.map((each) => h("li", {key: each.sentence},
       h("p", null, each.sentence), each.remedy && h("p", {class: "soft"}, each.remedy))))),
     h("dl", {class: "figures"}, figures(page).map(([name, value, hint]) => h("div", {key: name, title: hint}, h("dt", null, name), h("dd", null, value)))),
   ];
