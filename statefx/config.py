@@ -289,8 +289,8 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.ui.port",
         "int",
         None,
-        "The port of the driver's page, at which a browser shows what the topology does; 0 takes any that is free, which "
-        "`query.uiUrl` tells. It needs the extra `ui`.",
+        "The port of the driver's page, at which a browser shows what the topology does; 0 takes any that is free, "
+        "which `query.uiUrl` tells. It needs the extra `ui`.",
         most=65535,
         implied="no page",
     ),

@@ -231,6 +231,7 @@ def test_dir_of_statefx_is_what_is_public():
                 "lastProgress",
                 "recentProgress",
                 "processAllAvailable",
+                "uiUrl",
             },
         ),
     ],

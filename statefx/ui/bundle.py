@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import platform
 import re
 import sys
@@ -18,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from statefx.errors import StatefxError
@@ -50,7 +50,7 @@ _ERROR = re.compile(r"\b[A-Za-z_][A-Za-z0-9_]*(?:Error|Exception)\b")
 _WORD = re.compile(r"[^\s'\"(),;]+")
 _FRAME = re.compile(r'\s*File "[^"\n]+", line \d+, in [^\s]+')
 
-_HERE = str(Path(__file__).parents[1])
+_HERE = os.path.dirname(os.path.dirname(__file__))
 
 _README = """What a topology of statefx did, for whoever helps with it. Made {at}.
 

@@ -221,7 +221,10 @@ def claim(host: str, port: int, name: str) -> Page:
 
 
 def opened(host: str, port: int, wanted: str) -> Server:
-    """Return a server that has a port; see `statefx.ui.opened`."""
+    """Return a server that has a port, and shows nothing yet.
+
+    ConfigError: the port is taken, or the address is none of this machine's; `wanted` names what asked for it.
+    """
     token = None if is_loopback(host) else _token()
     return Server(host, _listening(host, port, wanted), token)
 
