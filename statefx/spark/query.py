@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -159,7 +159,7 @@ class Page(Protocol):
     def url(self) -> str:
         """Where it is."""
 
-    def show(self, query: Query, location: str, config: Mapping[str, Any]) -> None:
+    def show(self, query: Query) -> None:
         """Begin to answer."""
 
     def close(self) -> None:
@@ -182,6 +182,7 @@ class Query:
         coordinator: Coordinator,
         bar: Bar | None = None,
         observer: Observer | None = None,
+        page: Page | None = None,
     ) -> None:
         self.name = name
         self._bar = bar
@@ -190,7 +191,7 @@ class Query:
             observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
-        self._page: Page | None = None
+        self._page = page
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._listeners: set[int] = set()
@@ -206,6 +207,8 @@ class Query:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         if self._observer is not None:
             self._observer.start()
+        if self._page is not None:
+            self._page.show(self)
         self._thread.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
@@ -298,11 +301,6 @@ class Query:
     def uiUrl(self) -> str | None:
         """Where a browser shows the query, with the token if one is needed; None without ``topology.ui.port``."""
         return None if self._page is None else self._page.url
-
-    def show_on(self, page: Page, location: str, config: Mapping[str, Any]) -> None:
-        """Show the query on a page, to its end."""
-        page.show(self, location, config)
-        self._page = page
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:

@@ -161,7 +161,7 @@ def _submit(
     check_slots(topology, launch.plan, session, launch.folders.storage.url)
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
-    page = _page(launch.settings, topology.name, opened)
+    page = _page(launch, config, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own, frame)
@@ -183,23 +183,23 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
-    query = Query(topology.name, feed, coordinator, shown, observer)
-    if page is not None:
-        query.show_on(page, launch.folders.location, config or {})
+    query = Query(topology.name, feed, coordinator, shown, observer, page)
     watch(query)
     query.start()
     opened.pop_all()
     return query
 
 
-def _page(settings: Config, name: str, opened: ExitStack) -> Page | None:
+def _page(launch: Launch, config: Mapping[str, Any] | None, opened: ExitStack) -> Page | None:
     """Take the port of the page, if there is to be one: a port that is taken is found out before anything is changed.
 
     By name: the page shows checkpoints as well, whose room is above this one.
     """
+    settings = launch.settings
     if settings.ui_port is None:
         return None
-    page: Page = import_module("statefx.ui").claimed(settings.ui_host, settings.ui_port, name)
+    claimed = import_module("statefx.ui").claimed
+    page: Page = claimed(settings.ui_host, settings.ui_port, launch.topology.name, launch.folders.location, config)
     opened.callback(page.close)
     return page
 

@@ -6,9 +6,12 @@ elsewhere. Needs the extra ``ui``, which is imported by `opened` alone.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from statefx.checkpoint import Checkpoint
 from statefx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +22,9 @@ __all__: list[str] = []
 _PACKAGES = ("starlette", "uvicorn")
 
 
-def claimed(host: str, port: int, name: str) -> Page:
+def claimed(
+    host: str, port: int, name: str, location: str | os.PathLike[str], config: Mapping[str, Any] | None = None
+) -> Page:
     """Take the port of a query that is about to start; the page is shown when `Page.show` is called.
 
     Parameters
@@ -30,6 +35,8 @@ def claimed(host: str, port: int, name: str) -> Page:
         0 takes any that is free. Queries of one process may share one.
     name : str
         The topology's.
+    location, config
+        Its checkpoint, and the settings, as of `Checkpoint`.
 
     Raises
     ------
@@ -39,7 +46,7 @@ def claimed(host: str, port: int, name: str) -> Page:
     check_installed("topology.ui.port")
     from statefx.ui.serving import claim
 
-    return claim(host, port, name)
+    return claim(host, port, name, Checkpoint(location, config))
 
 
 def check_installed(wanted: str) -> None:

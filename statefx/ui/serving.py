@@ -156,8 +156,8 @@ class Page:
         With the token if there is one.
     """
 
-    def __init__(self, server: Server, name: str) -> None:
-        self._server, self._name = server, name
+    def __init__(self, server: Server, name: str, checkpoint: Checkpoint) -> None:
+        self._server, self._name, self._checkpoint = server, name, checkpoint
         self._watched: Watched | None = None
         self._closed = False
 
@@ -166,9 +166,9 @@ class Page:
         """The page's address, with the token if one is needed."""
         return self._server.url(self._name)
 
-    def show(self, query: Shown, location: str, config: Mapping[str, Any] | None = None) -> None:
+    def show(self, query: Shown) -> None:
         """Show a query, and begin to answer."""
-        self._watched = self._server.show(self._name, Checkpoint(location, config), query.observation)
+        self._watched = self._server.show(self._name, self._checkpoint, query.observation)
         self._server.start()
         if self._server.token is None:
             logger.info("%s: its page is at %s", self._name, self.url)
@@ -204,7 +204,7 @@ _servers: dict[tuple[str, int], Server] = {}
 """Those that queries of this process have opened, by what was asked for."""
 
 
-def claim(host: str, port: int, name: str) -> Page:
+def claim(host: str, port: int, name: str, checkpoint: Checkpoint) -> Page:
     """Return the page of a query that is about to start; its port is taken from now on. Call `Page.close` in the end.
 
     ConfigError: as of `opened`.
@@ -217,7 +217,7 @@ def claim(host: str, port: int, name: str) -> Page:
             server = opened(host, port, "topology.ui.port")
             _servers[host, port] = server
         server.users += 1
-    return Page(server, name)
+    return Page(server, name, checkpoint)
 
 
 def opened(host: str, port: int, wanted: str) -> Server:

@@ -37,12 +37,12 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def pages():
+def pages(place):
     """Claims pages and closes them."""
     claims = []
 
     def claim(port=0, host=LOOPBACK, name="bank"):
-        claims.append(claimed(host, port, name))
+        claims.append(claimed(host, port, name, place))
         return claims[-1]
 
     yield claim
@@ -69,9 +69,9 @@ def events(url, wanted):
                     return
 
 
-def test_a_query_is_shown_from_its_start_to_its_end(pages, place):
+def test_a_query_is_shown_from_its_start_to_its_end(pages):
     page, query = pages(), Query()
-    page.show(query, place)
+    page.show(query)
     assert get(page, "/v1/topologies/bank").json()["health"]["sentence"] == "All is well."
     page.close()
     assert wait_until(lambda: is_free(httpx.URL(page.url).port))
@@ -85,13 +85,13 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts():
         with pytest.raises(
             ConfigError, match=rf"topology\.ui\.port: port {port} of 127\.0\.0\.1 is taken.* or 0 for any"
         ):
-            claimed(LOOPBACK, port, "bank")
+            claimed(LOOPBACK, port, "bank", "checkpoint")
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
 def test_an_address_of_another_machine_is_refused(host):
     with pytest.raises(ConfigError, match=r"topology\.ui\.host.*give 127.0.0.1"):
-        claimed(host, 0, "bank")
+        claimed(host, 0, "bank", "checkpoint")
 
 
 def test_a_port_is_taken_by_the_claim_and_given_back_by_a_close_without_a_page(pages):
@@ -118,16 +118,16 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch, package):
     with pytest.raises(
         ConfigError, match=rf"topology.ui.port opens a page, which takes {package}: pip install 'statefx\[ui\]'"
     ):
-        claimed(LOOPBACK, 0, "bank")
+        claimed(LOOPBACK, 0, "bank", "checkpoint")
 
 
-def test_two_queries_of_a_process_share_a_port(pages, place):
+def test_two_queries_of_a_process_share_a_port(pages):
     first = pages()
     port = httpx.URL(first.url).port
     serving._servers[LOOPBACK, port] = first._server  # as if it had been asked for by number
     second = pages(port, name="other")
-    first.show(Query(), place)
-    second.show(Query("other"), place)
+    first.show(Query())
+    second.show(Query("other"))
     assert [each["name"] for each in get(first, "/v1/topologies").json()["topologies"]] == ["bank", "other"]
     assert second.url.endswith(f":{port}/?topology=other")
     first.close()
@@ -136,22 +136,22 @@ def test_two_queries_of_a_process_share_a_port(pages, place):
     )
 
 
-def test_a_start_after_an_end_has_the_same_port(pages, place):
+def test_a_start_after_an_end_has_the_same_port(pages):
     first = pages()
     port = httpx.URL(first.url).port
     serving._servers[LOOPBACK, port] = first._server
-    first.show(Query(), place)
+    first.show(Query())
     assert get(first, "/healthz").status_code == 200
     first.close()
     assert wait_until(lambda: not first._server.users)
     second = pages(port)
-    second.show(Query(), place)
+    second.show(Query())
     assert get(second, "/healthz").status_code == 200
 
 
-def test_changes_come_and_only_what_changed(pages, place):
+def test_changes_come_and_only_what_changed(pages):
     page, query = pages(), Query()
-    page.show(query, place)
+    page.show(query)
     stream = events(f"{page.url}v1/topologies/bank/events", 2)
     kind, first = next(stream)
     assert (kind, first["topology"]) == ("change", "bank")
@@ -160,9 +160,9 @@ def test_changes_come_and_only_what_changed(pages, place):
     assert (kind, second["error"], "topology" in second) == ("change", "ValueError", False)
 
 
-def test_the_end_reaches_pages_that_are_open(pages, place):
+def test_the_end_reaches_pages_that_are_open(pages):
     page, query = pages(), Query()
-    page.show(query, place)
+    page.show(query)
     stream = events(f"{page.url}v1/topologies/bank/events", 10)
     next(stream)
     query.document |= {"endedAt": "2026-01-01T00:00:00.000+00:00", "error": "BoltError: x"}
@@ -172,10 +172,10 @@ def test_the_end_reaches_pages_that_are_open(pages, place):
     assert {"endedAt", "error"} <= {key for _, data in found for key in data}
 
 
-def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages, place):
+def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages):
     """A browser that has stopped reading must keep neither the end nor the port."""
     page, query = pages(), Query()
-    page.show(query, place)
+    page.show(query)
     port = httpx.URL(page.url).port
     with socket.create_connection((LOOPBACK, port)) as lazy:
         lazy.sendall(b"GET /v1/topologies/bank/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -185,9 +185,9 @@ def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages, place):
         assert wait_until(lambda: is_free(port))
 
 
-def test_pages_that_are_open_share_one_observation(pages, place):
+def test_pages_that_are_open_share_one_observation(pages):
     page, query = pages(), Query()
-    page.show(query, place)
+    page.show(query)
     page._watched._least = 3600.0
     streams = [events(f"{page.url}v1/topologies/bank/events", 2) for _ in range(5)]
     assert {next(each)[0] for each in streams} == {"change"}
@@ -196,11 +196,11 @@ def test_pages_that_are_open_share_one_observation(pages, place):
         each.close()
 
 
-def test_a_page_for_other_machines_has_a_token_in_its_url_and_says_so(pages, place, monkeypatch, caplog):
+def test_a_page_for_other_machines_has_a_token_in_its_url_and_says_so(pages, monkeypatch, caplog):
     monkeypatch.setenv(serving.TOKEN, "0123456789abcdef-token")
     page = pages(host="0.0.0.0")
     with caplog.at_level(logging.INFO, "statefx"):
-        page.show(Query(), place)
+        page.show(Query())
     assert page.url.endswith("/?token=0123456789abcdef-token")
     assert [each.levelname for each in caplog.records if "open to other machines" in each.message] == ["WARNING"]
     port = httpx.URL(page.url).port
@@ -220,13 +220,13 @@ def test_a_token_is_made_where_none_is_given(pages, monkeypatch):
 def test_a_token_that_can_not_be_one_is_refused(monkeypatch, token):
     monkeypatch.setenv(serving.TOKEN, token)
     with pytest.raises(ConfigError, match="STATEFX_UI_TOKEN must have 16 characters"):
-        claimed("0.0.0.0", 0, "bank")
+        claimed("0.0.0.0", 0, "bank", "checkpoint")
 
 
-def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, place, caplog):
+def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, caplog):
     with caplog.at_level(logging.INFO):
         page = pages()
-        page.show(Query(), place)
+        page.show(Query())
         get(page, "/healthz")
         page.close()
         assert wait_until(lambda: is_free(httpx.URL(page.url).port))
