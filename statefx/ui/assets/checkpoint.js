@@ -92,7 +92,7 @@ function table(id, header, rows) {
 export function settings(page) {
   const {config, driver, checkpoint, lineage, startedAt} = page.document;
   return h("div", null,
-    facts({checkpoint, lineage, started: clock(startedAt), ...(driver || {})}),
+    facts({checkpoint, lineage, started: clock(startedAt), ...Object.fromEntries(Object.entries(driver || {}).map(([name, value]) => [name, String(value)]))}),
     h("h3", null, "Settings that are not the default"),
     config && Object.keys(config).length ? h("dl", {class: "facts long", id: "config"}, Object.entries(config).map(([name, value]) => h("div", {key: name}, h("dt", {class: "code"}, line(name)), h("dd", {class: "code"}, plain(value))))) : h("p", {class: "empty"}, "All settings have their defaults."));
 }

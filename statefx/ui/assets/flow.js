@@ -60,13 +60,13 @@ function partitions(name, each) {
 export function sinks(page) {
   const rows = Object.entries(page.document.sinks || {});
   if (!rows.length) return h("p", {class: "empty"}, "The topology has no sink.");
-  return h("div", {class: "scroll rows", tabindex: "0", role: "region", "aria-label": "Sinks"}, h("table", {id: "sink-table"},
+  return h("div", null, h("div", {class: "scroll rows", tabindex: "0", role: "region", "aria-label": "Sinks"}, h("table", {id: "sink-table"},
     h("thead", null, h("tr", null, h("th", {scope: "col"}, "sink"), h("th", {scope: "col"}, "state"), ["last transaction", "its rows", "its bytes", "its commit"].map((name) => h("th", {scope: "col", class: "n"}, name)))),
-    h("tbody", null, rows.map(([name, each]) => [h("tr", {key: name, class: each.stuckSince ? "sick" : ""},
+    h("tbody", null, rows.map(([name, each]) => h("tr", {key: name, class: each.stuckSince ? "sick" : ""},
       h("th", {scope: "row"}, line(name)),
       h("td", null, each.stuckSince ? h("em", {class: "pill bad"}, `stuck for ${secs(Math.max(0, (page.now() - moment(each.stuckSince)) / 1000))}`) : h("em", {class: "pill ok"}, each.txid ? "published" : "nothing yet")),
-      h("td", {class: "n"}, whole(each.txid)), h("td", {class: "n"}, whole(each.rows)), h("td", {class: "n"}, bytes(each.bytes)), h("td", {class: "n"}, millis(each.commitMs))),
-    each.why && h("tr", {key: `${name} why`, class: "sick"}, h("td", {colspan: "6", class: "reason"}, each.why))]))));
+      h("td", {class: "n"}, whole(each.txid)), h("td", {class: "n"}, whole(each.rows)), h("td", {class: "n"}, bytes(each.bytes)), h("td", {class: "n"}, millis(each.commitMs))))))),
+  rows.filter(([, each]) => each.why).map(([name, each]) => h("p", {key: name, class: "failed why-not"}, h("strong", null, line(name)), ` ${each.why}`)));
 }
 
 export function plain(value) {

@@ -36,6 +36,8 @@ function said(component, measured, source) {
   return line(parts.join(", "));
 }
 
+const isInput = (component) => component.kind === "stream" || component.kind === "spout";
+
 const cut = (text, room) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
 
 function way(points) {
@@ -55,8 +57,8 @@ function node(place, component, measured, source, page) {
   const room = Math.floor(inner / 7.4);
   const found = shares(measured.activity);
   const most = found ? found.reduce((a, b) => (b[1] > a[1] ? b : a)) : null;
-  const isInput = component.kind === "stream" || component.kind === "spout";
-  const figures = [rate(isInput ? measured.rowsOutPerSec : measured.rowsInPerSec)];
+  const corner = isInput(component) ? Math.min(20, height / 2) : component.kind === "sink" ? 3 : 8;
+  const figures = [rate(isInput(component) ? measured.rowsOutPerSec : measured.rowsInPerSec)];
   if (measured.stateBytes) figures.push(bytes(measured.stateBytes));
   if (source && source.lagRecords) figures.push(`lag ${brief(source.lagRecords)}`);
   const chosen = page.component === component.name;
@@ -67,8 +69,8 @@ function node(place, component, measured, source, page) {
     "aria-label": said(component, measured, source), onclick: () => page.choose(component.name),
   },
   h("title", null, said(component, measured, source)),
-  h("rect", {class: "box", x, y, width: w, height, rx: isInput ? Math.min(20, height / 2) : component.kind === "sink" ? 3 : 8}),
-  most && h("rect", {class: `tint fill ${most[0]}`, x, y, width: w, height, rx: isInput ? Math.min(20, height / 2) : component.kind === "sink" ? 3 : 8,
+  h("rect", {class: "box", x, y, width: w, height, rx: corner}),
+  most && h("rect", {class: `tint fill ${most[0]}`, x, y, width: w, height, rx: corner,
     "fill-opacity": (0.05 + 0.2 * most[1]).toFixed(2)}),
   component.provider && h("path", {class: "lid", d: `M${x + w - 21},${y + 11}v5a5.5,2.2 0 0 0 11,0v-5a5.5,2.2 0 0 0 -11,0a5.5,2.2 0 0 0 11,0`}),
   h("text", {class: "name", x: x + 14, y: y + height / 2 - 11}, cut(line(component.name), component.provider ? room - 2 : room)),
@@ -145,7 +147,7 @@ export function legend() {
 const COLUMNS = [
   ["component", (c) => c.name, null],
   ["time", (c) => (c.activity || {}).busy, null],
-  ["in", (c) => c.rowsInPerSec, rate],
+  ["in", (c) => (isInput(c) ? null : c.rowsInPerSec), rate],
   ["out", (c) => c.rowsOutPerSec, rate],
   ["state", (c) => c.stateBytes, bytes],
   ["behind", (c) => c.freshnessSecs, secs],
