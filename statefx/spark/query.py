@@ -156,6 +156,20 @@ class Feed(Protocol):
         """Wait until all input that is there now has been committed, or `ended` is set."""
 
 
+class Page(Protocol):
+    """What a browser shows of a query: that of `statefx.ui`, which is above this room."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+    def show(self, query: Query) -> None:
+        """Begin to answer."""
+
+    def close(self) -> None:
+        """Show the end, and give the port back; waits for nothing."""
+
+
 class Query:
     """A topology that has been submitted.
 
@@ -173,6 +187,7 @@ class Query:
         bar: Bar | None = None,
         listeners: Iterable[TopologyListener] = (),
         observer: Observer | None = None,
+        page: Page | None = None,
     ) -> None:
         self.name = name
         self.metricsUrl: str | None = None
@@ -183,6 +198,7 @@ class Query:
             observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
+        self._page = page
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._waiting: set[int] = set()
@@ -214,6 +230,8 @@ class Query:
         self._answering = Listener(self._coordinator.log, self._commands())
         if self._observer is not None:
             self._observer.start()
+        if self._page is not None:
+            self._page.show(self)
         self._thread.start()
         self._answering.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
@@ -302,6 +320,11 @@ class Query:
             matplotlib is not installed: ``pip install 'statefx[plot]'``.
         """
         return figure(self.name, self.recentProgress)
+
+    @property
+    def uiUrl(self) -> str | None:
+        """Where a browser shows the query, with the token if one is needed; None without ``topology.ui.port``."""
+        return None if self._page is None else self._page.url
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -500,6 +523,8 @@ class Query:
             self._listeners.close(self._error, self._waiting | self._stopping)
             self._ended.set()
             self._started.set()
+            if self._page is not None:
+                self._page.close()
 
     # ---- what is asked from outside (see `statefx.coordinator.requests`)
 
