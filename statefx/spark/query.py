@@ -541,7 +541,7 @@ class Query:
         return {
             "savepoint": self._asked_for_savepoint,
             "deleteSavepoint": self._asked_to_delete,
-            "status": lambda: {"status": self.status, "lastProgress": self.lastProgress},
+            "status": self.observation,
             "loglevel": _set_level,
             "pause": lambda: self._status_after(self.pause),
             "resume": lambda: self._status_after(self.resume),
