@@ -127,9 +127,7 @@ def submit(
     try:
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
         with logs.fields(topology=getattr(topology, "name", None)):
-            return _submit(
-                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, _listeners(listeners)
-            )
+            return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, listeners)
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -143,7 +141,7 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
-    listeners: Sequence[TopologyListener],
+    listeners: Iterable[TopologyListener],
 ) -> Query:
     session = check_session(spark)
     launch = Launch(
@@ -156,6 +154,7 @@ def _submit(
         dataframe=partial(frame_of, session),
     )
     _check_arguments(topology, trigger, batchId, progress)
+    called = _listeners(listeners)
     default_ms = _interval_ms(topology, launch.settings)
     arguments = {}
     if topology.streaming or topology.reads_spouts or trigger is not None:
@@ -183,7 +182,7 @@ def _submit(
             frame = _united(launch, frame, log.state.topology.streams)
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
-    query = Query(topology.name, feed, coordinator, shown, listeners)
+    query = Query(topology.name, feed, coordinator, shown, called)
     watch(query)
     query.start()
     return query
