@@ -5,8 +5,8 @@ r"""The log of one Python worker: what its tasks log and print, on the way to th
     print, logging --> queue, with a budget by task --> a thread, LINES --> driver's logger statefx.worker
                   \--> stderr, while no run is connected, and for what the driver does not want
 
-A task never waits: what is over its budget is dropped and counted. Lines are no part of a transaction: they arrive
-whether it is committed or not.
+A task never waits: what is over its budget is dropped and counted (rule 13.12: lines decide nothing). They are no part
+of a transaction, and arrive whether it is committed or not.
 """
 
 from __future__ import annotations

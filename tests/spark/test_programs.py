@@ -236,6 +236,18 @@ def test_a_worker_takes_over_the_levels_that_the_driver_has_set(loggers, monkeyp
     assert (loggers.level, logging.getLogger("shop.bolts").level) == (logging.INFO, logging.WARNING)
 
 
+@pytest.mark.parametrize(
+    ("level", "wanted"),
+    [(None, (False, False, False)), (logging.INFO, (True, True, True)), (logging.ERROR, (True, False, False))],
+    ids=["no logging", "info", "error"],
+)
+def test_a_driver_wants_what_it_would_show(loggers, monkeypatch, level, wanted):
+    monkeypatch.setattr(loggers, "handlers", [] if level is None else [logging.NullHandler()])
+    loggers.setLevel(level or logging.WARNING)
+    assert worker.wanted_here(local=True) == (*wanted, False)
+    assert worker.wanted_here(local=False) == (*wanted, True)
+
+
 def test_logging_that_a_worker_has_set_up_itself_stays(loggers, monkeypatch):
     own = logging.NullHandler()
     monkeypatch.setattr(loggers, "handlers", [own])
