@@ -607,12 +607,13 @@ def _tell() -> None:
     """Name the queries that end with the process: threads of a query don't keep it alive."""
     for query in list(_running):
         if query.isActive:
-            logger.warning(
-                "query %r was running when the script ended, and ended with it; the next submit goes on after the last "
-                "committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end it, also "
-                "after Ctrl-C, with query.stop()",
-                query.name,
-            )
+            with query._logged():
+                logger.warning(
+                    "query %r was running when the script ended, and ended with it; the next submit goes on after the "
+                    "last committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end "
+                    "it, also after Ctrl-C, with query.stop()",
+                    query.name,
+                )
 
 
 def _terminate(number: int, frame: object) -> None:

@@ -130,10 +130,9 @@ def submit(
     """
     try:
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        given = _listeners(listeners)
         with logs.fields(topology=getattr(topology, "name", None)), ExitStack() as opened:
             return _submit(
-                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, given, opened
+                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, listeners, opened
             )
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
@@ -148,7 +147,7 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
-    listeners: Sequence[TopologyListener],
+    listeners: Iterable[TopologyListener],
     opened: ExitStack,
 ) -> Query:
     """Submit; what is `opened` is closed when this raises."""
@@ -163,6 +162,7 @@ def _submit(
         dataframe=partial(frame_of, session),
     )
     _check_arguments(topology, trigger, batchId, progress)
+    called = _listeners(listeners)
     default_ms = _interval_ms(topology, launch.settings)
     arguments = {}
     if topology.streaming or topology.reads_spouts or trigger is not None:
@@ -193,7 +193,7 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
-    query = Query(topology.name, feed, coordinator, shown, listeners, observer, page)
+    query = Query(topology.name, feed, coordinator, shown, called, observer, page)
     if served is not None:
         served.attach(query)
         query.metricsUrl = served.url
