@@ -28,6 +28,7 @@ from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
+from statefx.metrics.registry import Registry
 from statefx.spark.failures import without_internal_frames
 
 logger = logging.getLogger("statefx")
@@ -252,7 +253,11 @@ class Query:
 
         The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
         """
-        return self._coordinator.progress.measures.registry.as_dicts()
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._coordinator.progress.measures.registry
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
