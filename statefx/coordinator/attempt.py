@@ -119,6 +119,8 @@ class Attempt:
 
     # ---- what people are shown
 
+    began: float = 0.0
+    """When PREPARING was to be written, in seconds since the epoch; 0: by a former driver."""
     phase: str = ""
     began: float = 0.0
     """When it began, in seconds since the epoch."""

@@ -33,6 +33,7 @@ from statefx.listeners import Listeners, TopologyListener
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
+from statefx.metrics.registry import Registry
 from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
 from statefx.why import Why, why
@@ -332,7 +333,11 @@ class Query:
 
         The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
         """
-        return self._coordinator.progress.measures.registry.as_dicts()
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._coordinator.progress.measures.registry
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
