@@ -37,12 +37,12 @@ from statefx.log.observation import (
     TRANSACTIONS,
     Document,
     health,
-    iso,
     process,
     secs_of,
     transaction_entry,
     write_observation,
 )
+from statefx.logs import iso
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
