@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,7 +39,7 @@ from statefx.admin.state_writing import StateWriter, Written, state_writer
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
-from statefx.log.observation import observation_with_log
+from statefx.log.observation import health, observation_with_log
 from statefx.log.pins import Savepoint, check_name, pinned
 from statefx.log.requests import (
     ANSWER_SECS,
@@ -80,7 +79,6 @@ __all__ = [
     "Rescaling",
     "Restoration",
     "RunningDriver",
-    "RunningStatus",
     "Savepoint",
     "SealedMessages",
     "StateView",
@@ -91,43 +89,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("statefx")
-
-
-@dataclass(frozen=True)
-class RunningStatus:
-    """What `Checkpoint.status` returns.
-
-    Attributes
-    ----------
-    location : str
-    running : bool
-        Whether a driver has answered.
-    driver : RunningDriver or None
-        Which one; also one that should have answered and did not. None: none is at work.
-    reason : str
-        Why it counts as running, or as not.
-    committed : int
-        The last committed transaction, as the log says.
-    in_flight : tuple of Mapping
-        ``txid`` and ``phase`` of each transaction that the log has open.
-    status, progress : Mapping
-        `Query.status` and `Query.lastProgress`; empty, and None, where no driver has answered.
-    """
-
-    location: str
-    running: bool
-    driver: RunningDriver | None
-    reason: str
-    committed: int
-    in_flight: tuple[Mapping[str, Any], ...]
-    status: Mapping[str, Any]
-    progress: Mapping[str, Any] | None
-
-    def __str__(self) -> str:
-        said = [f"{self.location}: {self.reason}; transaction {self.committed} was the last one committed"]
-        said += [f"transaction {each['txid']} is {each['phase']}" for each in self.in_flight]
-        said += [f"{name}: {value}" for name, value in self.status.items()]
-        return "\n".join(said)
 
 
 class Checkpoint:
@@ -587,8 +548,10 @@ class Checkpoint:
 
     # ---- asking the query that runs
 
-    def status(self, *, wait: float = TAKEN_SECS) -> RunningStatus:
-        """Return how the query that runs on this checkpoint is, as it says itself; or what the log says, if none does.
+    def status(self, *, wait: float = TAKEN_SECS) -> dict[str, Any]:
+        """Return how the query that runs on this checkpoint is, as it answers: its `Query.observation` of now.
+
+        Where none answers, this is `observation`, what a driver last wrote.
 
         Parameters
         ----------
@@ -602,13 +565,13 @@ class Checkpoint:
             Requests can't be written, or the driver has taken one and died since.
         """
         asked = self._ask("status", {}, wait)
-        found = read_checkpoint(self._folders)
-        in_flight = tuple({"txid": each.txid, "phase": str(each.phase)} for each in found.in_flight)
         if isinstance(asked, Answered):
-            driver, status, last = asked.driver, asked.result["status"], asked.result["lastProgress"]
-            reason = f"{driver} has answered"
-            return RunningStatus(self.location, True, driver, reason, found.committed, in_flight, status, last)
-        return RunningStatus(self.location, False, asked.driver, asked.reason, found.committed, in_flight, {}, None)
+            return dict(asked.result)
+        found = self.observation()
+        if asked.driver is not None:
+            sentence = f"{asked.reason[:1].upper()}{asked.reason[1:]}."
+            found["health"] = health("dead", found.get("writtenAt"), sentence, found["health"].get("remedy") or "")
+        return found
 
     def stop(self, timeout: float = 60.0, *, wait: float = TAKEN_SECS) -> Answered:
         """End the query that runs on this checkpoint, as `Query.stop` does, and return when it has ended.

@@ -1,6 +1,6 @@
 """``statefx top``, ``statefx status`` and ``statefx why``: a running or dead topology in a terminal, from its document.
 
-They read `observed.json` beside the log, from any machine, and ask nothing of the driver.
+`status` asks the driver for it; the others read `observed.json` beside the log, from any machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import read_observation, secs_of
+from statefx.log.requests import TAKEN_SECS
 
 REFRESH_SECS = 1.0
 
@@ -45,19 +46,31 @@ _COLOURS = {
 _WIDTH_WITHOUT_TERMINAL = 160
 
 _checkpoint = click.argument("checkpoint")
+waiting = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=TAKEN_SECS,
+    show_default=True,
+    metavar="SECS",
+    help="A driver that does not react for so long counts as gone.",
+)
 _json = click.option("--json/--table", "as_json", default=None, help="JSON; by default if no terminal reads it.")
 
 
 @click.command()
 @_checkpoint
+@waiting
 @_json
-def status(checkpoint: str, as_json: bool | None) -> int:
+def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
     """Say how a topology is, in one sentence, and show its tasks, transactions, sources and sinks.
 
-    From what its driver last wrote: also from another machine, and after the driver's death. The exit code is 1 if it
+    The query is asked, wherever it runs. Where none does, this is what its driver last wrote. The exit code is 1 if it
     is stuck, failing or dead.
     """
-    document = Checkpoint(checkpoint).observation()
+    return _show(Checkpoint(checkpoint).status(wait=wait), as_json)
+
+
+def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
     if _wants_json(as_json):
         click.echo(json.dumps(document))
     else:
@@ -69,8 +82,7 @@ def status(checkpoint: str, as_json: bool | None) -> int:
 @_checkpoint
 @click.option("--once", is_flag=True, help="Show it once, as status does.")
 @_json
-@click.pass_context
-def top(context: click.Context, checkpoint: str, once: bool, as_json: bool | None) -> int:
+def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
     """Show what a topology does, each second anew; q ends it.
 
     With --json, a document a second, one a line.
@@ -78,7 +90,7 @@ def top(context: click.Context, checkpoint: str, once: bool, as_json: bool | Non
     at = Checkpoint(checkpoint)
     document = at.observation()
     if once or (as_json is None and not (sys.stdout.isatty() and sys.stdin.isatty())):
-        return int(context.invoke(status, checkpoint=checkpoint, as_json=as_json))
+        return _show(document, as_json)
     if as_json:
         while True:
             click.echo(json.dumps(document))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.observation import Observer
-from statefx.coordinator.progress import TransactionProgress
+from statefx.coordinator.progress import Outcome, TransactionProgress
 from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
@@ -209,7 +209,7 @@ class Query:
         self._repeats = logs.Repeats()
         with self._logged():
             self._listeners = Listeners(name, progress.status, progress.of)
-            progress.on_end, progress.on_rolled_back = self._listeners.committed, self._listeners.rolled_back
+            progress.watchers.append(self._tell)
             for listener in listeners:
                 self._listeners.add(listener)
             self._thread = threading.Thread(target=logs.carrying(self._run), name=f"statefx-{name}", daemon=True)
@@ -526,6 +526,14 @@ class Query:
             if self._page is not None:
                 self._page.close()
 
+    def _tell(self, outcome: Outcome) -> None:
+        """Tell the listeners of the end of an attempt."""
+        name = outcome.attempt.name
+        if outcome.done is None:
+            self._listeners.rolled_back(name.txid, name.attempt, outcome.reason)
+        else:
+            self._listeners.committed(name.txid)
+
     # ---- what is asked from outside (see `statefx.coordinator.requests`)
 
     def _commands(self) -> dict[str, Callable[..., Mapping[str, Any]]]:
@@ -533,7 +541,7 @@ class Query:
         return {
             "savepoint": self._asked_for_savepoint,
             "deleteSavepoint": self._asked_to_delete,
-            "status": lambda: {"status": self.status, "lastProgress": self.lastProgress},
+            "status": self.observation,
             "loglevel": _set_level,
             "pause": lambda: self._status_after(self.pause),
             "resume": lambda: self._status_after(self.resume),

@@ -102,18 +102,15 @@ def submit(
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str or collection of str, optional
-        For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was.
-        ``"fork"`` for a copy that goes its own way, wherever it is. ``"takeover"``: targets of sinks that another
-        application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
-        again). Or a list.
+        ``"move"`` for a checkpoint of which nothing is left where it was last run; ``"fork"`` for a copy that goes its
+        own way; ``"takeover"``: targets of sinks that another application or checkpoint owns belong to this one from
+        now on (a new checkpoint writes all that is there again). Or a list.
     rename : Mapping, optional
-        Of stateful bolts, spouts and streaming DataFrames that had another id in this checkpoint: old id to new one.
-        May stay in the program.
+        Of stateful bolts, spouts and streaming DataFrames, ids in this checkpoint to new ones. May stay in the program.
     drop : collection of str, optional
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     rescale : bool
-        Whether stateful bolts whose parallelism is another one than in the checkpoint get their state given to these
-        tasks first, as by `Checkpoint.rescale`. May stay as well.
+        Whether stateful bolts with another parallelism than in the checkpoint are rescaled first. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
     listeners : collection of TopologyListener, optional

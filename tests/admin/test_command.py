@@ -179,7 +179,8 @@ class Running:
 
     def __init__(self, folder: Path) -> None:
         log = taken(folder)
-        status = {"status": {"phase": "idle"}, "lastProgress": None}
+        healthy = {"state": "healthy", "since": None, "sentence": "It commits.", "remedy": ""}
+        status = {"health": healthy, "status": {"phase": "idle"}}
         self.listener = Listener(
             log,
             {
