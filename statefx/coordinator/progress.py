@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -11,9 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from statefx import logs
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.measuring import Measures
-from statefx.log.observation import iso
+from statefx.errors import BoltError, StatefxError
+from statefx.operators.context import DRIVER
+from statefx.operators.user_errors import frames_of, user_traceback
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
 from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
@@ -22,6 +26,9 @@ from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
+
+
+iso = logs.iso
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,12 @@ def _spent(acks: Iterable[Ack]) -> dict[str, float]:
 
 RECENT = 100
 
+EXCEPTIONS_KEPT = 20
+"""The newest, each with how often it was raised."""
+
+MESSAGE_SHOWN = 1000
+"""Characters of an exception's message."""
+
 SLOW_SECS = 10.0
 """A hook of a spout's copy on the driver that takes longer is shown as stuck: no commit goes on while it runs."""
 
@@ -300,16 +313,24 @@ class Progress:
     """Called at the end of each attempt, on the driver's thread: it must be quick. It is dropped if it raises."""
     measures: Measures = field(default_factory=Measures)
     """Counts for metrics what happens."""
+    on_end: Callable[[int], None] = lambda txid: None
+    """Called when COMMITTED of a transaction is durable; it returns at once."""
+    on_rolled_back: Callable[[int, int, str], None] = lambda txid, attempt, reason: None
+    """Called with each attempt that was rolled back, and the reason; it returns at once."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
+        self._exceptions: list[dict[str, Any]] = []
+        self._raised: BaseException | None = None
         self.under_way: dict[int, Attempt] = {}
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
         self._away: dict[str, Any] | None = None
         self._failed: dict[str, Any] | None = None
         """The last attempt that failed of the transaction that is tried again."""
+        self._held: str | None = None
+        """Since when nothing begins, where the query is paused."""
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
@@ -347,7 +368,8 @@ class Progress:
                 self._failed = None
             call_secs, self._call_secs = self._call_secs, {}
             self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
-            return done
+        self.on_end(txid)
+        return done
 
     def _report(self, outcome: Outcome) -> None:
         """Report the end of an attempt to the watcher, which must not harm a transaction."""
@@ -373,6 +395,34 @@ class Progress:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
                 since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
+        self.on_rolled_back(attempt.txid, attempt.attempt, reason)
+
+    def raised(self, error: BaseException, component: str | None = None) -> None:
+        """Record an exception of the user's code; the newest one again is a no-op.
+
+        `component` is whose it is, if the error does not have it.
+        """
+        if error is self._raised:
+            return
+        self._raised = error
+        found = described(error, component)
+        key = tuple(found.values())
+        with self._lock:
+            same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
+            count = 1 + sum(each["count"] for each in same)
+            others = [each for each in self._exceptions if each not in same]
+            self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
+
+    @property
+    def exceptions(self) -> list[dict[str, Any]]:
+        """Exceptions of the user's code, those raised last at the end: plain data.
+
+        Each has ``at``, ``component``, ``task`` (None: on the driver), ``type``, ``message``, ``traceback``, and
+        ``count``, how often the same was raised. Tracebacks have the user's frames alone and no values; a message is
+        what the user's code, or a library, has put in it.
+        """
+        with self._lock:
+            return [dict(each) for each in self._exceptions]
 
     def recovering(self, direction: str, attempt: Attempt) -> None:
         """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
@@ -401,6 +451,11 @@ class Progress:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
+
+    def held(self, held: bool) -> None:
+        """Record that nothing begins, or that it does again."""
+        with self._lock:
+            self._held = (self._held or iso(self.now())) if held else None
 
     @property
     def away_reason(self) -> str:
@@ -497,6 +552,12 @@ class Progress:
         with self._lock:
             return [done.as_dict() for done in self._recent]
 
+    def of(self, txid: int) -> dict[str, Any] | None:
+        """Return the progress of one of the last transactions."""
+        with self._lock:
+            done = next((done for done in reversed(self._recent) if done.txid == txid), None)
+        return None if done is None else done.as_dict()
+
     def status(self) -> dict[str, Any]:
         """Return what is going on now; of several transactions in flight, the lowest."""
         with self._lock:
@@ -514,6 +575,8 @@ class Progress:
                 status["stuck"] = dict(stuck)
             if self._failed is not None:
                 status["failed"] = dict(self._failed)
+            if self._held is not None:
+                status["paused"] = {"since": self._held}
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
@@ -531,6 +594,28 @@ class Progress:
         now = self.clock()
         attempt.secs[attempt.doing] = attempt.secs.get(attempt.doing, 0.0) + now - attempt.turned
         attempt.doing, attempt.turned = doing, now
+
+
+_TYPE = re.compile(r"([A-Za-z_]\w*): ")
+
+
+def described(error: BaseException, component: str | None = None) -> dict[str, Any]:
+    """Return an exception of the user's code as plain data."""
+    data = error.data if isinstance(error, StatefxError) else {}
+    if isinstance(error, BoltError):
+        text = str(data.get("cause") or error.message)
+        kind = found[1] if (found := _TYPE.match(text)) else type(error).__name__
+        text = text.removeprefix(f"{kind}: ")
+    else:
+        kind, text = type(error).__name__, error.message if isinstance(error, StatefxError) else str(error)
+    task = data.get("task")
+    return {
+        "component": data.get("component", component),
+        "task": None if task == DRIVER else task,
+        "type": kind,
+        "message": text[:MESSAGE_SHOWN],
+        "traceback": frames_of(data.get("traceback") or user_traceback(error)),
+    }
 
 
 def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:

@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from statefx import logs
 from statefx.log.location import OBSERVED, Folders
 from statefx.protocol.log_state import LogState, Past
 from statefx.storage import FolderStorage, Storage
@@ -40,13 +41,7 @@ _GENERATION = re.compile(rb'"generation": ?(\d+)')
 _HEAD_BYTES = 1024
 
 
-def iso(secs: float) -> str:
-    """Return a time in seconds since the epoch as documents and status show it.
-
-    >>> iso(0.5)
-    '1970-01-01T00:00:00.500+00:00'
-    """
-    return datetime.fromtimestamp(secs, UTC).isoformat(timespec="milliseconds")
+iso = logs.iso
 
 
 def secs_of(text: str | None) -> float | None:

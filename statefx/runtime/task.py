@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from statefx import logs
 from statefx.errors import (
     BoltError,
     FailedException,
@@ -26,7 +27,7 @@ from statefx.errors import (
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
 from statefx.operators.hooks import overrides
-from statefx.operators.user_errors import place_of
+from statefx.operators.user_errors import place_of, user_traceback
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
 from statefx.protocol.commands import Resolution
@@ -153,6 +154,7 @@ class TaskAttempt:
         """
         if self.failure is not None:
             return None
+        logged = logs.enter(logged_of(self.id, self.order.attempt))
         began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
         try:
             return call(*args, **named)
@@ -161,7 +163,8 @@ class TaskAttempt:
         except ProviderError as error:  # no further try would give anything else
             self._fail(FailureKind.BOLT, error.message, **{"task": self.id.task, **error.data})
         except FailedException as error:
-            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
+            reason = error.message or f"FailedException, without a reason{place_of(error)}"
+            self._fail(FailureKind.FAILED, reason, traceback=user_traceback(error))
         except FencedError as error:  # rule 6.6
             self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
@@ -174,6 +177,7 @@ class TaskAttempt:
             self.secs[metric] += time.perf_counter() - began
             self.costs["cpu"] += time.thread_time() - processor
             self.costs["gc"] += COLLECTIONS.secs - collected
+            logs.leave(logged)
         return None
 
     def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
@@ -226,6 +230,11 @@ class TaskAttempt:
         """Return the milliseconds of each metric; restoring state stands apart from the rest of opening."""
         secs = {**self.secs, "open": self.secs["open"] - self.secs["restore"]}
         return {name: round(secs[name] * 1000, 3) for name in METRICS}
+
+
+def logged_of(id: TaskId, attempt: TransactionAttempt) -> dict[str, object]:
+    """Return the fields of what a task logs in an attempt."""
+    return {"component": id.component, "task": id.task, "txid": attempt.txid, "attempt": attempt.attempt}
 
 
 class Task(ABC):

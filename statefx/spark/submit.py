@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx import logs
 from statefx.config import NOT_WRITTEN, SPELLINGS, Config, micros_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.observation import Observer
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.listeners import TopologyListener, check_listener
 from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
@@ -77,6 +79,7 @@ def submit(
     drop: Iterable[str] = (),
     rescale: bool = False,
     progress: bool | None = None,
+    listeners: Iterable[TopologyListener] = (),
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
 
@@ -112,6 +115,8 @@ def submit(
         tasks first, as by `Checkpoint.rescale`. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
+    listeners : collection of TopologyListener, optional
+        Called with what happens, from the start on, as by `Query.addListener`.
 
     Returns
     -------
@@ -126,9 +131,12 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     try:
-        with ExitStack() as opened:
-            changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-            return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, opened)
+        changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
+        given = _listeners(listeners)
+        with logs.fields(topology=getattr(topology, "name", None)), ExitStack() as opened:
+            return _submit(
+                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, given, opened
+            )
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -142,6 +150,7 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
+    listeners: Sequence[TopologyListener],
     opened: ExitStack,
 ) -> Query:
     """Submit; what is `opened` is closed when this raises."""
@@ -185,7 +194,7 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
-    query = Query(topology.name, feed, coordinator, shown, observer)
+    query = Query(topology.name, feed, coordinator, shown, listeners, observer)
     if served is not None:
         served.attach(query)
         query.metricsUrl = served.url
@@ -357,6 +366,16 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
             "more: leave trigger out, and call query.stop() when enough was read",
             spout=spout,
         )
+
+
+def _listeners(listeners: Any) -> Sequence[TopologyListener]:
+    """Refuse what can't be called."""
+    if isinstance(listeners, str) or not isinstance(listeners, Iterable):
+        raise ConfigError(f"listeners is a list of listeners, not {listeners!r}: write listeners=[...]")
+    found = list(listeners)
+    for listener in found:
+        check_listener(listener)
+    return found
 
 
 def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict[str, Any]:

@@ -251,7 +251,7 @@ def test_arguments_that_a_page_names_are_taken(page):
 
 # ---- commands and files
 
-COMMAND = re.compile(r"python -m statefx ([a-z][a-z-]*)([^`\n]*)")
+COMMAND = re.compile(r"(?:\$ |`)statefx ([a-z][a-z-]*)([^`\n]*)")
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
