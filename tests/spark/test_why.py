@@ -20,6 +20,7 @@ from statefx import (
     submit,
 )
 from statefx.connectors import ForeachTransactionSink
+from statefx.connectors.kafka import KafkaSpout
 from tests.spark.running import wait_for
 
 BOUND_SECS = 60
@@ -259,6 +260,24 @@ def test_the_collector_of_garbage_is_named(spark, place):
     with running(topology(Endless(), Collects()), spark, place) as query:
         found = named(query, place, "garbage collection", "bolt")
     assert "gc.freeze" in found.remedy
+
+
+class Drop(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def test_a_quota_of_kafka_that_is_full_is_named(spark, kafka, place):
+    topic = kafka.topic()
+    kafka.send(topic, *[os.urandom(1000)] * 40_000)
+    kafka.limit_consumers("limited", 1_000_000)
+    spout = KafkaSpout(kafka.address, topic, columns=["value"], maxRows=1000, config={"client.id": "limited"})
+    builder = TopologyBuilder("sick")
+    builder.setSpout("records", spout)
+    builder.setBolt("drop", Drop()).shuffleGrouping("records")
+    with running(builder.createTopology(), spark, place) as query:
+        found = named(query, place, "quota", "records")
+    assert "consumer_byte_rate" in found.remedy
 
 
 def test_a_topology_that_is_well_has_no_diagnosis(spark, place):
