@@ -53,6 +53,7 @@ from statefx.log.requests import (
     ask,
 )
 from statefx.log.takeover import read_checkpoint
+from statefx.notebook import bounded, checkpoint_html
 from statefx.operators.bolts import Stateful
 from statefx.operators.spouts import Spout
 from statefx.protocol.log_state import LogState
@@ -189,6 +190,19 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r})"
+
+    def _repr_html_(self) -> str | None:
+        """Return what the log knows, for notebooks."""
+
+        def made() -> str:
+            state = found_checkpoint(self._folders)
+            try:
+                observed = observation_with_log(self._folders, state)
+            except OSError:  # the log alone says most of it
+                observed = {}
+            return checkpoint_html(self.location, state, observed)
+
+        return bounded(made)
 
     # ---- state
 

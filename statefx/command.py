@@ -1,6 +1,7 @@
 """``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
-Only this module and `statefx.top` import click and rich: programs that look at a checkpoint pay for neither.
+Only this module, `statefx.top` and `statefx.ui.command` import click, and only the first two rich: programs that look
+at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from statefx.log.takeover import read_checkpoint
 from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
 from statefx.top import top, why
+from statefx.ui.command import ui
 
 PROGRAM = "statefx"
 
@@ -188,6 +190,10 @@ def _command(function: Callable[..., object]) -> click.Command:
     return command
 
 
+for _each in (top, ui, why):
+    _cli.add_command(_each)
+
+
 def _folders(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
     return [CompletionItem(begun, type="dir")]
 
@@ -206,10 +212,6 @@ def _completing(names: Callable[[LogState], Iterable[str]]) -> Callable[..., lis
 
 
 _component = click.argument("component", shell_complete=_completing(lambda found: found.topology.stateful))
-
-
-for _each in (top, why):
-    _cli.add_command(_each)
 
 
 @_command

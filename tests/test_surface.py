@@ -256,6 +256,7 @@ def test_dir_of_statefx_is_what_is_public():
                 "processAllAvailable",
                 "addListener",
                 "removeListener",
+                "uiUrl",
             },
         ),
     ],

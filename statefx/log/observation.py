@@ -17,8 +17,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from statefx import logs
 from statefx.log.location import OBSERVED, Folders
+from statefx.logs import iso
 from statefx.protocol.log_state import LogState, Past
 from statefx.storage import FolderStorage, Storage
 
@@ -39,9 +39,6 @@ TRANSACTIONS = 60
 
 _GENERATION = re.compile(rb'"generation": ?(\d+)')
 _HEAD_BYTES = 1024
-
-
-iso = logs.iso
 
 
 def secs_of(text: str | None) -> float | None:

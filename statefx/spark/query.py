@@ -20,12 +20,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.observation import Observer
-from statefx.coordinator.progress import TransactionProgress
+from statefx.coordinator.progress import Outcome, TransactionProgress
 from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
@@ -33,8 +33,12 @@ from statefx.listeners import Listeners, TopologyListener
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
+from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
 from statefx.why import Why, why
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger("statefx")
 
@@ -152,6 +156,20 @@ class Feed(Protocol):
         """Wait until all input that is there now has been committed, or `ended` is set."""
 
 
+class Page(Protocol):
+    """What a browser shows of a query: that of `statefx.ui`, which is above this room."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+    def show(self, query: Query) -> None:
+        """Begin to answer."""
+
+    def close(self) -> None:
+        """Show the end, and give the port back; waits for nothing."""
+
+
 class Query:
     """A topology that has been submitted.
 
@@ -169,6 +187,7 @@ class Query:
         bar: Bar | None = None,
         listeners: Iterable[TopologyListener] = (),
         observer: Observer | None = None,
+        page: Page | None = None,
     ) -> None:
         self.name = name
         self.metricsUrl: str | None = None
@@ -179,6 +198,7 @@ class Query:
             observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
+        self._page = page
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._waiting: set[int] = set()
@@ -189,7 +209,7 @@ class Query:
         self._repeats = logs.Repeats()
         with self._logged():
             self._listeners = Listeners(name, progress.status, progress.of)
-            progress.on_end, progress.on_rolled_back = self._listeners.committed, self._listeners.rolled_back
+            progress.watchers.append(self._tell)
             for listener in listeners:
                 self._listeners.add(listener)
             self._thread = threading.Thread(target=logs.carrying(self._run), name=f"statefx-{name}", daemon=True)
@@ -201,11 +221,17 @@ class Query:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
         return f"<Query {self.name!r}, {'running' if self.isActive else ended}>"
 
+    def _repr_html_(self) -> str | None:
+        """Return what the query does, for notebooks."""
+        return bounded(lambda: query_html(self.observation()))
+
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
+        self._answering = Listener(self._coordinator.log, self._commands())
         if self._observer is not None:
             self._observer.start()
-        self._answering = Listener(self._coordinator.log, self._commands())
+        if self._page is not None:
+            self._page.show(self)
         self._thread.start()
         self._answering.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
@@ -276,7 +302,29 @@ class Query:
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
-        return self._coordinator.progress.recent()
+        return [ShownProgress(each) for each in self._coordinator.progress.recent()]
+
+    def plot(self) -> Figure:
+        """Draw the last committed transactions: rows a second, the time of each phase, and lag where it is known.
+
+        The lag is that of spouts that report it, in records; otherwise how far each watermark is behind, in seconds.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it to a file.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed: ``pip install 'statefx[plot]'``.
+        """
+        return figure(self.name, self.recentProgress)
+
+    @property
+    def uiUrl(self) -> str | None:
+        """Where a browser shows the query, with the token if one is needed; None without ``topology.ui.port``."""
+        return None if self._page is None else self._page.url
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -467,14 +515,24 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
-            if self._observer is not None:
-                self._observer.end(self._error)
             if self._answering is not None:
                 self._answering.end(self._last_answer())
+            if self._observer is not None:
+                self._observer.end(self._error)
             self._repeats.close()
             self._listeners.close(self._error, self._waiting | self._stopping)
             self._ended.set()
             self._started.set()
+            if self._page is not None:
+                self._page.close()
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Tell the listeners of the end of an attempt."""
+        name = outcome.attempt.name
+        if outcome.done is None:
+            self._listeners.rolled_back(name.txid, name.attempt, outcome.reason)
+        else:
+            self._listeners.committed(name.txid)
 
     # ---- what is asked from outside (see `statefx.coordinator.requests`)
 

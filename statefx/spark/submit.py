@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -39,7 +40,7 @@ from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import places_of, sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
-from statefx.spark.query import Bar, Feed, Query, bar, watch
+from statefx.spark.query import Bar, Feed, Page, Query, bar, watch
 from statefx.spark.session import check_session, hint, is_local
 from statefx.spark.staging import Stager, unite
 from statefx.spark.tables import frame_of
@@ -173,6 +174,7 @@ def _submit(
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     served = _metrics_server(launch.settings, opened)
+    page = _page(launch, config, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own, frame)
@@ -194,7 +196,7 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
-    query = Query(topology.name, feed, coordinator, shown, listeners, observer)
+    query = Query(topology.name, feed, coordinator, shown, listeners, observer, page)
     if served is not None:
         served.attach(query)
         query.metricsUrl = served.url
@@ -216,6 +218,20 @@ def _metrics_server(settings: Config, opened: ExitStack) -> MetricsServer | None
     served = MetricsServer(settings.metrics_host, settings.metrics_port)
     opened.callback(served.close)
     return served
+
+
+def _page(launch: Launch, config: Mapping[str, Any] | None, opened: ExitStack) -> Page | None:
+    """Take the port of the page, if there is to be one: a port that is taken is found out before anything is changed.
+
+    By name: the page shows checkpoints as well, whose room is above this one.
+    """
+    settings = launch.settings
+    if settings.ui_port is None:
+        return None
+    claimed = import_module("statefx.ui").claimed
+    page: Page = claimed(settings.ui_host, settings.ui_port, launch.topology.name, launch.folders.location, config)
+    opened.callback(page.close)
+    return page
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:

@@ -23,7 +23,7 @@ from statefx.errors import (
     StatefxError,
 )
 from statefx.log.log import read_state
-from statefx.log.observation import iso
+from statefx.logs import iso
 from statefx.state.view.time_index import EPOCH
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows

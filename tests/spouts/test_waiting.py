@@ -13,7 +13,7 @@ from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.times import AGAIN_MS, STILL_MS
 from statefx.errors import BoltError, FailedException
-from statefx.log.observation import iso
+from statefx.logs import iso
 from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import TreeReport
 from statefx.runtime import tracked_spout_task, user_objects
