@@ -1,4 +1,4 @@
-"""``statefx top``, ``statefx status`` and ``statefx why``: a running or dead topology in a terminal, from its document.
+"""``statefx status``, ``top`` and ``why``: a running or dead topology in a terminal, from its document.
 
 `status` asks the driver for it; the others read `observed.json` beside the log, from any machine.
 """
@@ -71,11 +71,11 @@ def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
 
 
 def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
-    if _wants_json(as_json):
+    if as_json or (as_json is None and not sys.stdout.isatty()):
         click.echo(json.dumps(document))
     else:
         _console().print(screen(document, time.time()))
-    return _code(document)
+    return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
 
 
 @click.command()
@@ -85,7 +85,8 @@ def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
 def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
     """Show what a topology does, each second anew; q ends it.
 
-    With --json, a document a second, one a line.
+    From what its driver last wrote beside the log: also from another machine, and after the driver's death. With --json
+    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead.
     """
     at = Checkpoint(checkpoint)
     document = at.observation()
@@ -123,16 +124,9 @@ def why(checkpoint: str, as_json: bool | None) -> int:
     The weightiest comes first.
     """
     found = Checkpoint(checkpoint).why()
-    click.echo(json.dumps(found.as_dict()) if _wants_json(as_json) else clean(str(found), "\n"))
+    in_json = not sys.stdout.isatty() if as_json is None else as_json
+    click.echo(json.dumps(found.as_dict()) if in_json else clean(found, "\n"))
     return 0
-
-
-def _wants_json(as_json: bool | None) -> bool:
-    return not sys.stdout.isatty() if as_json is None else as_json
-
-
-def _code(document: Mapping[str, Any]) -> int:
-    return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
 
 
 def _console() -> Console:
@@ -172,7 +166,7 @@ def clean(text: object, kept: str = "") -> str:
 
 
 def screen(document: Mapping[str, Any], now: float, height: int | None = None) -> RenderableType:
-    """Return a document as `top` and `status` show it; of `height` lines the components get what is left."""
+    """Return a document as `top` shows it; of `height` lines the components get what is left."""
     parts: list[RenderableType] = [_head(document, now)]
     components = document.get("components") or {}
     shown = len(components) if height is None else max(3, height - 24)
