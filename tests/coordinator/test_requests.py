@@ -437,6 +437,32 @@ def test_requests_that_can_t_be_looked_for_are_one_warning(site, caplog):
     assert "the server is away" in warned[0]
 
 
+class Hanging(FolderStorage):
+    """A folder whose reads hang until `going` is set."""
+
+    def __init__(self, root, going):
+        super().__init__(root)
+        self.going, self.hangs = going, threading.Event()
+
+    def read(self, name, start=0, stop=None):
+        if name.endswith(BELL):
+            self.hangs.set()
+            assert self.going.wait(30)
+        return super().read(name, start, stop)
+
+
+def test_a_query_does_not_wait_long_for_a_store_that_hangs(site, monkeypatch):
+    """Rule 16.7."""
+    monkeypatch.setattr(requests, "END_SECS", 0.2)
+    site.storage = Hanging(site.folders.location, site.going)
+    listener = site.listening()
+    assert site.storage.hangs.wait(30)
+    began = time.monotonic()
+    listener.end({"result": {}})
+    assert time.monotonic() - began < 20
+    assert listener._thread.is_alive()
+
+
 def test_what_nobody_waits_for_any_more_is_swept(site):
     site.driver()._beat()  # of a driver that was killed
     said = {"command": "note", "arguments": {}, "validSecs": 10**9}

@@ -14,7 +14,9 @@ from tests.spark.bolts import recount
 from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES, ON, hold, log_of, published
 from tests.spark.running import BOUND_SECS, feed, kinds, run, state, wait_for
+from tests.spark.spouting import PENDING
 from tests.spark.test_drivers import ALL, ALWAYS, AVAILABLE, at_work
+from tests.spark.test_spouts import Phases
 
 
 def test_from_a_shell_while_it_runs(drivers, place, capsys):
@@ -130,6 +132,33 @@ def test_a_query_that_is_paused_ends_what_is_in_flight_and_begins_nothing(spark,
         query.pause()
     run(topology, spark, place / "ck", trigger=AVAILABLE)  # which is not paused
     assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_an_attempt_that_fails_while_the_query_is_paused_is_tried_again_when_it_goes_on(spark, place):
+    """Rule 16.8."""
+    _, held, query = at_work(spark, place, AVAILABLE)
+    query.pause()
+    spark.sparkContext.cancelAllJobs()
+    wait_for(lambda: ("ROLLED_BACK", 2, 0) in kinds(place / "ck"), "the attempt to be rolled back")
+    held.unlink()
+    assert not query.awaitTermination(1.0)
+    assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 2, 0)
+    query.resume()
+    assert query.awaitTermination(BOUND_SECS)
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_all_that_are_in_flight_end_when_the_query_is_paused(spark, place):
+    phases = Phases(spark, place, 60)
+    query = phases.started("execute")
+    query.pause()
+    phases.places.release()
+    wait_for(lambda: not phases.log.in_flight, "all four to end")
+    assert phases.log.committed == PENDING
+    assert not query.awaitTermination(0.5)
+    assert phases.log.committed == PENDING
+    query.stop()
+    phases.end()
 
 
 def test_a_request_in_the_query_s_own_process(spark, place):
