@@ -40,6 +40,7 @@ from statefx.admin.state_writing import StateWriter, Written, state_writer
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
+from statefx.log.observation import observation_with_log
 from statefx.log.pins import Savepoint, check_name, pinned
 from statefx.log.requests import (
     ANSWER_SECS,
@@ -52,11 +53,13 @@ from statefx.log.requests import (
     ask,
 )
 from statefx.log.takeover import read_checkpoint
+from statefx.notebook import bounded, checkpoint_html
 from statefx.operators.bolts import Stateful
 from statefx.operators.spouts import Spout
 from statefx.protocol.log_state import LogState
 from statefx.state import Codec
 from statefx.state.view.changes import Upgrade
+from statefx.why import Diagnosis, Why, why
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +68,7 @@ __all__ = [
     "Aborted",
     "Answered",
     "Damage",
+    "Diagnosis",
     "Downgrade",
     "Explained",
     "KeyFile",
@@ -82,6 +86,7 @@ __all__ = [
     "StateView",
     "Transaction",
     "Verified",
+    "Why",
     "Written",
 ]
 
@@ -148,8 +153,9 @@ class Checkpoint:
     --------
     * Every method but `resolve` raises CheckpointError if there is no checkpoint, or a newer release wrote it, and
       StateCorruptedError if a record of the log is damaged, which `verify` returns instead.
-    * `state`, `table`, `toDataFrame`, `transactions`, `explain`, `quarantined`, `savepoints` and `verify` change
-      nothing and may be called while the topology runs; so may `repair` and `resolve` without ``yes=True``.
+    * `state`, `table`, `toDataFrame`, `observation`, `why`, `transactions`, `explain`, `quarantined`, `savepoints` and
+      `verify` change nothing and may be called while the topology runs; so may `repair` and `resolve` without
+      ``yes=True``.
     * `status`, `stop`, `pause`, `resume` and `loglevel` ask the query that runs, through objects in the checkpoint, in
       whichever process and on whichever machine it is; `savepoint` and `deleteSavepoint` do so if one runs.
     * The other methods need the topology stopped: all but `abort` raise CheckpointError if a transaction is in flight.
@@ -179,6 +185,19 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r})"
+
+    def _repr_html_(self) -> str | None:
+        """Return what the log knows, for notebooks."""
+
+        def made() -> str:
+            state = found_checkpoint(self._folders)
+            try:
+                observed = observation_with_log(self._folders, state)
+            except OSError:  # the log alone says most of it
+                observed = {}
+            return checkpoint_html(self.location, state, observed)
+
+        return bounded(made)
 
     # ---- state
 
@@ -454,6 +473,29 @@ class Checkpoint:
         return looking.quarantined(self._folders, self._config, component)
 
     # ---- transactions
+
+    def observation(self) -> dict[str, Any]:
+        """Return what the driver last wrote of itself beside the log, as `Query.observation`: its ``health`` first.
+
+        Works on any machine, and after the driver's death: ``health`` says whether it runs, and ``writtenAt`` how old
+        all of it is. Without a document that can be read, there is what the log knows: the last transactions.
+
+        Raises
+        ------
+        OSError
+            The document can't be read.
+        """
+        return observation_with_log(self._folders, found_checkpoint(self._folders))
+
+    def why(self) -> Why:
+        """Return what bounded throughput when the driver last wrote `observation`, and what kept results late.
+
+        Raises
+        ------
+        OSError
+            The document can't be read.
+        """
+        return why(self.observation())
 
     def transactions(self) -> list[Transaction]:
         """Return the last transactions, attempt by attempt, the newest last.

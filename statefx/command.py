@@ -1,6 +1,7 @@
 """``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
-Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
+Only this module, `statefx.top` and `statefx.ui.command` import click, and only the first two rich: programs that look
+at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from statefx.log.requests import TAKEN_SECS, Answered, Silence
 from statefx.log.takeover import read_checkpoint
 from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
+from statefx.top import top, why
+from statefx.ui.command import ui
 
 PROGRAM = "statefx"
 
@@ -185,6 +188,10 @@ def _command(function: Callable[..., object]) -> click.Command:
     command = _cli.command()(run)
     command.params = [click.Argument(["checkpoint"], shell_complete=_folders), *command.params, _CONFIG, _FORM]
     return command
+
+
+for _each in (top, ui, why):
+    _cli.add_command(_each)
 
 
 def _folders(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:

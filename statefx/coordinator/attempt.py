@@ -120,6 +120,8 @@ class Attempt:
     # ---- what people are shown
 
     phase: str = ""
+    began: float = 0.0
+    """When it began, in seconds since the epoch."""
     doing: str = ""
     turned: float = 0.0
     """When it began to do that, by the clock of `Progress`."""

@@ -184,7 +184,7 @@ class Listener:
         self._known.add(id)
         self._unsure.add(id)
         try:
-            # Rule 16.2: of this driver and the one who asked, one has it. Always the same bytes: a second try, after an
+            # Rule 17.2: of this driver and the one who asked, one has it. Always the same bytes: a second try, after an
             # answer of the store that was lost, finds its own.
             self._storage.create(name + TAKEN, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
         except AlreadyExistsError:
@@ -212,7 +212,7 @@ class Listener:
         said = json.loads(self._storage.read(name + REQUEST, stop=BYTES_MAX))
         if not isinstance(said, dict) or not isinstance(said.get("arguments"), dict):
             raise ConfigError("this is no request")
-        # Rule 16.3: by the clock of the store alone, which has written the times of both, and by how long it took here.
+        # Rule 17.3: by the clock of the store alone, which has written the times of both, and by how long it took here.
         waited = times[name + TAKEN] - times[name + REQUEST] + self._clock() - began
         if waited > float(said["validSecs"]) + SLACK_SECS:
             raise CheckpointError(f"the request was {waited:.0f} s old when it was seen, and was not carried out")
@@ -228,7 +228,7 @@ class Listener:
     def _carry_out(self, id: str, command: str, arguments: Mapping[str, Any]) -> None:
         said: Mapping[str, Any]
         try:
-            self._log.check()  # rule 16.4
+            self._log.check()  # rule 17.4
             said = {"result": self._commands[command](**arguments)}
             json.dumps(said)
         except Exception as error:
@@ -255,7 +255,7 @@ class Listener:
                 self._pending.pop(id, None)
 
     def _finish(self) -> None:
-        """Answer all that is open, and take the sign down: `DRIVER` goes last (rule 16.6)."""
+        """Answer all that is open, and take the sign down: `DRIVER` goes last (rule 17.6)."""
         assert self._ending is not None
         with self._lock:
             for id, command in self._pending.items():

@@ -163,7 +163,7 @@ def ask(
         generation = read_checkpoint(folders).generation
         try:
             found = _Asking(folders, generation, command, arguments, patience).run()
-        except FencedError:  # rule 16.4: it was replaced, and has done nothing
+        except FencedError:  # rule 17.4: it was replaced, and has done nothing
             if not tries_left or read_checkpoint(folders).generation == generation:
                 raise
             continue
@@ -265,7 +265,7 @@ class _Asking:
         )
 
     def _check_alive(self, driver: RunningDriver, is_there: bool, silent_secs: float, secs: float) -> None:
-        """Raise UnansweredError where it makes no sense to wait on (rule 16.5)."""
+        """Raise UnansweredError where it makes no sense to wait on (rule 17.5)."""
         if not is_there:  # the last thing that a driver does, behind its answers
             raise self._unanswered(f"{driver} took the request, and has ended without an answer")
         if silent_secs >= self.patience.silent_secs:
@@ -287,7 +287,7 @@ class _Asking:
         )
 
     def _withdraw(self) -> bool:
-        """Take the request back (rule 16.2); return whether it is certain that nobody carries it out."""
+        """Take the request back (rule 17.2); return whether it is certain that nobody carries it out."""
         try:
             self._storage.create(self._name(TAKEN), json.dumps({"withdrawn": self.id}).encode())
         except AlreadyExistsError:

@@ -17,20 +17,28 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.observation import Observer
 from statefx.coordinator.progress import TransactionProgress
 from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
+from statefx.listeners import Listeners, TopologyListener
 from statefx.log import pins as savepoints
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
+from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
+from statefx.why import Why, why
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger("statefx")
 
@@ -148,6 +156,20 @@ class Feed(Protocol):
         """Wait until all input that is there now has been committed, or `ended` is set."""
 
 
+class Page(Protocol):
+    """What a browser shows of a query: that of `statefx.ui`, which is above this room."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+    def show(self, query: Query) -> None:
+        """Begin to answer."""
+
+    def close(self) -> None:
+        """Show the end, and give the port back; waits for nothing."""
+
+
 class Query:
     """A topology that has been submitted.
 
@@ -157,28 +179,61 @@ class Query:
     - `stop` leaves nothing half done: the running transaction is committed, or rolled back.
     """
 
-    def __init__(self, name: str, feed: Feed, coordinator: Coordinator, bar: Bar | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        feed: Feed,
+        coordinator: Coordinator,
+        bar: Bar | None = None,
+        listeners: Iterable[TopologyListener] = (),
+        observer: Observer | None = None,
+        page: Page | None = None,
+    ) -> None:
         self.name = name
+        self.metricsUrl: str | None = None
+        """Where Prometheus reads the metrics, if there is a ``topology.metrics.port``."""
         self._bar = bar
+        self._observer = observer
+        if observer is not None:
+            observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
+        self._page = page
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
-        self._listeners: set[int] = set()
+        self._waiting: set[int] = set()
+        """Threads that wait for its end and are given its error."""
+        self._stopping: set[int] = set()
+        """Threads that stop it."""
+        progress = coordinator.progress
+        self._repeats = logs.Repeats()
+        with self._logged():
+            self._listeners = Listeners(name, progress.status, progress.of)
+            progress.on_end, progress.on_rolled_back = self._listeners.committed, self._listeners.rolled_back
+            for listener in listeners:
+                self._listeners.add(listener)
+            self._thread = threading.Thread(target=logs.carrying(self._run), name=f"statefx-{name}", daemon=True)
         self._started = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
-        self._listener: Listener | None = None
+        self._answering: Listener | None = None
 
     def __repr__(self) -> str:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
         return f"<Query {self.name!r}, {'running' if self.isActive else ended}>"
 
+    def _repr_html_(self) -> str | None:
+        """Return what the query does, for notebooks."""
+        return bounded(lambda: query_html(self.observation()))
+
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
-        self._listener = Listener(self._coordinator.log, self._commands())
+        self._answering = Listener(self._coordinator.log, self._commands())
+        if self._observer is not None:
+            self._observer.start()
+        if self._page is not None:
+            self._page.show(self)
         self._thread.start()
-        self._listener.start()
+        self._answering.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
         if self._ended.is_set():
@@ -204,7 +259,7 @@ class Query:
         """
         if timeout is not None:
             _check_secs("awaitTermination", timeout)
-        with self._listening():
+        with self._awaiting():
             ended = self._wait(timeout)
         if ended:
             self._raise()
@@ -247,18 +302,61 @@ class Query:
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
-        return self._coordinator.progress.recent()
+        return [ShownProgress(each) for each in self._coordinator.progress.recent()]
+
+    def plot(self) -> Figure:
+        """Draw the last committed transactions: rows a second, the time of each phase, and lag where it is known.
+
+        The lag is that of spouts that report it, in records; otherwise how far each watermark is behind, in seconds.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it to a file.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed: ``pip install 'statefx[plot]'``.
+        """
+        return figure(self.name, self.recentProgress)
+
+    @property
+    def uiUrl(self) -> str | None:
+        """Where a browser shows the query, with the token if one is needed; None without ``topology.ui.port``."""
+        return None if self._page is None else self._page.url
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics now: each a dict of ``name``, as Prometheus shows it, ``kind``, ``labels``, ``value``.
+
+        The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
+        """
+        return self._coordinator.progress.measures.registry.as_dicts()
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
         """Transactions of a former run that were rolled forward or back at start."""
         return list(self._coordinator.progress.recoveries)
 
+    def observation(self) -> dict[str, Any]:
+        """Return all that the driver knows of the topology, as plain data: health, graph, rates, lag, transactions.
+
+        The driver writes the same beside the log every few seconds, where `Checkpoint.observation` reads it. The keys
+        are those of the page on observing; a key that nothing is known of is missing or None.
+        """
+        assert self._observer is not None
+        return self._observer.document()
+
+    def why(self) -> Why:
+        """Return what bounds throughput now, and what keeps results late: in sentences, the weightiest first."""
+        return why(self.observation())
+
     def processAllAvailable(self) -> None:
         """Wait until all input that is there now has been committed; while the query is paused, until it goes on."""
         self._started.wait()
         if not self._ended.is_set():
-            with self._listening():
+            with self._awaiting():
                 self._feed.process_all_available(self._ended)
         self._raise()
 
@@ -324,6 +422,26 @@ class Query:
         if not self.isActive:
             raise CheckpointError(f"query {self.name!r} has ended: {remedy}")
 
+    def addListener(self, listener: TopologyListener) -> None:
+        """Call a listener with what happens from now on; adding it again, or after the end, is a no-op.
+
+        Parameters
+        ----------
+        listener : TopologyListener
+            Called on a thread of its own. ``submit(..., listeners=[...])`` misses nothing.
+
+        Raises
+        ------
+        ConfigError
+            It is no listener, or has a method that is never called.
+        """
+        with self._logged():
+            self._listeners.add(listener)
+
+    def removeListener(self, listener: TopologyListener) -> None:
+        """Call a listener no more; events that wait for it are dropped. One that was not added: a no-op."""
+        self._listeners.remove(listener)
+
     def stop(self, timeout: float = 60.0) -> None:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back.
 
@@ -331,6 +449,14 @@ class Query:
         `stop` does not wait for it longer than `timeout` and a second, or `timeout` and five seconds.
         """
         _check_secs("stop", timeout)
+        self._stopping.add(threading.get_ident())
+        try:
+            with self._logged():
+                self._stop(timeout)
+        finally:
+            self._stopping.discard(threading.get_ident())
+
+    def _stop(self, timeout: float) -> None:
         # On a thread of its own: it waits for a transaction, and `timeout` says for how long this call does.
         drain = threading.Thread(target=self._feed.drain, daemon=True)
         drain.start()
@@ -359,7 +485,14 @@ class Query:
                 )
                 return
 
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        with logs.of_query(self.name, self._repeats):
+            yield
+
     def _run(self) -> None:
+        state = self._coordinator.log.state
+        self._listeners.started(state.location, state.generation, state.committed)
         try:
             # Rule 6.5: before the feed. Spark's folder is built from what the log says then, with nothing under way.
             self._coordinator.recover()
@@ -368,11 +501,13 @@ class Query:
             logger.info("query %s was stopped", self.name)
         except BaseException as error:
             self._error = error
+            if isinstance(error, BoltError):
+                self._coordinator.progress.raised(error)
             # of a bolt's error the lines that count are in its own traceback, which is shown before it
             if isinstance(error, StatefxError):
                 without_internal_frames(error, f"query {self.name} ended")
             self._trace = error.__traceback__
-            if self._started.is_set() and not self._listeners:  # who neither waits nor asks would never hear of it
+            if self._started.is_set() and not self._waiting:  # who neither waits nor asks would never hear of it
                 known = isinstance(error, StatefxError) and not isinstance(error, BoltError)  # its text says enough
                 shown = None if known else error.with_traceback(self._trace)
                 logger.error("query %s ended: %s: %s", self.name, type(error).__name__, error, exc_info=shown)
@@ -380,10 +515,16 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
-            if self._listener is not None:
-                self._listener.end(self._last_answer())
+            if self._answering is not None:
+                self._answering.end(self._last_answer())
+            if self._observer is not None:
+                self._observer.end(self._error)
+            self._repeats.close()
+            self._listeners.close(self._error, self._waiting | self._stopping)
             self._ended.set()
             self._started.set()
+            if self._page is not None:
+                self._page.close()
 
     # ---- what is asked from outside (see `statefx.coordinator.requests`)
 
@@ -424,13 +565,13 @@ class Query:
         return {"result": {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}}
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _awaiting(self) -> Iterator[None]:
         """Deliver the query's end to the thread while the block runs."""
-        self._listeners.add(threading.get_ident())
+        self._waiting.add(threading.get_ident())
         try:
             yield
         finally:
-            self._listeners.discard(threading.get_ident())
+            self._waiting.discard(threading.get_ident())
 
     def _raise(self) -> None:
         """Raise what ended the query, if anything did; each time as if it were the first."""

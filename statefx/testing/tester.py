@@ -513,6 +513,11 @@ class TopologyTester:
         return self._progress.status()
 
     @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The ``metrics`` of a query."""
+        return self._progress.measures.registry.as_dicts()
+
+    @property
     def recoveries(self) -> list[dict[str, Any]]:
         """The ``recoveries`` of a query."""
         return list(self._progress.recoveries)

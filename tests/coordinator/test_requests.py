@@ -1,4 +1,4 @@
-"""Requests to a driver at work: each order of events of who asks, who answers, and who dies (rules 16.1 to 16.7)."""
+"""Requests to a driver at work: each order of events of who asks, who answers, and who dies (rules 17.1 to 17.7)."""
 
 import json
 import os
@@ -166,7 +166,7 @@ def test_where_no_driver_listens_that_is_known_at_once(site):
 
 
 def test_a_request_that_nobody_takes_is_withdrawn_and_never_carried_out(site):
-    """Rule 16.2: the driver is suspended, and wakes up when nobody waits any more."""
+    """Rule 17.2: the driver is suspended, and wakes up when nobody waits any more."""
     driver = site.driver()
     driver._beat()
     found = site.ask("note", SOON)
@@ -179,7 +179,7 @@ def test_a_request_that_nobody_takes_is_withdrawn_and_never_carried_out(site):
 
 
 def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypatch):
-    """Rule 16.2: one of the two has it."""
+    """Rule 17.2: one of the two has it."""
     listener = site.listening()
     taken_by_driver = threading.Event()
     take = Listener._take
@@ -207,7 +207,7 @@ def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypa
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_driver_that_is_killed_with_the_request_in_its_hand(site, dies):
-    """Rule 16.5: what came of it is read in the log."""
+    """Rule 17.5: what came of it is read in the log."""
     process = process_of(site, dies)
     with pytest.raises(UnansweredError, match=r"killed or is suspended.*not known"):
         site.ask("savepoint", Patience(20, 0.6, 20), name="v1")
@@ -259,7 +259,7 @@ def test_a_driver_that_is_suspended_with_its_sign_up_carries_nothing_out_late(si
 
 
 def test_a_driver_that_takes_long_is_alive(site, monkeypatch):
-    """Rule 16.5: it gives signs of life while it is at it."""
+    """Rule 17.5: it gives signs of life while it is at it."""
     monkeypatch.setattr(requests, "BEAT_SECS", 0.05)
     site.listening()
     with site.asking("wait", Patience(20, 0.5, 60)) as found:
@@ -300,7 +300,7 @@ def test_of_more_than_a_few_all_are_carried_out(site):
 
 
 def test_the_request_of_one_who_was_killed_is_not_carried_out_late(site, monkeypatch):
-    """Rule 16.3: and no clock of a machine has a say in it."""
+    """Rule 17.3: and no clock of a machine has a say in it."""
     monkeypatch.setattr(time, "time", lambda: 5.0)
     said = {"command": "note", "arguments": {}, "validSecs": 15}
     old, new = site.write(said, "a" * 32, rings=False), site.write(said, "b" * 32)
@@ -314,7 +314,7 @@ def test_the_request_of_one_who_was_killed_is_not_carried_out_late(site, monkeyp
 
 
 def test_a_request_to_a_former_generation_is_not_carried_out(site):
-    """Rule 16.1."""
+    """Rule 17.1."""
     said = {"command": "note", "arguments": {}, "validSecs": 1000}
     former = site.driver()
     former._beat()
@@ -327,7 +327,7 @@ def test_a_request_to_a_former_generation_is_not_carried_out(site):
 
 
 def test_a_driver_that_was_replaced_and_does_not_know_it_does_nothing(site):
-    """Rule 16.4: who asks now asks its successor."""
+    """Rule 17.4: who asks now asks its successor."""
     site.listening()
     site.listening()
     name = site.write({"command": "note", "arguments": {}, "validSecs": 15}, generation=2)
@@ -348,7 +348,7 @@ def test_who_asks_a_driver_that_is_replaced_meanwhile_asks_its_successor(site):
 
 
 def test_a_query_that_ends_answers_all_that_is_open(site):
-    """Rule 16.6."""
+    """Rule 17.6."""
     listener = site.listening(stop=lambda: site.going.wait(30))
     with site.asking("stop") as stopped, site.asking("wait") as waiting:
         wait_for(lambda: len(site.names(TAKEN)) == 2, "both to be taken")
@@ -422,7 +422,7 @@ class Failing(FolderStorage):
 
 
 def test_requests_that_can_t_be_looked_for_are_one_warning(site, caplog):
-    """Rule 16.7: the driver goes on, and so does this when it can."""
+    """Rule 17.7: the driver goes on, and so does this when it can."""
     site.storage = Failing(site.folders.location)
     listener = site.listening()
     looks = count()

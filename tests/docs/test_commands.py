@@ -61,7 +61,10 @@ def test_each_command_is_shown():
     asking = {
         shlex.split(line)[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")
     }
-    assert changing | asking == set(_cli.commands) - {"log", "transactions"}
+    watching = set(
+        re.findall(r"^\$ \S+ (?:-m statefx )?(\w+)", (DOCS / "observing.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert changing | asking | watching == set(_cli.commands) - {"log", "transactions"}
 
 
 @pytest.mark.slow
