@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from statefx.checkpoint import Checkpoint
-from statefx.log.observation import iso
+from statefx.logs import iso
 from statefx.topology.drawing import layout
 from statefx.why import why
 
