@@ -39,7 +39,7 @@ from statefx.admin.savepoints import SINKS, Renamed, Restoration, deletion_plan,
 from statefx.admin.savepoints import delete_savepoint as drop_savepoint
 from statefx.admin.savepoints import savepoint as take_savepoint
 from statefx.admin.state_writing import MODES, Written
-from statefx.checkpoint import Checkpoint, RunningStatus
+from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
@@ -47,7 +47,7 @@ from statefx.log.requests import TAKEN_SECS, Answered, Silence
 from statefx.log.takeover import read_checkpoint
 from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
-from statefx.top import top, why
+from statefx.top import status, top, why
 from statefx.ui.command import ui
 
 PROGRAM = "statefx"
@@ -190,7 +190,7 @@ def _command(function: Callable[..., object]) -> click.Command:
     return command
 
 
-for _each in (top, ui, why):
+for _each in (status, top, ui, why):
     _cli.add_command(_each)
 
 
@@ -440,16 +440,6 @@ def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Mapping[st
 
 
 @_command
-@_wait
-def status(checkpoint: Checkpoint, wait: float) -> RunningStatus:
-    """Show how the query is that runs.
-
-    It is asked, wherever it runs. Where none does, what the log says is shown.
-    """
-    return checkpoint.status(wait=wait)
-
-
-@_command
 @click.option("--timeout", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECS", help="How long "
     "the running transaction may take to end; then it is rolled back.")  # fmt: skip
 @_wait
@@ -483,7 +473,7 @@ def resume(checkpoint: Checkpoint, wait: float) -> Answered:
 @click.argument("logger", default="statefx")
 @_wait
 def loglevel(checkpoint: Checkpoint, level: str, logger: str, wait: float) -> Answered:
-    """Set the level of a logger of the driver.
+    """Set the level of a logger of the driver and of its workers.
 
     LOGGER is the logger's name, by default statefx. It is so until the program ends.
     """

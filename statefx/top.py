@@ -1,6 +1,6 @@
 """``statefx top``, ``statefx status`` and ``statefx why``: a running or dead topology in a terminal, from its document.
 
-They read `observed.json` beside the log, from any machine, and ask nothing of the driver.
+``status`` asks the driver for it. The others read `observed.json` beside the log, and ask nothing of the driver.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import read_observation, secs_of
+from statefx.log.requests import TAKEN_SECS
 
 REFRESH_SECS = 1.0
 
@@ -38,8 +39,8 @@ _ACTIVITIES = (
 )
 
 _COLOURS = {
-    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold", "stuck": "bold red",
-    "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
+    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "paused": "bold yellow", "ended": "bold",
+    "stuck": "bold red", "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -50,14 +51,22 @@ _json = click.option("--json/--table", "as_json", default=None, help="JSON; by d
 
 @click.command()
 @_checkpoint
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=TAKEN_SECS,
+    show_default=True,
+    metavar="SECS",
+    help="A driver that does not react for so long counts as gone.",
+)
 @_json
-def status(checkpoint: str, as_json: bool | None) -> int:
+def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
     """Say how a topology is, in one sentence, and show its tasks, transactions, sources and sinks.
 
-    From what its driver last wrote: also from another machine, and after the driver's death. The exit code is 1 if it
-    is stuck, failing or dead.
-    """
-    document = Checkpoint(checkpoint).observation()
+    Its driver is asked, wherever it runs. Where none answers, it is what one last wrote. The exit code is 1 if it is
+    stuck, failing or dead.
+    """  # fmt: skip
+    document = Checkpoint(checkpoint).status(wait=wait)
     if _wants_json(as_json):
         click.echo(json.dumps(document))
     else:
