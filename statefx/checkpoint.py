@@ -549,9 +549,7 @@ class Checkpoint:
     # ---- asking the query that runs
 
     def status(self, *, wait: float = TAKEN_SECS) -> dict[str, Any]:
-        """Return how the query that runs on this checkpoint is, as it answers: its `Query.observation` of now.
-
-        Where none answers, this is `observation`, what a driver last wrote.
+        """Return the `observation` of now, which the driver at work is asked for; or the last one that was written.
 
         Parameters
         ----------
@@ -559,19 +557,35 @@ class Checkpoint:
             Seconds until a driver that does not take a request counts as gone. It takes one within a second or two; on
             a mount that caches names, or in a process that is starved, later.
 
+        Returns
+        -------
+        dict
+            As of `observation`, and ``asked``: whether the driver has ``answered``, and the ``reason``. Where one
+            should have and did not, ``health`` says so.
+
         Raises
         ------
         CheckpointError
-            Requests can't be written, or the driver has taken one and died since.
+            Requests can't be written.
+        OSError
+            As of `observation`.
         """
-        asked = self._ask("status", {}, wait)
-        if isinstance(asked, Answered):
-            return dict(asked.result)
+        try:
+            asked = self._ask("status", {}, wait)
+        except UnansweredError as error:
+            return self._observed(error.message, is_expected=True)
+        if isinstance(asked, Silence):
+            return self._observed(asked.reason, is_expected=asked.driver is not None)
+        found: dict[str, Any] = asked.result["observation"]
+        return found | {"asked": {"answered": True, "reason": f"{asked.driver} has answered"}}
+
+    def _observed(self, reason: str, *, is_expected: bool) -> dict[str, Any]:
+        """Return what was written last; a driver that is expected to answer has not."""
         found = self.observation()
-        if asked.driver is not None:
-            sentence = f"{asked.reason[:1].upper()}{asked.reason[1:]}."
-            found["health"] = health("dead", found.get("writtenAt"), sentence, found["health"].get("remedy") or "")
-        return found
+        if is_expected and found["health"]["state"] not in ("dead", "ended"):
+            remedy = "Look at that machine. If its process is gone, submit the topology again: nothing is lost."
+            found["health"] = health("unknown", found.get("writtenAt"), f"{reason[0].upper()}{reason[1:]}.", remedy)
+        return found | {"asked": {"answered": False, "reason": reason}}
 
     def stop(self, timeout: float = 60.0, *, wait: float = TAKEN_SECS) -> Answered:
         """End the query that runs on this checkpoint, as `Query.stop` does, and return when it has ended.
@@ -610,9 +624,7 @@ class Checkpoint:
         return self._must_ask("resume", {}, wait)
 
     def loglevel(self, level: str, logger: str = "statefx", *, wait: float = TAKEN_SECS) -> Answered:
-        """Set the level of a logger in the driver's process, until that ends.
-
-        Workers have the levels that the driver had when they began.
+        """Set the level of a logger in the driver's process and in its workers, until these end.
 
         Parameters
         ----------

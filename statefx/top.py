@@ -1,6 +1,6 @@
 """``statefx status``, ``top`` and ``why``: a running or dead topology in a terminal, from its document.
 
-`status` asks the driver for it; the others read `observed.json` beside the log, from any machine.
+``status`` asks the driver for it. The others read `observed.json` beside the log, and ask nothing of the driver.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _ACTIVITIES = (
 )
 
 _COLOURS = {
-    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold", "stuck": "bold red",
-    "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
+    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "paused": "bold yellow", "ended": "bold",
+    "stuck": "bold red", "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -64,8 +64,8 @@ _json = click.option("--json/--table", "as_json", default=None, help="JSON; by d
 def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
     """Say how a topology is, in one sentence, and show its tasks, transactions, sources and sinks.
 
-    The query is asked, wherever it runs. Where none does, this is what its driver last wrote. The exit code is 1 if it
-    is stuck, failing or dead.
+    Its driver is asked, wherever it runs. Where none answers, it is what one last wrote. The exit code is 1 if it is
+    stuck, failing or dead.
     """
     return _show(Checkpoint(checkpoint).status(wait=wait), as_json)
 
