@@ -18,7 +18,7 @@ from statefx.admin.looking import Transaction
 from statefx.admin.narrowing import as_key
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
-from statefx.log.observation import iso
+from statefx.logs import iso
 
 STRIP = 60
 """How many attempts the strip of transactions shows."""

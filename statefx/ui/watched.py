@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from statefx.checkpoint import Checkpoint
-from statefx.log.observation import iso
+from statefx.logs import iso
 from statefx.topology.drawing import layout
+from statefx.ui.scraping import Measured
 from statefx.why import why
 
 logger = logging.getLogger("statefx")
@@ -69,6 +70,8 @@ class Watched:
         Returns the observation document. May raise: the page says so, and goes on with the last one.
     least_secs : float
         How long an observation is shown at least.
+    measured : Measured, optional
+        Has its metrics.
     clock, now, spent : callable
         Seconds, seconds since the epoch, and seconds of the processor that this thread has used.
     """
@@ -79,11 +82,12 @@ class Watched:
         checkpoint: Checkpoint,
         observe: Callable[[], Mapping[str, Any]],
         least_secs: float = LIVE_SECS,
+        measured: Measured | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.name, self.checkpoint = name, checkpoint
+        self.name, self.checkpoint, self.measured = name, checkpoint, measured
         self._observe, self._least, self._clock, self._now, self._spent = (
             observe, least_secs, clock, now, spent,
         )  # fmt: skip
