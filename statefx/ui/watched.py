@@ -34,6 +34,12 @@ SHARE = 0.004
 DIAGNOSES = 5
 """How many things that bound a topology are told."""
 
+WHY_SECS = 10.0
+"""How long what bounds it stands: it is about the last ten seconds, and looks at every task."""
+
+_UNSENT = ("metrics", "recent")
+"""Sections that no panel shows."""
+
 _LONGEST_SECS = 60.0
 
 _LOGGED_SECS = 300.0
@@ -121,7 +127,10 @@ class Watched:
                 self._logged = self._clock()
                 logger.warning("the page of %s: it can't be observed: %s: %s", self.name, type(error).__name__, error)
             document = {**self._newest.document, "unread": f"{type(error).__name__}: {error}"}
-        document |= {"layout": self._layout(document.get("graph")), "why": self._why(document)}
+        document |= {
+            "layout": self._layout(document.get("graph")),
+            "why": self.lately(("why",), WHY_SECS, lambda: self._why(document)),
+        }
         number, sections = self._newest.number + 1, {}
         for key, value in summary(document).items():
             text, before = _encode(value), self._newest.sections.get(key)
@@ -167,11 +176,11 @@ class Watched:
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an observation without the tasks of its components: thousands, of which a page shows a few when asked.
+    """Return what pages are sent of an observation: not the tasks of its components, of which they ask for a few.
 
     In their place stands ``skew``: the largest of the rows that tasks have had over their mean.
     """
-    found = dict(document)
+    found = {key: value for key, value in document.items() if key not in _UNSENT}
     components = document.get("components")
     if isinstance(components, Mapping):
         found["components"] = {name: _without_tasks(each) for name, each in components.items()}
