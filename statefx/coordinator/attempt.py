@@ -122,6 +122,8 @@ class Attempt:
     phase: str = ""
     began: float = 0.0
     """When it began, in seconds since the epoch."""
+    acked: dict[TaskId, float] = field(default_factory=dict)
+    """When the acks came, by the engine's clock."""
     doing: str = ""
     turned: float = 0.0
     """When it began to do that, by the clock of `Progress`."""
