@@ -10,6 +10,8 @@ What every program names is public here. Each other public name is in the packag
     statefx.checkpoint    what a checkpoint hands out
     statefx.client        what a client hands out
     statefx.topology      what a builder hands out
+    statefx.listeners     what is called with the events of a running query, and these events
+    statefx.logs          a formatter of log records
     statefx.testing       TopologyTester; the contracts, each in its module
     statefx.errors        errors
 

@@ -301,6 +301,21 @@ SETTINGS: tuple[Setting, ...] = (
         'The address of that port: `"0.0.0.0"` lets other machines read it.',
     ),
     Setting(
+        "topology.ui.port",
+        "int",
+        None,
+        "The port of the driver's page, at which a browser shows what the topology does; 0 takes any that is free, "
+        "which `query.uiUrl` tells. It needs the extra `ui`.",
+        most=65535,
+        implied="no page",
+    ),
+    Setting(
+        "topology.ui.host",
+        "text",
+        "127.0.0.1",
+        'The address of that port: `"0.0.0.0"` lets other machines read it, with a token.',
+    ),
+    Setting(
         "topology.transactional.id",
         "text",
         None,
@@ -362,6 +377,8 @@ class Config:
     control_port: int
     metrics_port: int | None
     metrics_host: str
+    ui_port: int | None
+    ui_host: str
     transactional_id: str
     transaction_timeout_secs: float
     transaction_attempts_max: int

@@ -20,8 +20,9 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests.testing.places import place, provider
+from tests.ui.browsing import browser, tab
 
-__all__ = ["place", "provider"]
+__all__ = ["browser", "place", "provider", "tab"]
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,8 @@ import statefx.connectors.files
 import statefx.connectors.kafka
 import statefx.connectors.sql
 import statefx.errors
+import statefx.listeners
+import statefx.logs
 import statefx.metrics
 import statefx.state
 import statefx.testing
@@ -49,7 +52,9 @@ from statefx import (
 from statefx.checkpoint import StateView
 from statefx.client import OpenTransaction
 from statefx.connectors.sql import SqlBackend
+from statefx.coordinator.progress import Progress
 from statefx.elsewhere import PUBLIC
+from statefx.listeners import TopologyListener
 from statefx.spark.query import Query
 from statefx.state import StateProvider, StateStore
 from statefx.testing import Limits, Sent, TopologyTester, rows
@@ -88,11 +93,16 @@ EXPORTS = {
     },
     statefx.metrics: {"Counter", "Gauge", "Histogram", "Metrics"},
     statefx.checkpoint: {
-        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
-        "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
-        "Written",
+        "Aborted", "Answered", "Damage", "Diagnosis", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration",
+        "Quarantined", "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "RunningStatus", "Savepoint",
+        "SealedMessages", "StateView", "Transaction", "Verified", "Why", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
+    statefx.listeners: {
+        "QueryEvent", "QueryIdleEvent", "QueryProgressEvent", "QueryRolledBackEvent", "QueryStartedEvent",
+        "QueryStuckEvent", "QueryTerminatedEvent", "TopologyListener",
+    },
+    statefx.logs: {"JsonFormatter"},
     statefx.testing: {
         "Crash", "Limits", "Sent", "SnapshotPolicy", "TopologyTester", "TransactionProgress", "rows",
     },
@@ -223,6 +233,17 @@ def test_dir_of_statefx_is_what_is_public():
         (Checkpoint, {"toDataFrame", "deleteSavepoint"}),
         (OpaqueMap, {"multiGet", "multiPut", "multiUpdate"}),
         (TransactionalMap, {"multiGet", "multiPut", "multiUpdate"}),
+        (
+            TopologyListener,
+            {
+                "onQueryStarted",
+                "onQueryProgress",
+                "onQueryRolledBack",
+                "onQueryStuck",
+                "onQueryIdle",
+                "onQueryTerminated",
+            },
+        ),
         (SqlBackend, {"multiGet", "multiPut"}),
         (
             Query,
@@ -233,6 +254,9 @@ def test_dir_of_statefx_is_what_is_public():
                 "lastProgress",
                 "recentProgress",
                 "processAllAvailable",
+                "addListener",
+                "removeListener",
+                "uiUrl",
             },
         ),
     ],
@@ -261,6 +285,8 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "write",
                 "explain",
                 "quarantined",
+                "observation",
+                "why",
                 "transactions",
                 "abort",
                 "resolve",
@@ -274,6 +300,11 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "rename",
                 "verify",
                 "repair",
+                "status",
+                "stop",
+                "pause",
+                "resume",
+                "loglevel",
             },
         ),
         (
@@ -312,7 +343,7 @@ def test_reprs_say_what_it_is_on_one_short_line(tmp_path):
     for number in range(20):
         builder.setBolt(f"bolt-{number}", Count()).fieldsGrouping("lines", "word")
     topology = builder.createTopology()
-    query = Query("words", feed=None, coordinator=None)
+    query = Query("words", feed=None, coordinator=SimpleNamespace(progress=Progress()))
     assert repr(builder) == "<TopologyBuilder 'words' of 21 components>"
     assert repr(topology) == "<Topology 'words' of 21 components>"
     assert repr(query) == "<Query 'words', running>"

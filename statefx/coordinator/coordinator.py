@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Never
 
+from statefx import logs
 from statefx.coordinator.attempt import Answer, Attempt, Batch, Engine
 from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress, Summary, TransactionProgress
@@ -66,10 +67,13 @@ from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
 
+HELD_SECS = 1.0
+"""How long it waits at a time while nothing may begin; `hold` wakes it."""
+
 
 @dataclass
 class Coordinator:
-    """The loop of one driver; everything but `stop` is called by one thread."""
+    """The loop of one driver; everything but `stop` and `hold` is called by one thread."""
 
     name: str
     log: TransactionLog
@@ -103,6 +107,8 @@ class Coordinator:
     """The newest transaction that this driver has committed."""
     _stops: deque[Stop] = field(default_factory=deque, init=False)
     """Requests of `stop`; filled by other threads."""
+    _held: bool = field(default=False, init=False)
+    """Whether nothing begins; set by other threads."""
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
@@ -127,7 +133,8 @@ class Coordinator:
         state = self.log.state
         for entry in state.in_flight:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
-            logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
+            with logs.fields(topology=self.name, txid=entry.txid, attempt=entry.name.attempt):
+                logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             left = FailedException("left unfinished by the previous driver")
             self.progress.recovering(way, Attempt(entry.name, failure=left))
         with self._cancelling():
@@ -193,6 +200,15 @@ class Coordinator:
         self._stops.append(Stop(now))
         self.engine.interrupt()
 
+    def hold(self, held: bool) -> None:
+        """Begin nothing more from now on, not even another attempt, until it is called with False.
+
+        Any thread may call it. What is in flight goes on to its end, and a stop as well (rule 17.8).
+        """
+        self._held = held
+        self.progress.held(held)
+        self.engine.interrupt()
+
     # ---- the loop
 
     def _loop_once(self, source: Source) -> bool:
@@ -208,7 +224,9 @@ class Coordinator:
                 return True
             self._delay_retry(self._retry)
         upcoming = self._pipeline.next.txid
-        if self._may_begin and source.ready(upcoming) and not self._stops:  # `ready` may have taken long
+        if (
+            not self._held and self._may_begin and source.ready(upcoming) and not self._stops
+        ):  # `ready` may have taken long
             self._offered = source.next(upcoming)  # step 1
             self._advance(Offered())
             return True
@@ -216,10 +234,13 @@ class Coordinator:
             self._advance(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
             if source.ended(self._pipeline.next.txid):
                 return False
-            self._wait(source.look_secs() if self._may_begin else None)
+            self._wait(self._look_secs(source) if self._may_begin else None)
             return True
-        self._wait(source.look_secs() if self._may_begin and not source.ended(upcoming) else None)
+        self._wait(self._look_secs(source) if self._may_begin and not source.ended(upcoming) else None)
         return True
+
+    def _look_secs(self, source: Source) -> float:
+        return HELD_SECS if self._held else source.look_secs()
 
     @property
     def _may_begin(self) -> bool:
@@ -268,6 +289,11 @@ class Coordinator:
             self._advance(stop)
 
     def _take(self, answer: Answer) -> None:
+        name = answer.attempt.name
+        with logs.fields(topology=self.name, txid=name.txid, attempt=name.attempt):
+            self._take_logged(answer)
+
+    def _take_logged(self, answer: Answer) -> None:
         attempt, part, failure = answer
         if part not in attempt.running:  # it was cancelled: its tasks may run on for seconds (rule 6.4)
             return
@@ -289,6 +315,8 @@ class Coordinator:
         """Roll an attempt back; the pipeline decides whether there is another one."""
         txid, final, stopping = attempt.name.txid, not is_retryable(failure), self._pipeline.stopping
         attempt.failure = failure
+        if isinstance(failure, BoltError | FailedException):
+            self.progress.raised(failure)
         self._pipeline, commands = self._pipeline.on(Failed(attempt.name, final))
         if final:
             self._ending = self._ending or failure
@@ -313,6 +341,16 @@ class Coordinator:
 
     def _carry_out_one(self, command: Command) -> Happening | None:
         """Carry out one command; return its outcome, if that is known by now."""
+        if not isinstance(command, Deliver):
+            txid, attempt = command.attempt.txid, command.attempt.attempt
+        elif command.txid in self.progress.under_way:
+            txid, attempt = command.txid, self.progress.under_way[command.txid].name.attempt
+        else:  # its own driver committed it, and the attempt is not known here
+            return None
+        with logs.fields(topology=self.name, txid=txid, attempt=attempt):
+            return self._carry_out_logged(command)
+
+    def _carry_out_logged(self, command: Command) -> Happening | None:
         match command:
             case Append():
                 self._append(command)
@@ -364,8 +402,6 @@ class Coordinator:
                     self._retry = attempt
 
     def _deliver(self, txid: int) -> None:
-        if txid not in self.progress.under_way:  # found committed at start: what it came to, its own driver knew alone
-            return
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
         self.summary.add(self.last)
         for spout, said in self.last.left_out.items():

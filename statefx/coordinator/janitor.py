@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from statefx import logs
 from statefx.coordinator.participants import Participant
 from statefx.errors import FencedError, StateError
 from statefx.log.location import Folders
@@ -45,7 +46,9 @@ class OwnThread:
 
     def __call__(self, do: Callable[[], object]) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=_logged, args=(do,), name="statefx-janitor", daemon=True)
+            self._thread = threading.Thread(
+                target=logs.carrying(_logged), args=(do,), name="statefx-janitor", daemon=True
+            )
             self._thread.start()
 
     def wait(self, timeout_secs: float = WAIT_SECS) -> None:

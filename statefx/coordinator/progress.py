@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.measuring import Measures
+from statefx.errors import BoltError, StatefxError
+from statefx.logs import iso
+from statefx.operators.context import DRIVER
+from statefx.operators.user_errors import frames_of, user_traceback
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
 from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
@@ -22,15 +26,6 @@ from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
-
-
-def iso(secs: float) -> str:
-    """Return a time in seconds since the epoch as status and progress show it.
-
-    >>> iso(0.5)
-    '1970-01-01T00:00:00.500+00:00'
-    """
-    return datetime.fromtimestamp(secs, UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
@@ -224,6 +219,12 @@ def _spent(acks: Iterable[Ack]) -> dict[str, float]:
 
 RECENT = 100
 
+EXCEPTIONS_KEPT = 20
+"""The newest, each with how often it was raised."""
+
+MESSAGE_SHOWN = 1000
+"""Characters of an exception's message."""
+
 SLOW_SECS = 10.0
 """A hook of a spout's copy on the driver that takes longer is shown as stuck: no commit goes on while it runs."""
 
@@ -280,6 +281,20 @@ class PendingCall:
         return f"spout {self.spout!r} has been in {self.hook} on the driver for {now - self.began:.0f} s"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an attempt."""
+
+    attempt: Attempt
+    ended: float
+    """When, in seconds since the epoch."""
+    done: TransactionProgress | None = None
+    """None: it was rolled back, for this `reason`."""
+    reason: str = ""
+    call_secs: Mapping[str, float] = field(default_factory=dict)
+    """How long each participant's part of the commit ran on the driver."""
+
+
 @dataclass
 class Progress:
     """State of the driver for status and progress; the coordinator writes it, any thread reads it.
@@ -291,27 +306,34 @@ class Progress:
     now: Callable[[], float] = time.time
     """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
+    watchers: list[Callable[[Outcome], None]] = field(default_factory=list)
+    """Called at the end of each attempt, on the driver's thread: they must be quick. One that raises is dropped."""
     measures: Measures = field(default_factory=Measures)
     """Counts for metrics what happens."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
+        self._exceptions: list[dict[str, Any]] = []
+        self._raised: BaseException | None = None
         self.under_way: dict[int, Attempt] = {}
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
         self._away: dict[str, Any] | None = None
         self._failed: dict[str, Any] | None = None
         """The last attempt that failed of the transaction that is tried again."""
+        self._held: str | None = None
+        """Since when nothing begins, where the query is paused."""
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
+        self._call_secs: dict[str, float] = {}
+        """How long those of the present commit have run."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
     def begin(self, attempt: Attempt) -> None:
         self._enter(attempt, "PREPARING", "log")
-        attempt.began = self.now()
         self.measures.begun(len(self.under_way))
 
     def turn(self, attempt: Attempt, doing: str) -> None:
@@ -337,7 +359,21 @@ class Progress:
             self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
-            return done
+            for bolt, aside in done.set_aside.items():
+                told = {"type": "set aside", "message": aside.why, "traceback": ""}
+                self._note({"component": bolt, "task": None, **told})
+            call_secs, self._call_secs = self._call_secs, {}
+        self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
+        return done
+
+    def _report(self, outcome: Outcome) -> None:
+        """Report the end of an attempt to the watchers, which must not harm a transaction."""
+        for watcher in tuple(self.watchers):
+            try:
+                watcher(outcome)
+            except Exception:
+                self.watchers.remove(watcher)
+                logger.exception("transactions are no longer observed by %r, and go on", watcher)
 
     def rolling_back(self, attempt: Attempt) -> None:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
@@ -346,12 +382,44 @@ class Progress:
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
             entry = self.under_way.pop(attempt.txid, None)
-            self.measures.rolled_back(attempt, entry, reason, len(self.under_way))
+            self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
                 since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
+        if entry is not None:
+            self._report(Outcome(entry, self.now(), reason=reason))
+
+    def raised(self, error: BaseException, component: str | None = None) -> None:
+        """Record an exception of the user's code; the newest one again is a no-op.
+
+        `component` is whose it is, if the error does not have it.
+        """
+        if error is self._raised:
+            return
+        self._raised = error
+        found = described(error, component)
+        with self._lock:
+            self._note(found)
+
+    def _note(self, found: Mapping[str, Any]) -> None:
+        key = tuple(found.values())
+        same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
+        count = 1 + sum(each["count"] for each in same)
+        others = [each for each in self._exceptions if each not in same]
+        self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
+
+    @property
+    def exceptions(self) -> list[dict[str, Any]]:
+        """Exceptions of the user's code, those raised last at the end: plain data.
+
+        Each has ``at``, ``component``, ``task`` (None: on the driver), ``type``, ``message``, ``traceback``, and
+        ``count``, how often the same was raised. Tracebacks have the user's frames alone and no values; a message is
+        what the user's code, or a library, has put in it.
+        """
+        with self._lock:
+            return [dict(each) for each in self._exceptions]
 
     def recovering(self, direction: str, attempt: Attempt) -> None:
         """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
@@ -380,6 +448,11 @@ class Progress:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
+
+    def held(self, held: bool) -> None:
+        """Record that nothing begins, or that it does again."""
+        with self._lock:
+            self._held = (self._held or iso(self.now())) if held else None
 
     @property
     def away_reason(self) -> str:
@@ -413,7 +486,9 @@ class Progress:
 
     def called(self, name: str) -> None:
         with self._lock:
-            self._calls.pop(name, None)
+            began = self._calls.pop(name, None)
+            if began is not None:
+                self._call_secs[name] = self._call_secs.get(name, 0.0) + self.clock() - began
             self.measures.called(name)
 
     @property
@@ -459,9 +534,26 @@ class Progress:
         with self._lock:
             return self._stuck is not None
 
+    @property
+    def last(self) -> TransactionProgress | None:
+        """The last committed transaction, or None."""
+        with self._lock:
+            return self._recent[-1] if self._recent else None
+
+    def running(self) -> list[Attempt]:
+        """Return the attempts that have not ended, the lowest first."""
+        with self._lock:
+            return [self.under_way[txid] for txid in sorted(self.under_way)]
+
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
             return [done.as_dict() for done in self._recent]
+
+    def of(self, txid: int) -> dict[str, Any] | None:
+        """Return the progress of one of the last transactions."""
+        with self._lock:
+            done = next((done for done in reversed(self._recent) if done.txid == txid), None)
+        return None if done is None else done.as_dict()
 
     def status(self) -> dict[str, Any]:
         """Return what is going on now; of several transactions in flight, the lowest."""
@@ -480,6 +572,8 @@ class Progress:
                 status["stuck"] = dict(stuck)
             if self._failed is not None:
                 status["failed"] = dict(self._failed)
+            if self._held is not None:
+                status["paused"] = {"since": self._held}
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
@@ -488,6 +582,7 @@ class Progress:
         with self._lock:
             self._last = attempt.name  # an idle query still says how far it has come
             attempt.phase, attempt.doing, attempt.turned = phase, doing, self.clock()
+            attempt.began = attempt.began or self.now()
             attempt.secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
             self.under_way[attempt.name.txid] = attempt
 
@@ -496,6 +591,28 @@ class Progress:
         now = self.clock()
         attempt.secs[attempt.doing] = attempt.secs.get(attempt.doing, 0.0) + now - attempt.turned
         attempt.doing, attempt.turned = doing, now
+
+
+_TYPE = re.compile(r"([A-Za-z_]\w*): ")
+
+
+def described(error: BaseException, component: str | None = None) -> dict[str, Any]:
+    """Return an exception of the user's code as plain data."""
+    data = error.data if isinstance(error, StatefxError) else {}
+    if isinstance(error, BoltError):
+        text = str(data.get("cause") or error.message)
+        kind = found[1] if (found := _TYPE.match(text)) else type(error).__name__
+        text = text.removeprefix(f"{kind}: ")
+    else:
+        kind, text = type(error).__name__, error.message if isinstance(error, StatefxError) else str(error)
+    task = data.get("task")
+    return {
+        "component": data.get("component", component),
+        "task": None if task == DRIVER else task,
+        "type": kind,
+        "message": text[:MESSAGE_SHOWN],
+        "traceback": frames_of(data.get("traceback") or user_traceback(error)),
+    }
 
 
 def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:

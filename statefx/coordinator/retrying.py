@@ -229,6 +229,8 @@ class Resolver:
         # the driver; FencedError and StoppedError do as well.
         if not isinstance(failure, Exception) or isinstance(failure, FencedError | StoppedError):
             raise failure
+        if not isinstance(failure, StatefxError):
+            self.progress.raised(failure, name)
         return work, [f"{name}: {getattr(failure, 'message', None) or f'{type(failure).__name__}: {failure}'}"]
 
     def _tasks_left(
@@ -245,6 +247,9 @@ class Resolver:
                 failed.pop(report.id, None)
             else:
                 failed[report.id] = report.error
+                if report.kind is FailureKind.BOLT:
+                    of = {"component": report.component, "task": report.task}
+                    self.progress.raised(BoltError(report.error, **{**of, **report.facts}))
         if not failed:
             return None, []
         tasks = tuple(task for task in order.tasks if task in failed)

@@ -93,7 +93,7 @@ def _error(attempt: TransactionAttempt, verdict: Incomplete) -> StatefxError:
         case FailureKind.CORRUPTED:
             return StateCorruptedError(failure.reason, **data, task=failure.task)
         case FailureKind.FAILED:
-            return FailedException(message, **data, task=failure.task)
+            return FailedException(message, **data, task=failure.task, **failure.facts)
         case kind:  # rule 6.8: of the machines, or the input was not whole (rules 5.1 and 5.2): try again
             return AttemptFailedError(message, **data, task=failure.task, kind=kind)
 

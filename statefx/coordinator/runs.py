@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from statefx import logs
 from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
 from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError, TransactionError
@@ -219,12 +220,13 @@ class RunEngine(ABC):
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
         def called() -> None:
-            answer = answer_of(attempt, part, call)
+            with logs.fields(component=part):
+                answer = answer_of(attempt, part, call)
             if answer.failure is not None and self._stopping:  # it would fail for ever
                 answer = answer._replace(failure=StoppedError("the query was stopped"))
             self._answers.put(answer)
 
-        self.call_aside(f"{part}-{attempt.name.txid}", called)
+        self.call_aside(f"{part}-{attempt.name.txid}", logs.carrying(called))
 
     def next(self, timeout_secs: float | None) -> Answer | None:
         ends = None if timeout_secs is None else self._clock() + timeout_secs
@@ -259,6 +261,10 @@ class RunEngine(ABC):
             found: dict[str, Any] = {"run": None, "since": None, "runs": self._runs}
             if self._run is not None and self._ready and self._since is not None:
                 found |= {"run": self._run.id, "since": self._since.isoformat(timespec="milliseconds")}
+            if self._slotless is not None:
+                found["waitsForSlotsSecs"] = round(self._clock() - self._slotless, 1)
+            if restoring := self._tasks_restoring():
+                found["restoring"] = restoring
             return found
 
     def stop(self) -> None:
@@ -290,6 +296,13 @@ class RunEngine(ABC):
                     self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, outcome))
                     restored.update(root for trees in outcome.pending.values() for root, _ in trees)
                     restored.difference_update(outcome.acked, *outcome.failed.values())
+
+    def send_to_all(self, kind: FrameKind, body: bytes) -> None:
+        """Send a frame to all chains of the run; without one nothing is sent."""
+        with self._lock:
+            if self._run is not None and self._ready:
+                for chain in self.chains:
+                    self._run.send(chain, kind, body)
 
     def close(self) -> None:
         with self._lock:
@@ -401,7 +414,8 @@ class RunEngine(ABC):
         self._runs += 1
         self._begun = self._clock()
         try:
-            self._run = self.start_run()
+            with logs.of_no_transaction():
+                self._run = self.start_run()
         except Exception as error:  # noqa: BLE001 - `over` is called by threads in which nobody would hear of it
             for attempt in self._pop_failing_jobs(error):
                 self._answers.put(Answer(attempt, attempt.part, error))

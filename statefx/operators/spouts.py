@@ -76,6 +76,8 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     """
 
     outputFields: Any = None
+    _throttled_secs: float = 0.0
+    """How long the source has held back requests of this copy so far, as by a quota; shown to people."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

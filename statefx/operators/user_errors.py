@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
 
@@ -50,6 +51,38 @@ def user_traceback(error: BaseException) -> str:
     _leave_out_ours(found)
     text = _printable("".join(found.format()))
     return text if len(text) <= _TRACEBACK_SHOWN else "..." + text[-_TRACEBACK_SHOWN:]  # the end says most
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_TYPE = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def frames_of(text: str) -> str:
+    r"""Return a traceback of `user_traceback` without the texts of its exceptions, which may quote values.
+
+    >>> print(frames_of(f"{_TRACEBACK}\n  File 'a.py', line 1, in f\n    g(n)\nValueError: no\n such card: 4711"))
+    Traceback (most recent call last):
+      File 'a.py', line 1, in f
+        g(n)
+    ValueError
+    """
+    kept: list[str] = []
+    within = False
+    for line in text.splitlines():
+        if line == _TRACEBACK:
+            kept, within = [*kept, line], True
+        elif line in _LINKS:
+            kept, within = [*kept, "", line, ""], False
+        elif within and line.startswith("  "):
+            kept.append(line)
+        elif within:  # the exception; what follows is more of its text
+            within = False
+            kept += [found[0]] if (found := _TYPE.match(line)) else []
+    return "\n".join(kept)
 
 
 def _printable(text: str) -> str:

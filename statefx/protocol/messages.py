@@ -10,6 +10,8 @@
       | -- OUTCOME ---------------------------> |
       | <-- ACK, REPORT, CONFIRMED, WAKE -- |
       | <-- HANGS, RESTORES, ACTIVITY ----- |
+      | <-- LINES ------------------------- |
+      | -- LEVELS ------------------------> |
       | <-- ALIVE, each second, both ways -> |
 
 A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
@@ -20,9 +22,10 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,8 +47,43 @@ _HEAD = struct.Struct(">IB")
 _HELLO = struct.Struct(">32sHI32s")
 _ATTEMPT = struct.Struct(">QI")
 
+
+class Line(NamedTuple):
+    """A line that a task has logged or printed.
+
+    Attributes
+    ----------
+    at : float
+        When, in seconds since the epoch.
+    level : int
+        As Python's logging has it.
+    logger : str
+        Name of the logger, "" for what was printed.
+    stream : str
+        ``stdout`` or ``stderr`` of what was printed, "" for what was logged.
+    fields : dict
+        As far as they are known: component, task, txid, attempt.
+    text : str
+    trace : str
+        Traceback of a logged exception, or "".
+    extra : str
+        What the record was given as ``extra``, as a JSON object, or "".
+    """
+
+    at: float
+    level: int
+    logger: str
+    stream: str
+    fields: dict[str, str | int]
+    text: str
+    trace: str = ""
+    extra: str = ""
+
+
 _OUTCOME = msgspec.msgpack.Decoder(tuple[int, TreeReport])
 _ACTIVITY = msgspec.msgpack.Decoder(list[tuple[str, int, dict[str, float]]])
+_LINES = msgspec.msgpack.Decoder(list[Line])
+_LEVELS = msgspec.msgpack.Decoder(dict[str, int])
 
 
 class FrameKind(IntEnum):
@@ -66,6 +104,8 @@ class FrameKind(IntEnum):
     HANGS = 13  # chain: a spout's method does not return; the text of a warning
     RESTORES = 14  # chain: names of tasks that restore state, a line each; with each sign of life while they do
     ACTIVITY = 15  # chain: how the time of its tasks divides; with each sign of life while an attempt runs
+    LINES = 16  # chain: what its tasks have logged and printed; shown to people, and decides nothing
+    LEVELS = 17  # driver: the levels of loggers, by name
 
 
 class FrameError(ValueError):
@@ -165,6 +205,31 @@ def unpack_activity(body: bytes) -> dict[TaskId, dict[str, float]]:
         return {TaskId(component, task): spent for component, task, spent in _ACTIVITY.decode(body)}
     except msgspec.DecodeError as error:
         raise FrameError(f"an ACTIVITY that can't be read: {error}") from None
+
+
+def pack_lines(lines: Sequence[Line]) -> bytes:
+    """Pack lines, whose texts have no half surrogate pairs."""
+    return msgspec.msgpack.encode(lines)
+
+
+def unpack_lines(body: bytes) -> list[Line]:
+    """Read what `pack_lines` wrote; FrameError if it is something else."""
+    try:
+        return _LINES.decode(body)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"LINES that can't be read: {error}") from None
+
+
+def pack_levels(levels: Mapping[str, int]) -> bytes:
+    return msgspec.msgpack.encode(levels)
+
+
+def unpack_levels(body: bytes) -> dict[str, int]:
+    """Read what `pack_levels` wrote; FrameError if it is something else."""
+    try:
+        return _LEVELS.decode(body)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"LEVELS that can't be read: {error}") from None
 
 
 def pack_attempt(txid: int, attempt: int) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from statefx import logs
 from statefx.errors import (
     BoltError,
     FailedException,
@@ -26,7 +27,7 @@ from statefx.errors import (
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
 from statefx.operators.hooks import overrides
-from statefx.operators.user_errors import place_of
+from statefx.operators.user_errors import place_of, user_traceback
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
 from statefx.protocol.commands import Resolution
@@ -38,6 +39,7 @@ from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.costs import COLLECTIONS, COSTS
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
@@ -111,7 +113,7 @@ class TaskAttempt:
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
     each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
     and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that. `secs` are by metric.
+    know that the task has prepared; only the log says what becomes of that. `secs` are by metric, `costs` by cost.
     """
 
     deployment: Deployment
@@ -127,6 +129,7 @@ class TaskAttempt:
     failure: Failure | None = None
     acked: bool = False
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
+    costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0.0))
     _aligned: AlignmentResult = field(init=False)
 
     @property
@@ -151,7 +154,8 @@ class TaskAttempt:
         """
         if self.failure is not None:
             return None
-        began = time.perf_counter()
+        logged = logs.enter(logged_of(self.id, self.order.attempt))
+        began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
         try:
             return call(*args, **named)
         except BoltError as error:
@@ -159,7 +163,8 @@ class TaskAttempt:
         except ProviderError as error:  # no further try would give anything else
             self._fail(FailureKind.BOLT, error.message, **{"task": self.id.task, **error.data})
         except FailedException as error:
-            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
+            reason = error.message or f"FailedException, without a reason{place_of(error)}"
+            self._fail(FailureKind.FAILED, reason, traceback=user_traceback(error))
         except FencedError as error:  # rule 6.6
             self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
@@ -170,6 +175,9 @@ class TaskAttempt:
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[metric] += time.perf_counter() - began
+            self.costs["cpu"] += time.thread_time() - processor
+            self.costs["gc"] += COLLECTIONS.secs - collected
+            logs.leave(logged)
         return None
 
     def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
@@ -214,6 +222,7 @@ class TaskAttempt:
             counts=prepared.counts,
             time=None if self.time is None else self.time.report(),
             due_ms=prepared.due_ms,
+            costs={name: round(secs * 1000, 3) for name, secs in self.costs.items() if secs > 0},
             counted=prepared.counted,
         )
 
@@ -221,6 +230,11 @@ class TaskAttempt:
         """Return the milliseconds of each metric; restoring state stands apart from the rest of opening."""
         secs = {**self.secs, "open": self.secs["open"] - self.secs["restore"]}
         return {name: round(secs[name] * 1000, 3) for name in METRICS}
+
+
+def logged_of(id: TaskId, attempt: TransactionAttempt) -> dict[str, object]:
+    """Return the fields of what a task logs in an attempt."""
+    return {"component": id.component, "task": id.task, "txid": attempt.txid, "attempt": attempt.attempt}
 
 
 class Task(ABC):

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from statefx import logs
 from statefx.errors import ConfigError
 from statefx.protocol import messages
 from statefx.protocol.messages import (
@@ -111,7 +112,7 @@ class ControlServer:
         """Strangers that were turned away."""
         self._looked = self._clock()
         self._next_alive = self._looked + ALIVE_SECS
-        self._thread = threading.Thread(target=self._serve, name="statefx-control", daemon=True)
+        self._thread = threading.Thread(target=logs.carrying(self._serve), name="statefx-control", daemon=True)
         self._thread.start()
 
     # ---- for any thread
@@ -356,6 +357,8 @@ class ChainControl:
         """Called by the reading thread when the driver abandons an attempt."""
         self.alive: Callable[[], None] = lambda: None
         """Called by the reading thread with each sign of life of the driver."""
+        self.levels: Callable[[bytes], None] = lambda body: None
+        """Called by the reading thread with the driver's LEVELS."""
         where = f"the driver at {address[0]}:{address[1]}"
         try:
             self._socket = socket.create_connection(address, timeout=timeout_secs)
@@ -421,6 +424,9 @@ class ChainControl:
                     if kind is FrameKind.ALIVE:
                         self.send(FrameKind.ALIVE)
                         self.alive()
+                        continue
+                    if kind is FrameKind.LEVELS:
+                        self.levels(body)
                         continue
                     with self._ready:
                         self._frames.append((kind, body))

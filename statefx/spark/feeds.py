@@ -15,6 +15,7 @@ from pyspark.errors import IllegalArgumentException, PySparkException, Streaming
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from statefx import logs
 from statefx.coordinator.attempt import Batch
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.progress import SLOW_SECS
@@ -175,7 +176,9 @@ class StreamFeed:
         if self._draining:  # `cancel` may have come before there was a query to stop
             source.stop()
         started()
-        watching = threading.Thread(target=self._watch, args=(query, source), name="statefx-input", daemon=True)
+        watching = threading.Thread(
+            target=logs.carrying(self._watch), args=(query, source), name="statefx-input", daemon=True
+        )
         watching.start()
         try:
             self._coordinator.run(source)
@@ -284,7 +287,11 @@ class StreamFeed:
 
         Spark ends it too, as it has the same id, but looks at the names first.
         """
-        writer = self._frame.writeStream.foreachBatch(self._on_batch).outputMode("update").queryName(self._name)
+        writer = (
+            self._frame.writeStream.foreachBatch(logs.carrying(self._on_batch))
+            .outputMode("update")
+            .queryName(self._name)
+        )
         writer = writer.option("checkpointLocation", f"file:{self._checkpoint.folder}").trigger(**self._trigger)
         self._coordinator.log.check()  # the former one may be a newer driver's
         self._stop_former()
@@ -441,7 +448,7 @@ class SpoutFeed:
 
     def run(self, started: Callable[[], None]) -> None:
         """Run transactions until the trigger asks for no more (see `Feed.run`)."""
-        threading.Thread(target=self._watch, name="statefx-hooks", daemon=True).start()
+        threading.Thread(target=logs.carrying(self._watch), name="statefx-hooks", daemon=True).start()
         try:
             self._source.open()
             started()

@@ -22,19 +22,22 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 from pyspark.util import InheritableThread
 
+from statefx import logs
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import ControlUnreachableError, RunEngine
+from statefx.coordinator.worker_lines import WorkerLines
 from statefx.errors import TransactionError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
+from statefx.protocol import messages
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.spark import internals
 from statefx.spark.control import ControlServer
 from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.internals import STAGE_DETAILS, STAGE_NAME
 from statefx.spark.session import PIPELINED_PYTHON, is_local
-from statefx.spark.worker import Parcel, Rendezvous, ResidentLevel
+from statefx.spark.worker import Parcel, Rendezvous, ResidentLevel, levels_here, wanted_here
 
 logger = logging.getLogger("statefx")
 
@@ -201,6 +204,8 @@ class PipelinedEngine(RunEngine):
     ) -> None:
         super().__init__(deployment.plan, deployment.name, timeout_secs)
         self._parcel = Parcel.pack(deployment)
+        self._wanted = wanted_here(local=is_local(session.sparkContext))
+        self.lines = WorkerLines(deployment.name)
         self._stopping_event = stopping
         self._session = session
         conf = session.sparkContext.getConf()
@@ -222,6 +227,13 @@ class PipelinedEngine(RunEngine):
     def close(self) -> None:
         _open.discard(self)
         super().close()
+        self.lines.close()
+
+    def send_levels(self) -> None:
+        """Give the workers the levels that this process's loggers have now; later runs begin with them."""
+        self._parcel.levels = levels_here()
+        self._wanted = wanted_here(local=is_local(self._session.sparkContext))
+        self.send_to_all(FrameKind.LEVELS, messages.pack_levels(self._parcel.levels))
 
     def start_run(self) -> SparkRun:
         """Begin a Spark job with all chains; TransactionError if the SparkContext was stopped."""
@@ -281,7 +293,7 @@ class PipelinedEngine(RunEngine):
         return ControlServer(self._bind, self._port, run, secret, self.chains, on_frame, lost)
 
     def planned(self, run: str, secret: bytes, control: ControlServer) -> RunPlan:
-        meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, self._fillers)
+        meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, self._fillers, self._wanted)
         return RunPlan(
             self._session, self._plan, lambda level: ResidentLevel(self._parcel, level, meeting), self._workers
         )
@@ -319,7 +331,7 @@ class SparkRun:
         except BaseException:
             self._control.close()
             raise
-        self._thread = InheritableThread(target=self._run_job, name="statefx-run", daemon=True)
+        self._thread = InheritableThread(target=logs.carrying(self._run_job), name="statefx-run", daemon=True)
         self._thread.start()
 
     def send(self, chain: ChainId, kind: FrameKind, body: bytes = b"") -> None:
@@ -335,6 +347,9 @@ class SparkRun:
             self._engine.cancel_tag(self._tag)
 
     def _on_frame(self, chain: ChainId, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.LINES:  # also of a run that is over: they tell how it has ended
+            self._engine.lines.take(body)
+            return
         if kind is not FrameKind.HELLO:
             self._engine.on_frame(self, chain, kind, body)
             return
@@ -346,7 +361,7 @@ class SparkRun:
     def _lost(self, chain: ChainId, why: str) -> None:
         # The job tells more, and ends in tenths of a second: a worker that was killed fails its task.
         self.lost = self.lost or f"the task at level {chain.level}, partition {chain.partition} was lost: {why}"
-        timer = threading.Timer(1.0, self._engine.on_ended, (self, JobFailedError(self.lost)))
+        timer = threading.Timer(1.0, logs.carrying(self._engine.on_ended), (self, JobFailedError(self.lost)))
         timer.daemon = True
         timer.start()
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.types import BinaryType, DataType, StructType
 
+from statefx import logs
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import JobFailedError, RenewInputError, StoppedError, backoff_secs, exhausted
 from statefx.errors import StatefxError, TransactionError
@@ -312,7 +313,7 @@ class Stager:
                     self._progress.away(txid, "")
             self._progress.away(txid, "")
 
-        watching = threading.Thread(target=watch, name="statefx-staging", daemon=True)
+        watching = threading.Thread(target=logs.carrying(watch), name="statefx-staging", daemon=True)
         watching.start()
         try:
             yield

@@ -8,15 +8,20 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx import logs
 from statefx.config import NOT_WRITTEN, SPELLINGS, Config, micros_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
+from statefx.coordinator.observation import Observer
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.listeners import TopologyListener, check_listener
 from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
 from statefx.protocol.log_state import LogState
@@ -35,7 +40,7 @@ from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import places_of, sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
-from statefx.spark.query import Bar, Feed, Query, bar, watch
+from statefx.spark.query import Bar, Feed, Page, Query, bar, watch
 from statefx.spark.session import check_session, hint, is_local
 from statefx.spark.staging import Stager, unite
 from statefx.spark.tables import frame_of
@@ -75,6 +80,7 @@ def submit(
     drop: Iterable[str] = (),
     rescale: bool = False,
     progress: bool | None = None,
+    listeners: Iterable[TopologyListener] = (),
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
 
@@ -110,6 +116,8 @@ def submit(
         tasks first, as by `Checkpoint.rescale`. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
+    listeners : collection of TopologyListener, optional
+        Called with what happens, from the start on, as by `Query.addListener`.
 
     Returns
     -------
@@ -124,9 +132,12 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     try:
-        with ExitStack() as opened:
-            changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-            return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, opened)
+        changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
+        given = _listeners(listeners)
+        with logs.fields(topology=getattr(topology, "name", None)), ExitStack() as opened:
+            return _submit(
+                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, given, opened
+            )
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -140,6 +151,7 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
+    listeners: Sequence[TopologyListener],
     opened: ExitStack,
 ) -> Query:
     """Submit; what is `opened` is closed when this raises."""
@@ -162,6 +174,7 @@ def _submit(
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     served = _metrics_server(launch.settings, opened)
+    page = _page(launch, config, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own, frame)
@@ -182,7 +195,8 @@ def _submit(
             frame = _united(launch, frame, log.state.topology.streams)
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
-    query = Query(topology.name, feed, coordinator, shown)
+    observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
+    query = Query(topology.name, feed, coordinator, shown, listeners, observer, page)
     if served is not None:
         served.attach(query)
         query.metricsUrl = served.url
@@ -204,6 +218,20 @@ def _metrics_server(settings: Config, opened: ExitStack) -> MetricsServer | None
     served = MetricsServer(settings.metrics_host, settings.metrics_port)
     opened.callback(served.close)
     return served
+
+
+def _page(launch: Launch, config: Mapping[str, Any] | None, opened: ExitStack) -> Page | None:
+    """Take the port of the page, if there is to be one: a port that is taken is found out before anything is changed.
+
+    By name: the page shows checkpoints as well, whose room is above this one.
+    """
+    settings = launch.settings
+    if settings.ui_port is None:
+        return None
+    claimed = import_module("statefx.ui").claimed
+    page: Page = claimed(settings.ui_host, settings.ui_port, launch.topology.name, launch.folders.location, config)
+    opened.callback(page.close)
+    return page
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:
@@ -354,6 +382,16 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
             "more: leave trigger out, and call query.stop() when enough was read",
             spout=spout,
         )
+
+
+def _listeners(listeners: Any) -> Sequence[TopologyListener]:
+    """Refuse what can't be called."""
+    if isinstance(listeners, str) or not isinstance(listeners, Iterable):
+        raise ConfigError(f"listeners is a list of listeners, not {listeners!r}: write listeners=[...]")
+    found = list(listeners)
+    for listener in found:
+        check_listener(listener)
+    return found
 
 
 def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict[str, Any]:

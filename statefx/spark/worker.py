@@ -6,17 +6,22 @@ import io
 import logging
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TextIO
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from statefx.coordinator.worker_lines import WORKERS
 from statefx.plan.deployment import Deployment
-from statefx.protocol.messages import ChainId
+from statefx.protocol import messages
+from statefx.protocol.identity import TaskId
+from statefx.protocol.messages import ChainId, FrameKind
 from statefx.runtime.chain import ReadAhead, TaskChain
 from statefx.runtime.worker import Worker
+from statefx.runtime.worker_log import Records, Wanted, WorkerLog, capture
 from statefx.spark.control import ChainControl, ControlLostError
+from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
 
@@ -53,6 +58,9 @@ def loads(data: bytes) -> Any:
 _worker = Worker()
 """Data of this process that outlives a task, which is all that anything sent to it does."""
 
+_log = WorkerLog()
+"""What this process logs and prints."""
+
 
 class Parcel:
     """A pickled deployment on its way to the workers; a worker unpacks it once. Its name is unique per run."""
@@ -87,26 +95,45 @@ _logged_as: dict[str, int] = {}
 """The last argument of `log_as`, which is called for each task."""
 
 
-class _Stderr(logging.StreamHandler[TextIO]):
-    """The handler of a worker that has no other one."""
+def wanted_here(*, local: bool) -> Wanted:
+    """Return what of the workers' lines this process logs: where it has set logging up, and as its levels are.
+
+    In local mode their stderr is this program's own, and gets nothing a second time.
+    """
+    logger = logging.getLogger(WORKERS)
+    shown = logger.hasHandlers()
+    return Wanted(
+        records=shown,
+        stdout=shown and logger.isEnabledFor(logging.INFO),
+        stderr=shown and logger.isEnabledFor(logging.WARNING),
+        echo=not local,
+    )
 
 
 def log_as(levels: Mapping[str, int]) -> None:
-    """Give this worker's loggers the driver's levels, and let them write to stderr.
+    """Give this worker's loggers the driver's levels, and let them write to the driver's, or to stderr.
 
     By itself Python writes only warnings there. Where a module of the user's has set logging up, it stays as it is.
     """
     root = logging.getLogger()
-    if _logged_as == levels or not all(isinstance(handler, _Stderr) for handler in root.handlers):
+    if _logged_as == levels or not all(isinstance(handler, Records) for handler in root.handlers):
         return
     _logged_as.clear()
     _logged_as.update(levels)
     if not root.handlers:
-        handler = _Stderr()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        root.addHandler(handler)
+        root.addHandler(Records(_log))
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+
+
+def _of_users(deployment: Deployment, chain: ChainId) -> list[TaskId]:
+    """Return the tasks of a chain that run code of the user's."""
+    plan = deployment.plan
+    return [
+        task
+        for task in plan.levels[chain.level][chain.partition]
+        if not task.component.startswith(INTERNAL) and not plan.components[task.component].is_stream
+    ]
 
 
 def process_worker() -> Worker:
@@ -119,8 +146,9 @@ class Rendezvous:
 
     address: tuple[str, int]
     run: bytes
-    secret: bytes
+    secret: bytes = field(repr=False)
     fillers: tuple[int, int]
+    wanted: Wanted
 
 
 class ResidentLevel:
@@ -135,10 +163,13 @@ class ResidentLevel:
         context = TaskContext.get()
         assert context is not None
         chain, meeting = ChainId(self._level, context.partitionId()), self._rendezvous
+        capture(_log)  # before the user's modules are imported: what they set up for logging keeps the stream it finds
         deployment = self._parcel.unpack()
         rows = iter(batches)  # of the first level a row for each task, which says nothing: it is read at the end
         control = ChainControl(meeting.address, meeting.run, meeting.secret, chain)
         ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= chain.level else None
+        control.levels = lambda body: log_as(messages.unpack_levels(body))
+        _log.attach(lambda body: control.send(FrameKind.LINES, body), meeting.wanted, _of_users(deployment, chain))
         try:
             resident = TaskChain(process_worker(), deployment, chain, control, meeting.fillers)
             yield from resident.run(ahead or rows)
@@ -146,6 +177,7 @@ class ResidentLevel:
             # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.
             logger.info("chain %d/%d ends: %s", chain.level, chain.partition, lost)
         finally:
+            _log.detach()
             control.close()
             if ahead is not None:
                 ahead.close()

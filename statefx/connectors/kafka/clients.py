@@ -21,13 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from statefx import logs
 from statefx.errors import ConfigError, FailedException, InputError, StatefxError
 
 if TYPE_CHECKING:
     import confluent_kafka
     from confluent_kafka import Consumer, Producer
 
-logger = logging.getLogger("statefx.kafka")
+logger = logs.with_fields(logging.getLogger("statefx.kafka"))
 
 # ---- calls that may never return
 

@@ -55,7 +55,7 @@ from statefx.protocol.identity import TransactionAttempt
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("statefx")
 
 # ---- the table that is read in the order of a column
 
