@@ -45,7 +45,7 @@ _COLOURS = {
 
 _WIDTH_WITHOUT_TERMINAL = 160
 
-_checkpoint = click.argument("checkpoint")
+_checkpoint = click.argument("checkpoint", type=click.Path(readable=False))  # completed by the shell
 _json = click.option("--json/--table", "as_json", default=None, help="JSON; by default if no terminal reads it.")
 
 
