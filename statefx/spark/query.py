@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.observation import Observer
-from statefx.coordinator.progress import TransactionProgress
+from statefx.coordinator.progress import Outcome, TransactionProgress
 from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
@@ -35,6 +35,7 @@ from statefx.log import pins as savepoints
 from statefx.log.observation import bounded as bounded_document
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
+from statefx.metrics.registry import Registry
 from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
 from statefx.spark.job import PipelinedEngine
@@ -212,7 +213,7 @@ class Query:
         self._repeats = logs.Repeats()
         with self._logged():
             self._listeners = Listeners(name, progress.status, progress.of)
-            progress.on_end, progress.on_rolled_back = self._listeners.committed, self._listeners.rolled_back
+            progress.watchers.append(self._tell)
             for listener in listeners:
                 self._listeners.add(listener)
             self._thread = threading.Thread(target=logs.carrying(self._run), name=f"statefx-{name}", daemon=True)
@@ -336,7 +337,11 @@ class Query:
 
         The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
         """
-        return self._coordinator.progress.measures.registry.as_dicts()
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._coordinator.progress.measures.registry
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
@@ -530,6 +535,14 @@ class Query:
             if self._page is not None:
                 self._page.close()
 
+    def _tell(self, outcome: Outcome) -> None:
+        """Tell the listeners of the end of an attempt."""
+        name = outcome.attempt.name
+        if outcome.done is None:
+            self._listeners.rolled_back(name.txid, name.attempt, outcome.reason)
+        else:
+            self._listeners.committed(name.txid)
+
     # ---- what is asked from outside (see `statefx.coordinator.requests`)
 
     def _commands(self) -> dict[str, Callable[..., Mapping[str, Any]]]:
@@ -611,12 +624,13 @@ def _tell() -> None:
     """Name the queries that end with the process: threads of a query don't keep it alive."""
     for query in list(_running):
         if query.isActive:
-            logger.warning(
-                "query %r was running when the script ended, and ended with it; the next submit goes on after the last "
-                "committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end it, also "
-                "after Ctrl-C, with query.stop()",
-                query.name,
-            )
+            with query._logged():
+                logger.warning(
+                    "query %r was running when the script ended, and ended with it; the next submit goes on after the "
+                    "last committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end "
+                    "it, also after Ctrl-C, with query.stop()",
+                    query.name,
+                )
 
 
 def _terminate(number: int, frame: object) -> None:

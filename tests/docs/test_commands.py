@@ -58,8 +58,12 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 def test_each_command_is_shown():
     assert {shlex.split(command)[1] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[2] for block in CHANGING for line in block.splitlines()}
-    asking = {line.split()[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")}
-    assert changing | asking == set(_cli.commands) - {"log", "transactions"}
+    asking = {
+        shlex.split(line)[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")
+    }
+    page = (DOCS / "observing.md").read_text(encoding="utf-8")
+    watching = set(re.findall(r"^\$ statefx (\w+)", page, re.MULTILINE))
+    assert changing | asking | watching == set(_cli.commands) - {"log", "transactions"}
 
 
 @pytest.mark.slow
