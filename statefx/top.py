@@ -39,13 +39,13 @@ _ACTIVITIES = (
 )
 
 _COLOURS = {
-    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "paused": "bold yellow", "ended": "bold",
+    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold",
     "stuck": "bold red", "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
 _WIDTH_WITHOUT_TERMINAL = 160
 
-_checkpoint = click.argument("checkpoint")
+_checkpoint = click.argument("checkpoint", type=click.Path(readable=False))  # completed by the shell
 waiting = click.option(
     "--wait",
     type=click.FloatRange(0),

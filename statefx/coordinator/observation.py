@@ -580,9 +580,6 @@ def health_of(
             )
             remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."
             return health("stuck", iso(running[0].began), sentence, remedy)
-    if (paused := status.get("paused")) and not running:
-        sentence = f"The query is paused since {paused['since']}, and begins no transaction: {last}."
-        return health("paused", paused["since"], sentence, "Let it go on: query.resume(), in a shell statefx resume.")
     if not committed and status.get("run") is None:
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
     at = secs_of(done[-1]["ended"]) if done else None
