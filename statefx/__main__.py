@@ -1,4 +1,4 @@
-"""``python -m statefx``."""
+"""``python -m statefx``, which does what the command ``statefx`` does."""
 
 import sys
 

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -24,6 +27,7 @@ from statefx.admin.reading import (
     StateView,
     ViewRequest,
     check_progress,
+    found_checkpoint,
     read_newest,
     state_table,
 )
@@ -35,20 +39,35 @@ from statefx.admin.state_writing import StateWriter, Written, state_writer
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
-from statefx.log.pins import Savepoint
+from statefx.log.observation import health, observation_with_log
+from statefx.log.pins import Savepoint, check_name, pinned
+from statefx.log.requests import (
+    ANSWER_SECS,
+    TAKEN_SECS,
+    Answered,
+    Patience,
+    RunningDriver,
+    Silence,
+    UnansweredError,
+    ask,
+)
 from statefx.log.takeover import read_checkpoint
+from statefx.notebook import bounded, checkpoint_html
 from statefx.operators.bolts import Stateful
 from statefx.operators.spouts import Spout
 from statefx.protocol.log_state import LogState
 from statefx.state import Codec
 from statefx.state.view.changes import Upgrade
+from statefx.why import Diagnosis, Why, why
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "Aborted",
+    "Answered",
     "Damage",
+    "Diagnosis",
     "Downgrade",
     "Explained",
     "KeyFile",
@@ -59,13 +78,17 @@ __all__ = [
     "Repair",
     "Rescaling",
     "Restoration",
+    "RunningDriver",
     "Savepoint",
     "SealedMessages",
     "StateView",
     "Transaction",
     "Verified",
+    "Why",
     "Written",
 ]
+
+logger = logging.getLogger("statefx")
 
 
 class Checkpoint:
@@ -91,8 +114,11 @@ class Checkpoint:
     --------
     * Every method but `resolve` raises CheckpointError if there is no checkpoint, or a newer release wrote it, and
       StateCorruptedError if a record of the log is damaged, which `verify` returns instead.
-    * `state`, `table`, `toDataFrame`, `transactions`, `explain`, `quarantined`, `savepoints` and `verify` change
-      nothing and may be called while the topology runs; so may `repair` and `resolve` without ``yes=True``.
+    * `state`, `table`, `toDataFrame`, `observation`, `why`, `transactions`, `explain`, `quarantined`, `savepoints` and
+      `verify` change nothing and may be called while the topology runs; so may `repair` and `resolve` without
+      ``yes=True``.
+    * `status`, `stop`, `pause`, `resume` and `loglevel` ask the query that runs, through objects in the checkpoint, in
+      whichever process and on whichever machine it is; `savepoint` and `deleteSavepoint` do so if one runs.
     * The other methods need the topology stopped: all but `abort` raise CheckpointError if a transaction is in flight.
       A driver that runs after all is fenced, or has gone on meanwhile and the call is refused. `restore` with `to` does
       neither: it only reads this checkpoint.
@@ -120,6 +146,19 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r})"
+
+    def _repr_html_(self) -> str | None:
+        """Return what the log knows, for notebooks."""
+
+        def made() -> str:
+            state = found_checkpoint(self._folders)
+            try:
+                observed = observation_with_log(self._folders, state)
+            except OSError:  # the log alone says most of it
+                observed = {}
+            return checkpoint_html(self.location, state, observed)
+
+        return bounded(made)
 
     # ---- state
 
@@ -396,6 +435,29 @@ class Checkpoint:
 
     # ---- transactions
 
+    def observation(self) -> dict[str, Any]:
+        """Return what the driver last wrote of itself beside the log, as `Query.observation`: its ``health`` first.
+
+        Works on any machine, and after the driver's death: ``health`` says whether it runs, and ``writtenAt`` how old
+        all of it is. Without a document that can be read, there is what the log knows: the last transactions.
+
+        Raises
+        ------
+        OSError
+            The document can't be read.
+        """
+        return observation_with_log(self._folders, found_checkpoint(self._folders))
+
+    def why(self) -> Why:
+        """Return what bounded throughput when the driver last wrote `observation`, and what kept results late.
+
+        Raises
+        ------
+        OSError
+            The document can't be read.
+        """
+        return why(self.observation())
+
     def transactions(self) -> list[Transaction]:
         """Return the last transactions, attempt by attempt, the newest last.
 
@@ -484,12 +546,131 @@ class Checkpoint:
         """
         return ending.resolve(self._folders, queue, yes=yes, unknown=unknown, origin=origin)
 
+    # ---- asking the query that runs
+
+    def status(self, *, wait: float = TAKEN_SECS) -> dict[str, Any]:
+        """Return the `observation` of now, which the driver at work is asked for; or the last one that was written.
+
+        Parameters
+        ----------
+        wait : float
+            Seconds until a driver that does not take a request counts as gone. It takes one within a second or two; on
+            a mount that caches names, or in a process that is starved, later.
+
+        Returns
+        -------
+        dict
+            As of `observation`, and ``asked``: whether the driver has ``answered``, and the ``reason``. Where one
+            should have and did not, ``health`` says so.
+
+        Raises
+        ------
+        CheckpointError
+            Requests can't be written.
+        OSError
+            As of `observation`.
+        """
+        try:
+            asked = self._ask("status", {}, wait)
+        except UnansweredError as error:
+            return self._observed(error.message, is_expected=True)
+        if isinstance(asked, Silence):
+            return self._observed(asked.reason, is_expected=asked.driver is not None)
+        found: dict[str, Any] = asked.result["observation"]
+        return found | {"asked": {"answered": True, "reason": f"{asked.driver} has answered"}}
+
+    def _observed(self, reason: str, *, is_expected: bool) -> dict[str, Any]:
+        """Return what was written last; a driver that is expected to answer has not."""
+        found = self.observation()
+        if is_expected and found["health"]["state"] not in ("dead", "ended"):
+            remedy = "Look at that machine. If its process is gone, submit the topology again: nothing is lost."
+            found["health"] = health("unknown", found.get("writtenAt"), f"{reason[0].upper()}{reason[1:]}.", remedy)
+        return found | {"asked": {"answered": False, "reason": reason}}
+
+    def stop(self, timeout: float = 60.0, *, wait: float = TAKEN_SECS) -> Answered:
+        """End the query that runs on this checkpoint, as `Query.stop` does, and return when it has ended.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds that the running transaction has to end; then it is rolled back.
+        wait : float
+            As of `status`.
+
+        Returns
+        -------
+        Answered
+            Its result has ``ended``, the last ``committed`` transaction, and ``error``, if one has ended the query.
+
+        Raises
+        ------
+        CheckpointError
+            No query runs here; nothing was changed. Or the driver has taken the request, and no answer has come: the
+            message says what is known.
+        """
+        _check_secs("stop", "timeout", timeout)
+        return self._must_ask("stop", {"timeout": timeout}, wait, timeout + ANSWER_SECS)
+
+    def pause(self, *, wait: float = TAKEN_SECS) -> Answered:
+        """Have the query that runs on this checkpoint begin no further transaction, as `Query.pause` does.
+
+        Returns at once: the result's ``status`` says what is still in flight. Parameters and errors are those of
+        `stop`.
+        """
+        return self._must_ask("pause", {}, wait)
+
+    def resume(self, *, wait: float = TAKEN_SECS) -> Answered:
+        """Have a query go on that was paused, as `Query.resume` does. Parameters and errors are those of `stop`."""
+        return self._must_ask("resume", {}, wait)
+
+    def loglevel(self, level: str, logger: str = "statefx", *, wait: float = TAKEN_SECS) -> Answered:
+        """Set the level of a logger in the driver's process and in its workers, until these end.
+
+        Parameters
+        ----------
+        level : str
+            A name that `logging` knows, such as ``"DEBUG"``.
+        logger : str
+            The logger's name; ``""`` is the root.
+        wait : float
+            As of `status`.
+
+        Raises
+        ------
+        ConfigError
+            There is no such level.
+        CheckpointError
+            As of `stop`.
+        """
+        known = logging.getLevelNamesMapping()
+        if not isinstance(level, str) or level.upper() not in known:
+            raise ConfigError(f"loglevel: {level!r} is no level; there are {sorted(known, key=known.__getitem__)}")
+        return self._must_ask("loglevel", {"level": level.upper(), "name": logger}, wait)
+
+    def _must_ask(
+        self, command: str, arguments: Mapping[str, Any], wait: float, answer_secs: float = ANSWER_SECS
+    ) -> Answered:
+        """Ask for what makes sense with a running query alone."""
+        asked = self._ask(command, arguments, wait, answer_secs)
+        if isinstance(asked, Silence):
+            raise asked.error(command)
+        return asked
+
+    def _ask(
+        self, command: str, arguments: Mapping[str, Any], wait: float = TAKEN_SECS, answer_secs: float = ANSWER_SECS
+    ) -> Answered | Silence:
+        _check_secs(command, "wait", wait)
+        found_checkpoint(self._folders)
+        return ask(self._folders, command, arguments, Patience(wait, answer_secs=answer_secs))
+
     # ---- savepoints, and going back
 
     def savepoint(self, name: str) -> Savepoint:
-        """Keep the last committed transaction under a name, to go back to; while a query runs, call `Query.savepoint`.
+        """Keep the last committed transaction under a name, to go back to.
 
-        Copies nothing: one record is written, however large state is.
+        Copies nothing: one record is written, however large state is. The query that runs on this checkpoint, if one
+        does, is asked to write it, as by `Query.savepoint`, and goes on. Where the driver does not answer for 15
+        seconds it counts as gone, and is fenced if it is not.
 
         Parameters
         ----------
@@ -503,14 +684,35 @@ class Checkpoint:
         CheckpointError
             The name is taken.
         """
+        asked = self._ask_for_savepoint(name)
+        if not isinstance(asked, Silence):
+            return asked
+        if asked.driver is not None:
+            logger.warning("%s: it counts as gone, and is fenced if it is not", asked.reason)
         return savepoints.savepoint(self._folders, self._config, name)
+
+    def _ask_for_savepoint(self, name: str) -> Savepoint | Silence:
+        """Have the query that runs take a savepoint; an answer that is lost is told by the log."""
+        check_name(name)
+        before = {each.name for each in savepoints.savepoints(self._folders)}
+        try:
+            asked = self._ask("savepoint", {"name": name})
+        except UnansweredError:
+            found = {each.name: each for each in savepoints.savepoints(self._folders)}
+            if name in before or name not in found:
+                raise
+            return found[name]
+        if isinstance(asked, Silence):
+            return asked
+        said = asked.result
+        return Savepoint(said["name"], said["txid"], datetime.fromisoformat(said["time"]), said["bytes"])
 
     def savepoints(self) -> tuple[Savepoint, ...]:
         """Return the savepoints, oldest transaction first."""
         return savepoints.savepoints(self._folders)
 
     def deleteSavepoint(self, name: str) -> None:
-        """Delete a savepoint; while a query runs, call `Query.deleteSavepoint`.
+        """Delete a savepoint; the query that runs on this checkpoint, if one does, is asked to, and goes on.
 
         The files that nothing else needs go with a later sweep, while the topology runs.
 
@@ -519,7 +721,22 @@ class Checkpoint:
         CheckpointError
             There is no such savepoint; the message lists those there are.
         """
-        savepoints.delete_savepoint(self._folders, name)
+        asked = self._ask_to_delete(name)
+        if asked is not None:
+            if asked.driver is not None:
+                logger.warning("%s: it counts as gone, and is fenced if it is not", asked.reason)
+            savepoints.delete_savepoint(self._folders, name)
+
+    def _ask_to_delete(self, name: str) -> Silence | None:
+        """Have the query that runs delete a savepoint; return why nobody has."""
+        pinned(found_checkpoint(self._folders), name, self.location)
+        try:
+            asked = self._ask("deleteSavepoint", {"name": name})
+        except UnansweredError:
+            if name in {each.name for each in savepoints.savepoints(self._folders)}:
+                raise
+            return None
+        return asked if isinstance(asked, Silence) else None
 
     def restore(
         self,
@@ -802,6 +1019,11 @@ class Checkpoint:
         """
         check_progress(progress)
         return damage.repair(self._folders, self._config, yes=yes, sinks=sinks, progress=progress)
+
+
+def _check_secs(call: str, name: str, secs: object) -> None:
+    if isinstance(secs, bool) or not isinstance(secs, int | float) or not 0 <= secs < math.inf:
+        raise ConfigError(f"{call}: {name} is a number of seconds, 0 or more, not {secs!r}")
 
 
 def _is_batch(rows: object) -> bool:

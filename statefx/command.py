@@ -1,6 +1,7 @@
-"""``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
+"""``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
-Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
+Only this module, `statefx.top` and `statefx.ui.command` import click, and only the first two rich: programs that look
+at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
@@ -17,6 +18,7 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,13 +36,21 @@ from statefx.admin.rescaling import Rescaling, rescaling_plan
 from statefx.admin.rewrite import check_changeable
 from statefx.admin.routing import by_key as by_own_key
 from statefx.admin.savepoints import SINKS, Renamed, Restoration, deletion_plan, renaming_plan, savepoint_plan
+from statefx.admin.savepoints import delete_savepoint as drop_savepoint
+from statefx.admin.savepoints import savepoint as take_savepoint
 from statefx.admin.state_writing import MODES, Written
 from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
+from statefx.log.requests import Answered, Silence
+from statefx.log.takeover import read_checkpoint
+from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
+from statefx.top import status, top, waiting, why
+from statefx.ui.command import ui
 
-PROGRAM = "python -m statefx"
+PROGRAM = "statefx"
 
 SHOWN = 100
 """How many keys a table shows, unless it is told otherwise: a screen or two."""
@@ -155,7 +165,8 @@ def _cli() -> None:
     """Show what is in the checkpoint of a topology, or change it.
 
     CHECKPOINT is the checkpointLocation that was given to submit. What only shows something may be called while the
-    topology runs. What changes the checkpoint says what it would do, and does it with --yes. Stop the topology first.
+    topology runs. status, stop, pause, resume, loglevel and savepoint ask the query that runs. What else changes the
+    checkpoint says what it would do, and does it with --yes: stop the topology first.
     """
 
 
@@ -175,8 +186,32 @@ def _command(function: Callable[..., object]) -> click.Command:
         return _print(function(Checkpoint(checkpoint, config), **given), in_json, shown)
 
     command = _cli.command()(run)
-    command.params = [click.Argument(["checkpoint"]), *command.params, _CONFIG, _FORM]
+    command.params = [click.Argument(["checkpoint"], shell_complete=_folders), *command.params, _CONFIG, _FORM]
     return command
+
+
+for _each in (status, top, ui, why):
+    _cli.add_command(_each)
+
+
+def _folders(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(begun, type="dir")]
+
+
+def _completing(names: Callable[[LogState], Iterable[str]]) -> Callable[..., list[str]]:
+    """Complete an argument by what the log of the checkpoint knows; by nothing, where that can't be read."""
+
+    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[str]:
+        try:
+            found = read_checkpoint(Folders(checkpoint_location(context.params["checkpoint"])))
+        except (StatefxError, OSError, KeyError, TypeError):
+            return []
+        return sorted(name for name in names(found) if name.startswith(begun))
+
+    return complete
+
+
+_component = click.argument("component", shell_complete=_completing(lambda found: found.topology.stateful))
 
 
 @_command
@@ -192,7 +227,7 @@ def transactions(checkpoint: Checkpoint) -> tables.Listing:
 
 
 @_command
-@click.argument("component", required=False)
+@click.argument("component", required=False, shell_complete=_completing(lambda found: found.topology.stateful))
 @_task
 @_map
 @_limit
@@ -223,7 +258,7 @@ def state(
 
 
 @_command
-@click.argument("component")
+@_component
 def maps(checkpoint: Checkpoint, component: str) -> tables.Listing:
     """Show the maps, lists and values of a bolt by name.
 
@@ -234,7 +269,7 @@ def maps(checkpoint: Checkpoint, component: str) -> tables.Listing:
 
 
 @_command
-@click.argument("component")
+@_component
 @click.argument("key", type=KeyType())
 @_task
 @_map
@@ -255,7 +290,7 @@ def explain(checkpoint: Checkpoint, component: str, key: Any, task: int | None, 
 
 
 @_command
-@click.argument("component")
+@_component
 @_limit
 def quarantined(checkpoint: Checkpoint, component: str) -> tables.Listing:
     """Show the keys whose rows are held back.
@@ -334,7 +369,12 @@ _by_key = click.option(
     "there to show it.",
 )
 _yes = click.option("--yes", is_flag=True, help="Do it. A topology that still runs ends.")
-_savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
+_yes_if_none_runs = click.option(
+    "--yes", is_flag=True, help="Do it where no query answers. If one runs all the same, it ends."
+)
+_savepoint = click.argument(
+    "savepoint", metavar="[SAVEPOINT]", required=False, shell_complete=_completing(lambda found: found.pinned)
+)
 _sinks = click.option(
     "--sinks",
     type=click.Choice(SINKS),
@@ -344,10 +384,14 @@ _sinks = click.option(
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 
 
-def _check_yes(yes: bool, plan: Callable[[], str | None]) -> None:
-    """Refuse what `plan` says without --yes; it raises what would be refused, and says None of what changes nothing."""
+def _check_yes(yes: bool, plan: Callable[[], str | None], asked: Silence | None = None) -> None:
+    """Refuse what `plan` says without --yes; it raises what would be refused, and says None of what changes nothing.
+
+    `asked` says why no query that runs has done it.
+    """
     if not yes and (what := plan()) is not None:
-        raise ConfigError(f"this would {what}. Nothing was changed: stop the topology, and say --yes")
+        because, remedy = ("", "stop the topology, and say") if asked is None else (f"{asked.reason}: ", "say")
+        raise ConfigError(f"{because}this would {what}. Nothing was changed: {remedy} --yes")
 
 
 @_command
@@ -358,27 +402,74 @@ def savepoints(checkpoint: Checkpoint) -> tables.Listing:
 
 @_command
 @click.argument("name")
-@_yes
+@_yes_if_none_runs
 def savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Savepoint:
     """Take a savepoint.
 
-    It keeps, under NAME, where the last transaction has left state, timers and sources. Stop the topology first; in a
-    program whose topology runs, call query.savepoint(name).
+    It keeps, under NAME, where the last transaction has left state, timers and sources. The query that runs is asked to
+    do it, and goes on. Without one --yes is needed.
     """
-    _check_yes(yes, lambda: savepoint_plan(checkpoint._folders, checkpoint._config, name))
-    return checkpoint.savepoint(name)
+    asked = checkpoint._ask_for_savepoint(name)
+    if isinstance(asked, Savepoint):
+        return asked
+    _check_yes(yes, lambda: savepoint_plan(checkpoint._folders, checkpoint._config, name), asked)
+    return take_savepoint(checkpoint._folders, checkpoint._config, name)
 
 
 @_command
-@click.argument("name")
-@_yes
-def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> None:
+@click.argument("name", shell_complete=_completing(lambda found: found.pinned))
+@_yes_if_none_runs
+def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Mapping[str, str]:
     """Delete a savepoint.
 
-    Stop the topology first; in a program whose topology runs, call query.deleteSavepoint(name).
+    The query that runs is asked to do it, and goes on. Without one --yes is needed.
     """
-    _check_yes(yes, lambda: deletion_plan(checkpoint._folders, name))
-    checkpoint.deleteSavepoint(name)
+    asked = checkpoint._ask_to_delete(name)
+    if asked is not None:
+        _check_yes(yes, lambda: deletion_plan(checkpoint._folders, name), asked)
+        drop_savepoint(checkpoint._folders, name)
+    return {"deleted": name}
+
+
+@_command
+@click.option("--timeout", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECS", help="How long "
+    "the running transaction may take to end; then it is rolled back.")  # fmt: skip
+@waiting
+def stop(checkpoint: Checkpoint, timeout: float, wait: float) -> Answered:
+    """Stop the query that runs.
+
+    The running transaction ends, no further one begins, and the program goes on behind awaitTermination.
+    """
+    return checkpoint.stop(timeout, wait=wait)
+
+
+@_command
+@waiting
+def pause(checkpoint: Checkpoint, wait: float) -> Answered:
+    """Have the query that runs begin no transaction.
+
+    The running ones end. The tasks stay, with their state, until `resume`. A query that is started anew is not paused.
+    """
+    return checkpoint.pause(wait=wait)
+
+
+@_command
+@waiting
+def resume(checkpoint: Checkpoint, wait: float) -> Answered:
+    """Have a query go on that was paused."""
+    return checkpoint.resume(wait=wait)
+
+
+@_command
+@click.argument("level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False))
+@click.argument("logger", default="statefx")
+@waiting
+def loglevel(checkpoint: Checkpoint, level: str, logger: str, wait: float) -> Answered:
+    """Set the level of a logger of the driver and of its workers.
+
+    LOGGER is the logger's name, by default statefx. It is so until the program ends.
+    """
+    return checkpoint.loglevel(level, logger, wait=wait)
 
 
 @_command
@@ -522,7 +613,7 @@ def abort(checkpoint: Checkpoint, yes: bool) -> Aborted:
 
 
 @_command
-@click.argument("component")
+@_component
 @click.argument("file", type=click.File("rb"))
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="merge: other keys stay. overwrite: they go.")
 @_by_key
@@ -556,17 +647,22 @@ def write_state(
         return writer.write_table(rows, progress)
 
 
+# Commands whose functions stand in other rooms: `_command(function)`, a line each. Such a function takes the
+# `Checkpoint`, and what click's decorators give it; it returns a `Listing`, or an object with ``str`` for people and
+# fields for JSON.
+
+
 def _print(done: object, in_json: bool, limit: int | None) -> int:
     """Print what a command has returned; return the exit code."""
-    if isinstance(done, Verified):
-        if not in_json:
-            click.echo(str(done).splitlines()[0])
-        if done.damaged:
-            _show(tables.damaged(done), in_json, limit)
-    elif isinstance(done, tables.Listing):
+    if isinstance(done, tables.Listing):
         _show(done, in_json, limit)
-    elif done is not None:
-        click.echo(tables.json_line(tables.row_of(done)) if in_json else _in_shell(str(done)))
+    elif in_json:
+        click.echo(tables.json_line(tables.row_of(done)))
+    else:
+        said = " ".join(map(str, chain(*done.items()))) if isinstance(done, Mapping) else str(done)
+        click.echo(said.splitlines()[0] if isinstance(done, Verified) else _in_shell(said))
+        if isinstance(done, Verified) and done.damaged:
+            _show(tables.damaged(done), in_json, limit)
     damaged = isinstance(done, Verified | Repair) and done.damaged
     return 1 if damaged and not (isinstance(done, Repair) and done.done) else 0
 

@@ -286,6 +286,36 @@ SETTINGS: tuple[Setting, ...] = (
         most=65535,
     ),
     Setting(
+        "topology.metrics.port",
+        "int",
+        None,
+        "The port of the driver at which Prometheus reads metrics; 0 takes any that is free, which `query.metricsUrl` "
+        "tells. It needs the extra `metrics`.",
+        most=65535,
+        implied="none",
+    ),
+    Setting(
+        "topology.metrics.host",
+        "text",
+        "127.0.0.1",
+        'The address of that port: `"0.0.0.0"` lets other machines read it.',
+    ),
+    Setting(
+        "topology.ui.port",
+        "int",
+        None,
+        "The port of the driver's page, at which a browser shows what the topology does; 0 takes any that is free, "
+        "which `query.uiUrl` tells. It needs the extra `ui`.",
+        most=65535,
+        implied="no page",
+    ),
+    Setting(
+        "topology.ui.host",
+        "text",
+        "127.0.0.1",
+        'The address of that port: `"0.0.0.0"` lets other machines read it, with a token.',
+    ),
+    Setting(
         "topology.transactional.id",
         "text",
         None,
@@ -345,6 +375,10 @@ class Config:
     acker_executors: int | None
     trace: bool
     control_port: int
+    metrics_port: int | None
+    metrics_host: str
+    ui_port: int | None
+    ui_host: str
     transactional_id: str
     transaction_timeout_secs: float
     transaction_attempts_max: int

@@ -12,7 +12,7 @@ from typing import Any
 PUBLIC = (
     "statefx", "statefx.checkpoint", "statefx.client", "statefx.connectors", "statefx.connectors.files",
     "statefx.connectors.kafka", "statefx.connectors.sql", "statefx.errors", "statefx.listeners", "statefx.logs",
-    "statefx.state", "statefx.testing", "statefx.topology", "statefx.values", "statefx_redis",
+    "statefx.metrics", "statefx.state", "statefx.testing", "statefx.topology", "statefx.values", "statefx_redis",
 )  # fmt: skip
 """Where users import from. Providers are distributions of their own, which may not be there."""
 

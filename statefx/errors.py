@@ -148,7 +148,7 @@ class StatePhaseError(StateError):
 
 RESTORE_OR_REPAIR = (
     "Restore the file from a backup of the checkpoint. Without one, stop the topology and call "
-    "Checkpoint(location).repair(), in a shell `python -m statefx repair`, which goes on from the newest state "
+    "Checkpoint(location).repair(), in a shell `statefx repair`, which goes on from the newest state "
     "that is whole"
 )
 """What to do about a damaged file that `Checkpoint.repair` can do without: any but those of the log."""

@@ -20,8 +20,9 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests.testing.places import place, provider
+from tests.ui.browsing import browser, tab
 
-__all__ = ["place", "provider"]
+__all__ = ["browser", "place", "provider", "tab"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,7 +77,7 @@ A fixture with parameters marks those itself. The other tests of a module stay i
 
 NEEDED_BY_PROGRAM = {
     **dict.fromkeys(("spark-submit", "java"), ("spark", "server")),
-    **dict.fromkeys(("redis-server", "initdb", "postgres"), ("server",)),
+    **dict.fromkeys(("redis-server", "initdb", "postgres", "prometheus"), ("server",)),
 }
 """Programs, and the markers of a test that may start them."""
 

@@ -108,6 +108,7 @@ MAY_OPEN_FILES = {
     "statefx/testing/": "no part of what is run",
     "statefx/admin/rewrite.py": "a temporary folder of this machine, for sorted files and caches",
     "statefx/admin/sorted_files.py": "temporary files of this machine, of sorted entries",
+    "statefx/log/observation.py": "asks whether a driver's process is there, and whether its folder is",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
     **{

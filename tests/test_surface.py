@@ -20,6 +20,7 @@ import statefx.connectors.sql
 import statefx.errors
 import statefx.listeners
 import statefx.logs
+import statefx.metrics
 import statefx.state
 import statefx.testing
 import statefx.topology
@@ -90,10 +91,11 @@ EXPORTS = {
         "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "TransactionalMap",
         "TransactionalValue",
     },
+    statefx.metrics: {"Counter", "Gauge", "Histogram", "Metrics"},
     statefx.checkpoint: {
-        "Aborted", "Damage", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration", "Quarantined", "Renamed",
-        "Repair", "Rescaling", "Restoration", "Savepoint", "SealedMessages", "StateView", "Transaction", "Verified",
-        "Written",
+        "Aborted", "Answered", "Damage", "Diagnosis", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration",
+        "Quarantined", "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "Savepoint",
+        "SealedMessages", "StateView", "Transaction", "Verified", "Why", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},
     statefx.listeners: {
@@ -254,6 +256,7 @@ def test_dir_of_statefx_is_what_is_public():
                 "processAllAvailable",
                 "addListener",
                 "removeListener",
+                "uiUrl",
             },
         ),
     ],
@@ -282,6 +285,8 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "write",
                 "explain",
                 "quarantined",
+                "observation",
+                "why",
                 "transactions",
                 "abort",
                 "resolve",
@@ -295,6 +300,11 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
                 "rename",
                 "verify",
                 "repair",
+                "status",
+                "stop",
+                "pause",
+                "resume",
+                "loglevel",
             },
         ),
         (

@@ -492,11 +492,14 @@ class RocksDbImage(Image):
         database = self._opened.database
         if database is None or not keys:
             return [None] * len(keys)
+        began = time.perf_counter()
         try:
             return database.get(keys)
         except UnusableError:
             self._move()
             return self._stored(keys)
+        finally:
+            self.read_secs += time.perf_counter() - began
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         try:

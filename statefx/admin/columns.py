@@ -181,7 +181,7 @@ class Decoder:
 
     def shown(self, part: str, thing: Any, key: bytes) -> list[Any]:
         """Return what the columns show of one key or value; `key` is for the error."""
-        return [column.to_pylist()[0] for column in self._columns(part, [thing], [key])]
+        return [_python(column)[0] for column in self._columns(part, [thing], [key])]
 
     def _columns(self, part: str, things: list[Any], keys: list[Any]) -> list[pa.Array]:
         """Return the columns of a part of entries."""
@@ -224,12 +224,12 @@ def values_of(column: pa.Array, kind: pa.DataType) -> list[Any]:
     >>> values_of(pa.array([1, 2.0, None]), pa.int64()), values_of(pa.array([1]), pa.float64())
     ([1, 2, None], [1.0])
     """
-    given: list[Any] = column.to_pylist()
-    if column.type == kind or column.null_count == len(column):
-        return given
     try:
-        found: list[Any] = column.cast(kind).to_pylist()
-    except _MISFITS:
+        given = _python(column)
+        if column.type == kind or column.null_count == len(column):
+            return given
+        found = _python(column.cast(kind))
+    except (*_MISFITS, KeyError):
         if len(column) == 1:
             raise UnfitError(0) from None
         for at in range(len(column)):
@@ -244,16 +244,24 @@ def values_of(column: pa.Array, kind: pa.DataType) -> list[Any]:
     return found
 
 
+def _python(column: pa.Array) -> list[Any]:
+    """Return a column's values, with dicts for maps; KeyError: a map has a key twice."""
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return values
+
+
 def says(found: Any, given: Any) -> bool:
     """Return whether a column's value says what it was made of: 2 says 2.0, and 1 does not say True.
 
-    >>> says([1, 2], (1, 2.0)), says([("a", 1)], {"a": 1}), says(1, True), says(2, "2")
+    >>> says([1, 2], (1, 2.0)), says({"a": 1}, [("a", 1)]), says(1, True), says(2, "2")
     (True, True, False, False)
     """
     if isinstance(given, dict):
-        if isinstance(found, dict):  # a struct, which has a null where the dict lacks an item
-            return given.keys() <= found.keys() and all(says(each, given.get(name)) for name, each in found.items())
-        return says(found, [*given.items()])
+        alike = isinstance(found, dict) and given.keys() <= found.keys()
+        # A struct has a null where the dict lacks an item.
+        return alike and all(says(each, given.get(name)) for name, each in found.items())
+    if isinstance(found, dict) and isinstance(given, list | tuple):  # a map of pairs
+        found = [*found.items()]
     if isinstance(given, list | tuple):
         alike = isinstance(found, list | tuple) and len(given) == len(found)
         return alike and all(map(says, found, given))

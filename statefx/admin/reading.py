@@ -33,6 +33,7 @@ from statefx.errors import (
 from statefx.log.location import Folders
 from statefx.log.pins import pinned
 from statefx.log.takeover import read_checkpoint
+from statefx.notebook import bounded, view_html
 from statefx.operators.schema import Form
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
@@ -453,6 +454,12 @@ class StateView(Mapping[Any, Any]):
     def __repr__(self) -> str:
         tasks = "all tasks" if self._request.task is None else f"task {self._request.task}"
         return f"<StateView of {self._request.component!r}, {tasks}, at transaction {self.txid}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return the first entries, for notebooks."""
+        map = self._request.map
+        name = self._request.component + ("" if map is None else f", map {map}")
+        return bounded(lambda: view_html(name, self.txid, self.items()))
 
     def refresh(self) -> bool:
         """Show the last transaction whose commit is decided by now; return whether that is something new.

@@ -259,6 +259,8 @@ def row_of(done: Any) -> Row:
     """Return the result of a call as a row."""
     if isinstance(done, Savepoint):
         return next(iter(savepoints([done]).rows))
+    if isinstance(done, Mapping):
+        return done
     row: Row = asdict(done)
     return row
 

@@ -42,16 +42,13 @@ from statefx.operators.sinks import (
     SinkWriter,
     WriterContext,
 )
-from statefx.operators.spouts import DEAD_FIELDS, TAKEN, Spout
+from statefx.operators.spouts import DEAD, DEAD_FIELDS, TAKEN, Spout
 from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger("statefx")
-
-DEAD = "dead"
-"""The stream of messages that have failed too often."""
 
 AT_ONCE = 100
 """Messages that one call of nextTuple emits at most; orders and acks wait for it to return."""

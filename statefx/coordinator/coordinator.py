@@ -67,10 +67,13 @@ from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
 
+HELD_SECS = 1.0
+"""How long it waits at a time while nothing may begin; `hold` wakes it."""
+
 
 @dataclass
 class Coordinator:
-    """The loop of one driver; everything but `stop` is called by one thread."""
+    """The loop of one driver; everything but `stop` and `hold` is called by one thread."""
 
     name: str
     log: TransactionLog
@@ -104,6 +107,8 @@ class Coordinator:
     """The newest transaction that this driver has committed."""
     _stops: deque[Stop] = field(default_factory=deque, init=False)
     """Requests of `stop`; filled by other threads."""
+    _held: bool = field(default=False, init=False)
+    """Whether nothing begins; set by other threads."""
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
@@ -195,6 +200,15 @@ class Coordinator:
         self._stops.append(Stop(now))
         self.engine.interrupt()
 
+    def hold(self, held: bool) -> None:
+        """Begin nothing more from now on, not even another attempt, until it is called with False.
+
+        Any thread may call it. What is in flight goes on to its end, and a stop as well (rule 17.8).
+        """
+        self._held = held
+        self.progress.held(held)
+        self.engine.interrupt()
+
     # ---- the loop
 
     def _loop_once(self, source: Source) -> bool:
@@ -210,7 +224,9 @@ class Coordinator:
                 return True
             self._delay_retry(self._retry)
         upcoming = self._pipeline.next.txid
-        if self._may_begin and source.ready(upcoming) and not self._stops:  # `ready` may have taken long
+        if (
+            not self._held and self._may_begin and source.ready(upcoming) and not self._stops
+        ):  # `ready` may have taken long
             self._offered = source.next(upcoming)  # step 1
             self._advance(Offered())
             return True
@@ -218,10 +234,13 @@ class Coordinator:
             self._advance(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
             if source.ended(self._pipeline.next.txid):
                 return False
-            self._wait(source.look_secs() if self._may_begin else None)
+            self._wait(self._look_secs(source) if self._may_begin else None)
             return True
-        self._wait(source.look_secs() if self._may_begin and not source.ended(upcoming) else None)
+        self._wait(self._look_secs(source) if self._may_begin and not source.ended(upcoming) else None)
         return True
+
+    def _look_secs(self, source: Source) -> float:
+        return HELD_SECS if self._held else source.look_secs()
 
     @property
     def _may_begin(self) -> bool:
@@ -282,6 +301,7 @@ class Coordinator:
         if not isinstance(part, Segment):
             self._take_resolution(attempt, part, failure)
             return
+        self.progress.measures.acked(attempt.acks)
         if failure is None:
             failure = self._running.check(attempt, part)
         elif not isinstance(failure, BoltError | TransactionError):

@@ -30,6 +30,7 @@ from statefx.coordinator.attempt import Engine
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.driver_spout import DriverSpout, check_spouts
 from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.measuring import Measures
 from statefx.coordinator.participants import (
     Participant,
     Participants,
@@ -374,6 +375,10 @@ class Launch:
                 sink.close()
 
         shown = progress or Progress()
+        shown.measures = Measures(self.topology.name, self.plan, clock=shown.clock, now=shown.now)
+        shown.measures.watch(log, shown.status)
+        if isinstance(engine, RunEngine):
+            engine.on_begun, engine.on_activity = shown.measures.run_began, shown.measures.spent
         shown.found_sinks([sink.name for sink in self._sinks], log.state.past())
         participants, checker = self.participants(log), AckChecker(self.plan)
         shape = Shape(

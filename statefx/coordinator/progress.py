@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statefx import logs
 from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.measuring import Measures
 from statefx.errors import BoltError, StatefxError
+from statefx.logs import iso
 from statefx.operators.context import DRIVER
 from statefx.operators.user_errors import frames_of, user_traceback
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -25,9 +26,6 @@ from statefx.state.view.time_index import time_of
 from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
-
-
-iso = logs.iso
 
 
 @dataclass(frozen=True)
@@ -283,6 +281,20 @@ class PendingCall:
         return f"spout {self.spout!r} has been in {self.hook} on the driver for {now - self.began:.0f} s"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an attempt."""
+
+    attempt: Attempt
+    ended: float
+    """When, in seconds since the epoch."""
+    done: TransactionProgress | None = None
+    """None: it was rolled back, for this `reason`."""
+    reason: str = ""
+    call_secs: Mapping[str, float] = field(default_factory=dict)
+    """How long each participant's part of the commit ran on the driver."""
+
+
 @dataclass
 class Progress:
     """State of the driver for status and progress; the coordinator writes it, any thread reads it.
@@ -294,10 +306,10 @@ class Progress:
     now: Callable[[], float] = time.time
     """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
-    on_end: Callable[[int], None] = lambda txid: None
-    """Called when COMMITTED of a transaction is durable; it returns at once."""
-    on_rolled_back: Callable[[int, int, str], None] = lambda txid, attempt, reason: None
-    """Called with each attempt that was rolled back, and the reason; it returns at once."""
+    watchers: list[Callable[[Outcome], None]] = field(default_factory=list)
+    """Called at the end of each attempt, on the driver's thread: they must be quick. One that raises is dropped."""
+    measures: Measures = field(default_factory=Measures)
+    """Counts for metrics what happens."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -310,14 +322,19 @@ class Progress:
         self._away: dict[str, Any] | None = None
         self._failed: dict[str, Any] | None = None
         """The last attempt that failed of the transaction that is tried again."""
+        self._held: str | None = None
+        """Since when nothing begins, where the query is paused."""
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
+        self._call_secs: dict[str, float] = {}
+        """How long those of the present commit have run."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
     def begin(self, attempt: Attempt) -> None:
         self._enter(attempt, "PREPARING", "log")
+        self.measures.begun(len(self.under_way))
 
     def turn(self, attempt: Attempt, doing: str) -> None:
         """Charge the time from now on to ``run``, ``wait`` (for the transactions before it), or ``log``."""
@@ -339,10 +356,24 @@ class Progress:
             acks = {} if entry.complete is None else entry.complete.acks
             done = progress_of(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
+            self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
-        self.on_end(txid)
+            for bolt, aside in done.set_aside.items():
+                told = {"type": "set aside", "message": aside.why, "traceback": ""}
+                self._note({"component": bolt, "task": None, **told})
+            call_secs, self._call_secs = self._call_secs, {}
+        self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
         return done
+
+    def _report(self, outcome: Outcome) -> None:
+        """Report the end of an attempt to the watchers, which must not harm a transaction."""
+        for watcher in tuple(self.watchers):
+            try:
+                watcher(outcome)
+            except Exception:
+                self.watchers.remove(watcher)
+                logger.exception("transactions are no longer observed by %r, and go on", watcher)
 
     def rolling_back(self, attempt: Attempt) -> None:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
@@ -350,13 +381,15 @@ class Progress:
 
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
-            self.under_way.pop(attempt.txid, None)
+            entry = self.under_way.pop(attempt.txid, None)
+            self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
                 since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
-        self.on_rolled_back(attempt.txid, attempt.attempt, reason)
+        if entry is not None:
+            self._report(Outcome(entry, self.now(), reason=reason))
 
     def raised(self, error: BaseException, component: str | None = None) -> None:
         """Record an exception of the user's code; the newest one again is a no-op.
@@ -367,12 +400,15 @@ class Progress:
             return
         self._raised = error
         found = described(error, component)
-        key = tuple(found.values())
         with self._lock:
-            same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
-            count = 1 + sum(each["count"] for each in same)
-            others = [each for each in self._exceptions if each not in same]
-            self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
+            self._note(found)
+
+    def _note(self, found: Mapping[str, Any]) -> None:
+        key = tuple(found.values())
+        same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
+        count = 1 + sum(each["count"] for each in same)
+        others = [each for each in self._exceptions if each not in same]
+        self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
 
     @property
     def exceptions(self) -> list[dict[str, Any]]:
@@ -388,6 +424,7 @@ class Progress:
     def recovering(self, direction: str, attempt: Attempt) -> None:
         """Note that a transaction of a former driver is being rolled ``forward`` or ``back``."""
         self.recoveries.append({"txid": attempt.name.txid, "rolled": direction})
+        self.measures.recovering(direction)
         self._enter(attempt, "COMMITTING" if direction == "forward" else "ROLLING_BACK", "hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
@@ -401,6 +438,7 @@ class Progress:
     def reached(self, spout: str, said: Any) -> None:
         """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
         with self._lock:
+            self.measures.reached(spout, said)
             if self._recent:
                 self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
 
@@ -410,6 +448,11 @@ class Progress:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
+
+    def held(self, held: bool) -> None:
+        """Record that nothing begins, or that it does again."""
+        with self._lock:
+            self._held = (self._held or iso(self.now())) if held else None
 
     @property
     def away_reason(self) -> str:
@@ -439,10 +482,14 @@ class Progress:
         """Record that a participant's part of a commit runs on the driver."""
         with self._lock:
             self._calls[name] = self.clock()
+            self.measures.calling(name)
 
     def called(self, name: str) -> None:
         with self._lock:
-            self._calls.pop(name, None)
+            began = self._calls.pop(name, None)
+            if began is not None:
+                self._call_secs[name] = self._call_secs.get(name, 0.0) + self.clock() - began
+            self.measures.called(name)
 
     @property
     def call_reason(self) -> str:
@@ -472,6 +519,7 @@ class Progress:
             if name in self._sinks:
                 txid, volumes = self._publishing
                 self._sinks[name] = _published(txid, volumes.get(name))
+                self.measures.published(name, volumes.get(name))
 
     def failing(self, name: str, reason: str) -> None:
         """Record that a participant has failed and is retried."""
@@ -485,6 +533,17 @@ class Progress:
         """Whether a commit or rollback is failing and being repeated."""
         with self._lock:
             return self._stuck is not None
+
+    @property
+    def last(self) -> TransactionProgress | None:
+        """The last committed transaction, or None."""
+        with self._lock:
+            return self._recent[-1] if self._recent else None
+
+    def running(self) -> list[Attempt]:
+        """Return the attempts that have not ended, the lowest first."""
+        with self._lock:
+            return [self.under_way[txid] for txid in sorted(self.under_way)]
 
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -513,6 +572,8 @@ class Progress:
                 status["stuck"] = dict(stuck)
             if self._failed is not None:
                 status["failed"] = dict(self._failed)
+            if self._held is not None:
+                status["paused"] = {"since": self._held}
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
@@ -521,6 +582,7 @@ class Progress:
         with self._lock:
             self._last = attempt.name  # an idle query still says how far it has come
             attempt.phase, attempt.doing, attempt.turned = phase, doing, self.clock()
+            attempt.began = attempt.began or self.now()
             attempt.secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
             self.under_way[attempt.name.txid] = attempt
 

@@ -17,6 +17,9 @@ from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol.commands import Append, Segment
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.protocol.counting import OTHER, Totals
+from statefx.protocol.counting import TOTALS_MAX as COUNTERS_MAX
+from statefx.protocol.counting import decided as counters_decided
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_state import sink_volumes
 from statefx.protocol.metadata import BySpout
@@ -113,10 +116,24 @@ class RunningAttempts:
     _since_ms: int | None = field(default=None, init=False)
     """When the first attempt began."""
     _knows_finished: bool = field(default=False, init=False)
+    _counts_others: bool = field(default=False, init=False)
+    """Whether too many series of counters were warned of."""
 
     def __post_init__(self) -> None:
         self._times = EventTimes(self.checker.plan)
         self._standstill = Standstill(self.checker.plan)
+        self._partitions: Mapping[str, int] = {}
+        """How many partitions the spouts of the last decided attempt had."""
+        self.progress.measures.holder = self._holder
+
+    def _holder(self) -> tuple[str, int] | None:
+        """Return what holds event time back now; any thread may call it."""
+        if not self.checker.plan.timed or self.log.state.closed or self._since_ms is None:
+            return None
+        now_ms = round(self.progress.now() * 1000)
+        return self._standstill.holder(
+            self.log.state, now_ms, self._since_ms, self._partitions, self._times.finished
+        )  # fmt: skip
 
     def order(self, attempt: Attempt) -> Order:
         """Return the instruction for an attempt's tasks; FailedException if a spout on the driver fails it.
@@ -201,15 +218,29 @@ class RunningAttempts:
             committed=committed,
         )
         decided = self._times.decided(self.log.state, complete.acks.values())
-        record = replace(record, **decided, closes=batch.closes)
+        record = replace(record, **decided, closes=batch.closes, counters=self._counters(complete))
         clock_ms = self.log.state.clock_ms(attempt.name.txid) or 0
         self.log.append(record)
         self._warn_of_standstill(complete, clock_ms, attempt.partitions)
         self.progress.committing(attempt, sink_volumes(record.committables))
 
+    def _counters(self, complete: Complete) -> Totals:
+        """Return what the attempt adds to counters of the user's (rule 16.1)."""
+        counted = [(id.component, ack.counted.counters) for id, ack in sorted(complete.acks.items())]
+        added = counters_decided(self.log.state.counters_to_come(), counted)
+        if not self._counts_others and any(series not in added[name] for name, own in counted for series in own):
+            self._counts_others = True
+            logger.warning(
+                "%s: there are %d series of counters of the topology's own, as many as there may be: what is beyond is "
+                "counted with %r as the value of each label. Give labels that have fewer values",
+                self.name, COUNTERS_MAX, OTHER,
+            )  # fmt: skip
+        return added
+
     def _warn_of_standstill(self, complete: Complete, clock_ms: int, partitions: Mapping[str, int]) -> None:
         if not self.checker.plan.timed or self.log.state.closed:
             return
+        self._partitions = partitions
         acks, finished = complete.acks.values(), self._times.finished
         warning = self._standstill.warning(self.log.state, acks, clock_ms, self._since_ms or 0, partitions, finished)
         if warning:

@@ -155,6 +155,10 @@ class RunEngine(ABC):
         """Set by what ends a `rest`."""
         self.busy: Callable[[], bool] = lambda: False
         """Tells whether the topology's own job holds chains."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called when a run is ready: the times of its tasks begin with it."""
+        self.on_activity: Callable[[Mapping[TaskId, Mapping[str, float]]], None] = lambda times: None
+        """Called with the milliseconds of tasks by activity, as in acks, while an attempt takes long."""
         self._stopping = False
         self._ending = 0
         """Runs that are over and have not ended."""
@@ -257,6 +261,10 @@ class RunEngine(ABC):
             found: dict[str, Any] = {"run": None, "since": None, "runs": self._runs}
             if self._run is not None and self._ready and self._since is not None:
                 found |= {"run": self._run.id, "since": self._since.isoformat(timespec="milliseconds")}
+            if self._slotless is not None:
+                found["waitsForSlotsSecs"] = round(self._clock() - self._slotless, 1)
+            if restoring := self._tasks_restoring():
+                found["restoring"] = restoring
             return found
 
     def stop(self) -> None:
@@ -316,6 +324,7 @@ class RunEngine(ABC):
             self._ready = True
             self._since = datetime.now(UTC)
             logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.chains))
+            self.on_begun()
             self._slotless = None
             for attempt in list(self._pending):
                 self._send(attempt)
@@ -389,6 +398,8 @@ class RunEngine(ABC):
                     self._take_confirmation(chain, TransactionAttempt(*messages.unpack_attempt(body)))
                 case FrameKind.RESTORES:
                     self._restoring[chain] = self._clock(), body.decode()
+                case FrameKind.ACTIVITY:
+                    self.on_activity(messages.unpack_activity(body))
                 case FrameKind.HANGS:
                     logger.warning("%s: %s", self._name, body.decode())
                 case _:
@@ -456,6 +467,7 @@ class RunEngine(ABC):
         for attempt in self._pending:
             if attempt.name == ack.attempt and isinstance(attempt.order, Order) and ack.id in attempt.waiting:
                 attempt.acks.append(ack)
+                attempt.acked[ack.id] = self._clock()
                 self._answered(attempt, ack.id)
                 return
         # else of an attempt that was abandoned (rule 6.4)

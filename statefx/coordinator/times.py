@@ -238,14 +238,10 @@ class Standstill:
         finished: Mapping[str, Numbers],
     ) -> str:
         """Return what is furthest behind, and the remedy, or "" if nothing holds event time."""
-        held = [
-            (at, unit)
-            for unit in self._units(partitions, finished)
-            if (at := reached(state.unit_times.get(unit.unit), unit.timing, clock_ms, since_ms)) is not None
-        ]
-        if not held:
+        held = self._furthest_behind(state, clock_ms, since_ms, partitions, finished)
+        if held is None:
             return ""
-        _, unit = min(held, key=itemgetter(0))
+        _, unit = held
         known = state.unit_times.get(unit.unit)
         came = "has had no row yet" if known is None else f"has had rows up to {time_of(known.time_us).isoformat()}"
         if unit.timing.idle_ms is None:
@@ -261,6 +257,33 @@ class Standstill:
             f"{unit.what} holds it, which {came}. Windows and timers wait for that. If no rows may come for long, "
             f"{remedy}: what has no row for so long is not waited for{ended}"
         )
+
+    def holder(
+        self,
+        state: LogState,
+        clock_ms: int,
+        since_ms: int,
+        partitions: Mapping[str, int],
+        finished: Mapping[str, Numbers],
+    ) -> tuple[str, int] | None:
+        """Return the unit that holds event time, and how far it lets it come, or None; as `warning`."""
+        held = self._furthest_behind(state, clock_ms, since_ms, partitions, finished)
+        return None if held is None else (held[1].unit, held[0])
+
+    def _furthest_behind(
+        self,
+        state: LogState,
+        clock_ms: int,
+        since_ms: int,
+        partitions: Mapping[str, int],
+        finished: Mapping[str, Numbers],
+    ) -> tuple[int, _Unit] | None:
+        held = [
+            (at, unit)
+            for unit in self._units(partitions, finished)
+            if (at := reached(state.unit_times.get(unit.unit), unit.timing, clock_ms, since_ms)) is not None
+        ]
+        return min(held, key=itemgetter(0), default=None)
 
     def _units(self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]) -> Iterator[_Unit]:
         """Yield all that can hold event time."""

@@ -88,7 +88,10 @@ FORMAT_NAME = "format"
 PLACE = "a bucket that is there, and credentials in the environment that may list, read, write and delete in it"
 """Requirements of an object store for a checkpoint."""
 
-IGNORED_PREFIXES = (FORMAT_NAME, PROBE, "lost+found")
+OBSERVED = "observed.json"
+"""What a driver last wrote of itself, for people (`statefx.log.observation`)."""
+
+IGNORED_PREFIXES = (FORMAT_NAME, PROBE, OBSERVED, "lost+found")
 """How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""
 
 

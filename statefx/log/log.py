@@ -89,6 +89,8 @@ class TransactionLog:
         self._first = entries[0] if entries else None
         self._kinds: dict[int, type[Record]] = {entry.number: type(entry.record) for entry in entries}
         self._marked = False
+        self.appended: Callable[[str, int, float], None] = lambda kind, size_bytes, seconds: None
+        """Called with each record that is durable: its kind, its size, and how long that took."""
 
     def append(self, record: Record) -> int:
         """Make `record` durable as the next one and apply it to `state`; return its number.
@@ -155,7 +157,9 @@ class TransactionLog:
             path=self.where,
             number=entry.number,
         )
+        began = time.perf_counter()
         self._create(entry)
+        taken_secs = time.perf_counter() - began
         # Rule 3.3: any other record would have met a fencing record under its number. Only with these can a driver that
         # slept since it read the log win a number that was used.
         if isinstance(record, FENCING):
@@ -168,6 +172,7 @@ class TransactionLog:
         if isinstance(record, Checkpoint):
             self._first, self._unfolded = entry, 1
         self._refusal = None
+        self.appended(record.kind, len(entry.data), taken_secs)
         return entry.number
 
     def _create(self, entry: Entry) -> None:

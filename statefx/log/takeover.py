@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError
 from statefx.log.adoption import check_adoption, forks, warn_of_fork
@@ -36,6 +36,8 @@ class Renaming:
 
     names: Mapping[str, str] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
+    keeping: frozenset[str] | None = None
+    """Ids of the new topology that keep something under their names; None: there is no new one."""
 
     @classmethod
     def given(cls, rename: Mapping[str, str] | None, drop: Iterable[str], topology: Topology) -> Renaming:
@@ -56,7 +58,7 @@ class Renaming:
         ids = {one.id for one in topology.components}
         if kept := sorted(dropped & ids):
             raise ConfigError(f"drop: {kept[0]!r} is in this topology: leave it out there, or here", component=kept[0])
-        return found
+        return replace(found, keeping=frozenset(keeping))
 
     @classmethod
     def of_names(cls, rename: Mapping[str, str] | None, drop: Iterable[str]) -> Renaming:
@@ -92,8 +94,9 @@ class Renaming:
     def of(self, found: LogState, location: str) -> Renaming:
         """Return the part of it that is still to be done in a checkpoint; `location` is where that lies now.
 
-        ConfigError: both the old and the new name are there. CheckpointMismatchError: a transaction is decided, and
-        renamed components have still to commit it.
+        ConfigError: both the old and the new name are there; or neither, while what the checkpoint keeps is not all
+        in the topology. CheckpointMismatchError: a transaction is decided, and renamed components have still to commit
+        it.
         """
         if not found.generation or not (self.names or self.dropped):
             return NOTHING_RENAMED
@@ -106,8 +109,9 @@ class Renaming:
                     "renamed it, leave it out now",
                     component=old,
                 )
-            # What is not there has been renamed, or has never kept anything. Of a name that is mistyped, what it should
-            # have been is refused as lacking.
+            # What is not there has been renamed, or has never kept anything.
+            if old not in there and new not in there:
+                self._refuse_mistyped(old, found, location)
             if old in there:
                 names[old] = new
                 if DEDUP + old in there:
@@ -125,6 +129,23 @@ class Renaming:
             shown += [f"what {one} has kept is given up" for one in sorted(dropped)]
             logger.info("checkpoint %s: %s", location, ", ".join(shown))
         return Renaming(names, dropped)
+
+    def _refuse_mistyped(self, old: str, found: LogState, location: str) -> None:
+        """Refuse a name of which the checkpoint knows nothing, if it lacks another: that is refused anyway.
+
+        Then the refusal would advise a `rename`, as if none had been given.
+        """
+        if self.keeping is None:
+            return
+        kept = {*map(name_shown, found.topology.stateful), *found.topology.streams}
+        lacking = sorted(kept - self.keeping - self.names.keys() - self.dropped)
+        lacking = [one for one in lacking if not one.startswith(INTERNAL)]
+        if lacking:
+            raise ConfigError(
+                f"rename: the checkpoint in {location} keeps nothing under the name {old!r}. What it has and this "
+                f"topology has not is {', '.join(map(repr, lacking))}: give one of these as the old name",
+                component=old,
+            )
 
     def applied(self, found: LogState) -> LogState:
         """Return the log's state with the renaming done."""

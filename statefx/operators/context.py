@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from statefx.operators.metrics import Metrics
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.time_index import EPOCH, time_of
 
@@ -232,6 +233,9 @@ class Context:
     failure : str
         For a `Spout`, while ``fail`` runs: who failed the message and why, such as ``"bolt 'bill': card refused"`` or
         ``"it was not acked within 30 s"``; of several reasons one. Else empty. Live.
+    metrics : Metrics
+        Counters, gauges and histograms of the user's own, as in ``context.metrics.counter("refused", reason="card")``.
+        See :doc:`/metrics`.
     """
 
     config: Mapping[str, Any]
@@ -247,6 +251,7 @@ class Context:
     failure: str = ""
     watermark: datetime | None = None
     processingTime: datetime = EPOCH
+    metrics: Metrics = field(default_factory=Metrics)
 
     def enter(self, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None) -> None:
         """Name the transaction that begins, before any hook of it; the runtime's. `watermark` is in microseconds."""

@@ -76,6 +76,8 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     """
 
     outputFields: Any = None
+    _throttled_secs: float = 0.0
+    """How long the source has held back requests of this copy so far, as by a quota; shown to people."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -317,6 +319,9 @@ def check_json(metadata: Metadata) -> Metadata:
         raise TypeError(f"metadata is JSON, which would give {metadata!r} back as {read!r}: return that")
     return read
 
+
+DEAD = "dead"
+"""The stream of a queue's messages that have failed too often."""
 
 DEAD_FIELDS = "_id string, _tries int, _reason string"
 """Behind the fields of a queue's message, in its dead letter."""

@@ -175,6 +175,7 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
         planned_metadata={txid: by_component(said) for txid, said in state.planned_metadata.items()},
         committed_metadata=by_component(state.committed_metadata),
         kept_as=by_component(kept_as),
+        counters=by_component(state.counters),
     )
 
 
@@ -346,6 +347,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         targets=_targets(state.targets, entry.committing.committables),
         published=_published(state, entry.committing),
         batch_id=state.batch_id if batch_id is None else batch_id,
+        counters=state.counters_to_come(),
     )
 
 
@@ -450,6 +452,7 @@ def pin_of(state: LogState) -> Pin:
         state.closed,
         state.state_txid,
         state.given_up,
+        state.counters,
     )
 
 
@@ -500,6 +503,7 @@ def _restored(state: LogState, record: Restored) -> LogState:
         closed=pin.closed,
         restored=pin.state_txid,
         taken_back=taken_back,
+        counters=pin.counters,  # rule 16.3: what comes after it is read, and counted, again
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from statefx.protocol.counting import Totals, then
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata
@@ -220,6 +221,8 @@ class LogState:
     unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
     due_ms: int = 0  # when the first timer of the clock is due, as the last decided transaction leaves them; 0: none
     closed: int = 0  # the transaction that has closed event time (rule 14.12); 0: none has
+    # Counters of the user's: totals of what committed transactions have added (rule 16.1).
+    counters: Totals = field(default_factory=dict)
 
     @property
     def closes(self) -> bool:
@@ -317,6 +320,13 @@ class LogState:
     def past(self) -> tuple[Past, ...]:
         """Return the last attempts, oldest first, and those that have not ended."""
         return (*self.history.past, *(entry.past("", 0) for entry in self.in_flight))
+
+    def counters_to_come(self) -> Totals:
+        """Return the counters as they will be once the decided transaction is committed."""
+        open_commit = self.committing
+        if open_commit is None or open_commit.committing is None:
+            return self.counters
+        return then(self.counters, open_commit.committing.counters)
 
     def heads_to_come(self) -> Mapping[str, Version]:
         """Return the heads as they will be once the decided transaction is committed."""

@@ -9,7 +9,8 @@
       | -- RUN, RESOLVE, ABANDON, END -----> |
       | -- OUTCOME ---------------------------> |
       | <-- ACK, REPORT, CONFIRMED, WAKE -- |
-      | <-- HANGS, RESTORES, LINES -------- |
+      | <-- HANGS, RESTORES, ACTIVITY ----- |
+      | <-- LINES ------------------------- |
       | -- LEVELS ------------------------> |
       | <-- ALIVE, each second, both ways -> |
 
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import TreeReport
 
 MAGIC = b"statefx-control-1\n"
@@ -79,6 +81,7 @@ class Line(NamedTuple):
 
 
 _OUTCOME = msgspec.msgpack.Decoder(tuple[int, TreeReport])
+_ACTIVITY = msgspec.msgpack.Decoder(list[tuple[str, int, dict[str, float]]])
 _LINES = msgspec.msgpack.Decoder(list[Line])
 _LEVELS = msgspec.msgpack.Decoder(dict[str, int])
 
@@ -100,8 +103,9 @@ class FrameKind(IntEnum):
     OUTCOME = 12  # driver: a transaction is committed, and what became of trees
     HANGS = 13  # chain: a spout's method does not return; the text of a warning
     RESTORES = 14  # chain: names of tasks that restore state, a line each; with each sign of life while they do
-    LINES = 15  # chain: what its tasks have logged and printed; shown to people, and decides nothing
-    LEVELS = 16  # driver: the levels of loggers, by name
+    ACTIVITY = 15  # chain: how the time of its tasks divides; with each sign of life while an attempt runs
+    LINES = 16  # chain: what its tasks have logged and printed; shown to people, and decides nothing
+    LEVELS = 17  # driver: the levels of loggers, by name
 
 
 class FrameError(ValueError):
@@ -188,6 +192,19 @@ def unpack_outcome(body: bytes) -> tuple[int, TreeReport]:
         return _OUTCOME.decode(body)
     except msgspec.DecodeError as error:
         raise FrameError(f"a OUTCOME that can't be read: {error}") from None
+
+
+def pack_activity(times: Mapping[TaskId, Mapping[str, float]]) -> bytes:
+    """Write the milliseconds of tasks by activity, as in their acks."""
+    return msgspec.msgpack.encode([(*task, spent) for task, spent in times.items()])
+
+
+def unpack_activity(body: bytes) -> dict[TaskId, dict[str, float]]:
+    """Read what `pack_activity` wrote; FrameError if it is something else."""
+    try:
+        return {TaskId(component, task): spent for component, task, spent in _ACTIVITY.decode(body)}
+    except msgspec.DecodeError as error:
+        raise FrameError(f"an ACTIVITY that can't be read: {error}") from None
 
 
 def pack_lines(lines: Sequence[Line]) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from statefx.protocol.counting import Totals
 from statefx.protocol.identity import FileRef, SnapshotRef, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata
@@ -184,6 +185,7 @@ class Committing:
     # Rule 14.8: when a timer of the clock is due, in milliseconds since 1970: a transaction begins then.
     due_ms: int = 0
     closes: bool = False  # whether it has closed event time (rule 14.12)
+    counters: Totals = field(default_factory=dict)  # what it adds to counters of the user's (rule 16.1)
 
     kind: ClassVar[str] = "COMMITTING"
 
@@ -270,6 +272,7 @@ class Pin:
     # The transaction that left it so: `txid`, unless it was restored, and nothing has been decided since.
     state_txid: int = 0
     given_up: tuple[tuple[int, int], ...] = ()  # as in the log
+    counters: Totals = field(default_factory=dict)  # as in the log
 
 
 @dataclass(frozen=True, slots=True)

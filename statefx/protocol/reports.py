@@ -7,17 +7,18 @@ tuple's place in what the task emitted. So a task that meets a root can tell how
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, Self, get_type_hints
 
 import msgpack
 import msgspec
 
 from statefx.errors import StatefxError
+from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.watermark import Part, TimeReport
@@ -187,8 +188,81 @@ def merged(reports: Iterable[TreeReport]) -> TreeReport:
 NOTHING = TreeReport()
 
 
+WIRE_VERSION = 1
+
+_ENCODER = msgspec.msgpack.Encoder()
+_OUTER = msgspec.msgpack.Decoder(tuple[str, int, msgspec.Raw])
+
+
+class _Message:
+    """A message between tasks, or between them and the driver.
+
+    As bytes it is its kind, the version, and the values of its fields in their order.
+    """
+
+    __slots__ = ()
+
+    def pack(self) -> bytes:
+        shape: Any = type(self)
+        names, texts, attempts, _ = _wire_form(shape)
+        values = [getattr(self, name) for name in names]
+        for place in texts:
+            values[place] = None if values[place] is None else json.dumps(values[place])
+        for place in attempts:  # a pair: the names in a mapping would be a fifth of a barrier, of which there are many
+            values[place] = (values[place].txid, values[place].attempt)
+        body = (type(self).__name__, WIRE_VERSION, values)
+        try:
+            return _ENCODER.encode(body)
+        # Half a surrogate pair in what users raise must not become an error of its own. Values have none: they are
+        # JSON.
+        except UnicodeEncodeError:
+            packed: bytes = msgpack.packb(msgspec.to_builtins(body), unicode_errors="backslashreplace")
+            return packed
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Read what `pack` wrote; StatefxError if driver and executors run different statefx releases."""
+        shape: Any = cls
+        kind: Any = "?"
+        version: Any = "?"
+        try:
+            kind, version, body = _OUTER.decode(data)
+            if (kind, version) == (cls.__name__, WIRE_VERSION):
+                _, texts, attempts, decoder = _wire_form(shape)
+                values = [*decoder.decode(body)]
+                for place in texts:
+                    values[place] = None if values[place] is None else json.loads(values[place])
+                for place in attempts:
+                    values[place] = TransactionAttempt(*values[place])
+                return cls(*values)
+        except (msgspec.DecodeError, json.JSONDecodeError):
+            pass
+        raise StatefxError(
+            f"{cls.__name__} of version {WIRE_VERSION} was expected, found kind {kind!r}, version {version!r}: "
+            "install the same statefx release on the driver and on every executor",
+            expected=WIRE_VERSION,
+        )
+
+
+@cache
+def _wire_form(kind: Any) -> tuple[list[str], list[int], list[int], msgspec.msgpack.Decoder[Any]]:
+    """Return the fields of a message, the places of those that travel as JSON text or as a pair, and their decoder.
+
+    MessagePack has no half surrogate pairs and no integers of more than 64 bits. The log and the tasks' orders have
+    both, so that a spout or a sink finds in the next transaction what it has said in this one.
+    """
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind)]
+    wire_types: dict[Any, Any] = {TransactionAttempt: tuple[int, int], Json: str | None}
+    types = [wire_types.get(hints[name], hints[name]) for name in names]
+    texts, attempts = (
+        [place for place, name in enumerate(names) if hints[name] is shape] for shape in (Json, TransactionAttempt)
+    )
+    return names, texts, attempts, msgspec.msgpack.Decoder(tuple[tuple(types)])  # type: ignore[misc]
+
+
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(_Message):
     """The outcome of one task's commit or rollback."""
 
     component: str
@@ -201,20 +275,15 @@ class Report:
     def id(self) -> TaskId:
         return TaskId(self.component, self.task)
 
-    def pack(self) -> bytes:
-        return _packed(self)
 
-    @classmethod
-    def unpack(cls, data: bytes) -> Report:
-        """Read what `pack` wrote; raises as `Ack.unpack`."""
-        return _unpacked(cls, data)
-
-
-WIRE_VERSION = 1
+ACTIVITIES = ("busy", "idle", "blocked", "restoring", "committing")
+"""What a task does at each moment, one of these: its own code runs; it waits for an instruction, for rows, or for tasks
+before it in its chain; what it sent waits to leave, or is worked on by tasks after it in its chain; its state is
+opened; it prepares, commits, or rolls back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(_Message):
     """Closes one transaction attempt on one channel, from an upstream task to a downstream task."""
 
     attempt: TransactionAttempt  # what it closes
@@ -227,14 +296,6 @@ class Barrier:
     failed: str | None = None  # the reason, if the upstream task could not prepare
     watermark: int | None = None  # how far event time has come; None: it does not hold that of the reader
     parts: Mapping[str, Part] = field(default_factory=dict)  # the same of spouts whose partitions can finish, by stream
-
-    def pack(self) -> bytes:
-        return _packed(self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Barrier:
-        """Read what `pack` wrote; raises as `Ack.unpack`."""
-        return _unpacked(cls, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +335,7 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(_Message):
     """A task's report to the driver for one transaction attempt."""
 
     attempt: TransactionAttempt  # what is acknowledged
@@ -301,6 +362,11 @@ class Ack:
     rows_before_combining: Mapping[int, int] = field(default_factory=dict, compare=False)
     # Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # Milliseconds by activity since the task's chain began (`ACTIVITIES`): totals, so that nothing is lost with an ack
+    # that nobody reads; shown to people, and decides nothing.
+    activity: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # Edge id -> bytes of the rows that were sent, as Arrow; shown to people, and decides nothing.
+    sent_bytes: Mapping[int, int] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
     # Rows that a bolt has set aside; shown to people, and decides nothing.
@@ -312,76 +378,10 @@ class Ack:
     time: TimeReport | None = None  # of a task that has event time
     # When the task's first timer of the clock is due, in milliseconds since 1970; 0: there is none.
     due_ms: int = 0
+    # Milliseconds within those of `metrics` (`statefx.runtime.costs`); shown to people, and decides nothing.
+    costs: Mapping[str, float] = field(default_factory=dict, compare=False)
+    counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
 
     @property
     def id(self) -> TaskId:
         return TaskId(self.component, self.task)
-
-    def pack(self) -> bytes:
-        return _packed(self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Ack:
-        """Read what `pack` wrote; StatefxError if driver and executors run different statefx releases."""
-        return _unpacked(cls, data)
-
-
-_Message = TypeVar("_Message", Report, Barrier, Ack)
-
-
-def _packed(message: Report | Barrier | Ack) -> bytes:
-    """Write a message as its kind, the version, and the values of its fields in their order."""
-    kind: Any = type(message)
-    names, texts, _ = _wire_form(kind)
-    values = [getattr(message, name) for name in names]
-    for place in texts:
-        values[place] = None if values[place] is None else json.dumps(values[place])
-    if kind is not Report:  # a pair: the names in a mapping would be a fifth of a barrier, of which there are many
-        values[0] = (message.attempt.txid, message.attempt.attempt)  # type: ignore[union-attr]
-    body = (kind.__name__, WIRE_VERSION, values)
-    try:
-        return _ENCODER.encode(body)
-    # Half a surrogate pair in what users raise must not become an error of its own. Values have none: they are JSON.
-    except UnicodeEncodeError:
-        packed: bytes = msgpack.packb(msgspec.to_builtins(body), unicode_errors="backslashreplace")
-        return packed
-
-
-def _unpacked(shape: Callable[..., _Message], data: bytes) -> _Message:
-    kind: Any = shape
-    found: Any = "?"
-    version: Any = "?"
-    try:
-        found, version, body = _OUTER.decode(data)
-        if (found, version) == (kind.__name__, WIRE_VERSION):
-            _, texts, decoder = _wire_form(kind)
-            first, *others = decoder.decode(body)
-            for place in texts:
-                others[place - 1] = None if others[place - 1] is None else json.loads(others[place - 1])
-            return shape(first if kind is Report else TransactionAttempt(*first), *others)
-    except (msgspec.DecodeError, json.JSONDecodeError):
-        pass
-    raise StatefxError(
-        f"{kind.__name__} of version {WIRE_VERSION} was expected, found kind {found!r}, version {version!r}: "
-        "install the same statefx release on the driver and on every executor",
-        expected=WIRE_VERSION,
-    )
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_OUTER = msgspec.msgpack.Decoder(tuple[str, int, msgspec.Raw])
-
-
-@cache
-def _wire_form(kind: Any) -> tuple[list[str], list[int], msgspec.msgpack.Decoder[Any]]:
-    """Return the fields of a message, the places of those that travel as JSON text, and what reads their values.
-
-    MessagePack has no half surrogate pairs and no integers of more than 64 bits. The log and the tasks' orders have
-    both, so that a spout or a sink finds in the next transaction what it has said in this one.
-    """
-    hints = get_type_hints(kind)
-    names = [each.name for each in fields(kind)]
-    wire_types: dict[Any, Any] = {TransactionAttempt: tuple[int, int], Json: str | None}
-    types = [wire_types.get(hints[name], hints[name]) for name in names]
-    texts = [place for place, name in enumerate(names) if hints[name] is Json]
-    return names, texts, msgspec.msgpack.Decoder(tuple[tuple(types)])  # type: ignore[misc]

@@ -89,11 +89,13 @@ class BoltTask(Task):
                     clock_ms=attempt.order.clock_ms,
                     state_class=self.state_class,
                 )
+            attempt.costs["reads"] = -task_state.read_secs(self._state)
             init_state(self.id, bolt, self._state, attempt.txid, self._timers_refusal())
             self._timers = timers_of(bolt)
             if isinstance(bolt, WindowedBolt):
                 self._windows = Windows(bolt, self._state, attempt)
         if attempt.collector.guard is not None:
+            attempt.collector.guard.metrics = context_of(bolt).metrics
             self._guarded = GuardedCalls(attempt, attempt.collector.guard, self._state)
 
     def _timers_refusal(self) -> str:
@@ -305,6 +307,7 @@ class BoltTask(Task):
             task_state.prepare(state, self.attempt.txid, self.attempt.token)
         except CodecError as error:
             raise bolt_error(error, *self.id, "prepareCommit", self.attempt.txid) from error
+        self.attempt.costs["reads"] += task_state.read_secs(state)
         found = task_state.found_keys(state)  # of the version that was opened: what is prepared is not in it
         snapshot = self._snapshot()
         return Prepared(

@@ -21,8 +21,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import RunOrder, SentOrder
 from statefx.protocol.reports import Ack, Barrier
+from statefx.runtime.activity import BLOCKED, IDLE, ChainClock
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
 from statefx.runtime.sink_task import SinkTask
@@ -63,6 +65,9 @@ RESTORES_SECS = 1.0
 
 TRANSACTIONS_MAX = 1000
 """Transactions of which the newest attempt is known: more than are ever in flight. Of others more rows are kept."""
+
+
+_Result = TypeVar("_Result")
 
 
 class Control(Protocol):
@@ -234,6 +239,7 @@ class TaskChain:
         self._filler = bytes(size)
         self._early = EarlyRows()
         self.tasks = {id: make_task(worker, deployment, id) for id in plan.levels[chain.level][chain.partition]}
+        self._clock = ChainClock(self.tasks)
         self._has_woken = False
         """Whether the driver knows that a spout needs a transaction."""
         self._abandoned: set[TransactionAttempt] = set()
@@ -246,7 +252,12 @@ class TaskChain:
     def run(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Execute instructions until the driver ends the run; yield the rows for the next level."""
         try:
-            yield from self._orders(rows)
+            with closing(self._orders(rows)) as batches:
+                for batch in batches:
+                    before = self._clock.enter(BLOCKED)
+                    yield batch
+                    self._clock.enter(before)
+                    del batch  # megabytes, which nobody needs until the next one comes
         except ProcessGone:
             for task in self.tasks.values():
                 task.forget_object()
@@ -258,11 +269,11 @@ class TaskChain:
             release_sinks(self._deployment)
 
     @property
-    def _hosts(self) -> list[SpoutHost]:
-        tracked = [task.host for task in self.tasks.values() if isinstance(task, TrackedSpoutTask)]
-        return [host for host in tracked if host is not None]
+    def _hosts(self) -> dict[TaskId, SpoutHost]:
+        tracked = {id: task.host for id, task in self.tasks.items() if isinstance(task, TrackedSpoutTask)}
+        return {id: host for id, host in tracked.items() if host is not None}
 
-    def _orders(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _orders(self, rows: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         while True:
             kind, body = self._next()
             match kind:
@@ -271,8 +282,10 @@ class TaskChain:
                     yield from self._attempt(SentOrder(body.decode()), rows)
                 case FrameKind.OUTCOME:
                     txid, report = messages.unpack_outcome(body)
-                    for host in self._hosts:
+                    for task, host in self._hosts.items():
+                        self._clock.enter(self._clock.busy(task))
                         host.on_committed(txid, report)
+                    self._clock.enter(IDLE)
                 case FrameKind.RESOLVE:
                     self._resolve(body)
                 case FrameKind.ABANDON:
@@ -288,25 +301,37 @@ class TaskChain:
 
     def _next(self) -> tuple[FrameKind, bytes]:
         """Wait for the driver's next frame; call spouts meanwhile."""
-        waits = 0
+        waits, busy = 0, False
         while True:
-            if not self._has_woken and any(host.is_waiting for host in self._hosts):
+            hosts = self._hosts
+            if not self._has_woken and any(host.is_waiting for host in hosts.values()):
                 self._has_woken = True
                 self._control.send(FrameKind.WAKE)
-            asked = [host for host in self._hosts if host.may_be_asked]
+            asked = {id: host for id, host in hosts.items() if host.may_be_asked}
             frame = self._control.next(self._wait_secs(waits) if asked else None)
             if frame is not None:
+                self._clock.enter(IDLE)
                 return frame
-            emitted = [host.ask() for host in asked]
-            waits = 0 if any(emitted) else min(waits + 1, IDLE_WAITS)
+            emitted = [id for id, host in asked.items() if host.ask()]
+            if busy is not bool(emitted):  # when spouts begin and cease to have something, and not for each call
+                busy = bool(emitted)
+                self._clock.enter(self._clock.busy(emitted[0]) if emitted else IDLE)
+            waits = 0 if emitted else min(waits + 1, IDLE_WAITS)
 
     def _show_life(self) -> None:
-        """Report what takes long, with each sign of life; called by the thread that reads from the driver."""
-        limit = time.monotonic() - RESTORES_SECS
+        """Report what takes long, with each sign of life; called by the thread that reads from the driver.
+
+        An attempt that takes long shows what its tasks do; after it their acks do, and between two nothing is sent.
+        """
+        now = time.monotonic()
+        if self._running is not None:
+            times = {id: self._clock.of(id, now - (task.restores_since or now)) for id, task in self.tasks.items()}
+            self._control.send(FrameKind.ACTIVITY, messages.pack_activity(times))
+        limit = now - RESTORES_SECS
         restoring = [id for id, task in self.tasks.items() if (since := task.restores_since) and since <= limit]
         if restoring:
             self._control.send(FrameKind.RESTORES, "\n".join(map(str, restoring)).encode())
-        for host in self._hosts:
+        for host in self._hosts.values():
             if said := host.hangs():
                 self._control.send(FrameKind.HANGS, said.encode())
 
@@ -337,6 +362,7 @@ class TaskChain:
             yield from self._wake_readers(attempt)
         finally:
             self._running = None
+            self._clock.enter(IDLE)
         self._worker.freeze_loaded_objects()
 
     def _enter(self, order: RunOrder) -> ChainAttempt:
@@ -345,6 +371,7 @@ class TaskChain:
             self._chain,
             list(self.tasks.values()),
             order,
+            clock=self._clock,
             ack=lambda ack: self._control.send(FrameKind.ACK, ack.pack()),
             check=self._control.check,
             behind_barriers=self._fillers(),
@@ -359,7 +386,9 @@ class TaskChain:
         while missing:
             if attempt in self._abandoned:
                 raise AbandonedError
+            before = self._clock.enter(IDLE)
             batch = next(rows, None)
+            self._clock.enter(before)
             if batch is None:
                 raise AbandonedError  # the run ends
             for row in _rows_of(batch):
@@ -411,9 +440,11 @@ class TaskChain:
         order = SentOrder(body.decode())
         for task in order.tasks:
             self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
+            self._clock.enter(self._clock.committing(task))
             with logs.fields(**logged_of(task, order.attempt)):
                 report = self.tasks[task].resolve(order)
             self._control.send(FrameKind.REPORT, report.pack())
+        self._clock.enter(IDLE)
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -475,8 +506,8 @@ class AbandonedError(Exception):
 class ChainAttempt:
     """One attempt of a chain's tasks: rows in, through the chain, rows out; then barriers, then acks.
 
-    `tasks` are in the order of the chain. `ack` takes the acks, `check` raises if the chain must prepare nothing more
-    (rule 13.7), and `behind_barriers` are sent after the barriers.
+    `tasks` are in the order of the chain, whose time `clock` divides. `ack` takes the acks, `check` raises if the chain
+    must prepare nothing more (rule 13.7), and `behind_barriers` are sent after the barriers.
     """
 
     def __init__(
@@ -486,6 +517,7 @@ class ChainAttempt:
         tasks: Sequence[Task],
         order: RunOrder,
         *,
+        clock: ChainClock,
         ack: Callable[[Ack], None],
         check: Callable[[], None] = lambda: None,
         behind_barriers: Sequence[wire.WireRow] = (),
@@ -493,7 +525,7 @@ class ChainAttempt:
         plan = self._plan = deployment.plan
         self.attempt = order.attempt
         self._level = chain.level
-        self._ack, self._check, self._behind_barriers = ack, check, behind_barriers
+        self._clock, self._ack, self._check, self._behind_barriers = clock, ack, check, behind_barriers
         self._is_abandoned = False
         self._outbox = Outbox(chain.level, chain.partition, plan.widths)
         self._tasks = {task.id.component: task for task in tasks}
@@ -525,11 +557,14 @@ class ChainAttempt:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done = False
+        # What is done for no task in particular, such as reading what has come, is work for the first one.
+        self._clock.enter(self._clock.busy(self._head.id))
         try:
             for task in self._tasks.values():
-                task.attempt.step("open", task.begin)
+                self._step(task, "open", task.begin)
+                self._clock.restored(task.id, task.attempt.secs["restore"])
             # Rule 5.6: also where no row will come.
-            yield from self._go_on(self._head, self._head.attempt.step("execute", self._head.emit))
+            yield from self._go_on(self._head, self._step(self._head, "execute", self._head.emit))
             for batch in batches:
                 self._refuse_abandoned()
                 yield from self._take_wire(batch)
@@ -569,23 +604,34 @@ class ChainAttempt:
         if self._is_abandoned:
             raise AbandonedError
 
+    def _step(self, task: Task, metric: str, call: Callable[..., _Result], *args: Any) -> _Result | None:
+        """Run a step of a task, and have the time that it takes count as the task's own."""
+        before = self._clock.enter(self._clock.busy(task.id))
+        try:
+            return task.attempt.step(metric, call, *args)
+        finally:
+            self._clock.enter(before)
+
     def _deliver(self, edge: Edge, sender: TaskId, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the next task's inbox, or the outbox."""
         if self._plan.fused(edge):
 
-            def follow(target: int, batch: pa.RecordBatch) -> None:
+            def follow(target: int, batch: pa.RecordBatch) -> int:
                 follower = self._tasks[edge.target].attempt
                 follower.input.records(*sender, token, edge.id, batch.num_rows)
-                follower.inbox.append(edge, batch)
+                size_bytes = follower.inbox.append(edge, batch)
                 if follower.inbox.held_bytes >= wire.BATCH_BYTES:
                     self._outbox.pressing = True
+                return size_bytes
 
             return follow
 
-        def send(target: int, batch: pa.RecordBatch) -> None:
+        def send(target: int, batch: pa.RecordBatch) -> int:
             level, partition = self._plan.place[TaskId(edge.target, target)]
             address = self._address(level, partition, edge.id, sender)
-            self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.serialize(token, batch))
+            payload = wire.serialize(token, batch)
+            self._outbox.send(address, wire.RECORDS, batch.num_rows, payload)
+            return len(payload)
 
         return send
 
@@ -627,7 +673,7 @@ class ChainAttempt:
             held.close()
 
     def _feed(self, task: Task, edge: Edge, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        yield from self._go_on(task, task.attempt.step("execute", task.feed, edge, batch))
+        yield from self._go_on(task, self._step(task, "execute", task.feed, edge, batch))
 
     def _go_on(self, task: Task, paused: bool | None) -> Iterator[pa.RecordBatch]:
         """Resume the task until its batch is done; before each resume, drain downstream tasks and flush the outbox."""
@@ -638,7 +684,7 @@ class ChainAttempt:
                 yield from self._work_through(follower)
             yield from self._outbox.take()
             self._refuse_abandoned()  # behind it: what has left is no longer pressing, nor is an `abandon` meanwhile
-            paused = task.attempt.step("execute", task.resume)
+            paused = self._step(task, "execute", task.resume)
 
     def _work_through(self, task: Task) -> Iterator[pa.RecordBatch]:
         inbox = task.attempt.inbox
@@ -650,7 +696,7 @@ class ChainAttempt:
         for task in self._tasks.values():
             yield from self._work_through(task)
             if self._plan.follows(task.id.component):
-                task.attempt.step("execute", task.flush)
+                self._step(task, "execute", task.flush)
         yield from self._send_much()
 
     def _send_much(self) -> Iterator[pa.RecordBatch]:
@@ -665,9 +711,9 @@ class ChainAttempt:
         attempt = task.attempt
         for barrier in attempt.end_input():  # rule 6.4
             logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self.attempt)
-        attempt.step("finish", task.end)
+        self._step(task, "finish", task.end)
         # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
-        attempt.step("execute", task.emit_last)
+        self._step(task, "execute", task.emit_last)
         if attempt.time is not None:
             attempt.time.end_output()
         self._send_barriers(task)
@@ -675,9 +721,10 @@ class ChainAttempt:
 
     def _prepare(self, task: Task) -> None:
         attempt = task.attempt
+        self._clock.enter(self._clock.committing(task.id))
         prepared = attempt.step("finish", task.prepare_checked)
         attempt.collector.close()
-        ack = attempt.ack(prepared)
+        ack = attempt.ack(prepared, self._clock.of(task.id))
         attempt.acked = ack.failed is None  # before it is sent: who fails while it sends may have been received
         self._ack(ack)
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, StatefxError
 from statefx.operators.fitting import MISFITS, to_array
+from statefx.operators.metrics import Metrics
 from statefx.plan.wire import BATCH_BYTES
 from statefx.runtime.gathering import AnchoredGathering, Gathering
 from statefx.runtime.user_objects import USER_STATE_ERRORS
@@ -48,9 +49,10 @@ class CallGuard:
     `journal` undoes what the call has done so far; `active` says whether calls are guarded now (the hooks that concern
     no row are not), `waiting` whether something was emitted that has to be sent after the call. `full` are the streams
     with enough rows for a batch; `later` sends whole batches, which are not gathered, and what was emitted after them.
+    `metrics` are those of the bolt.
     """
 
-    __slots__ = ("_state", "active", "full", "journal", "later", "waiting")
+    __slots__ = ("_state", "active", "full", "journal", "later", "metrics", "waiting")
 
     def __init__(self) -> None:
         self.journal: Journal = []
@@ -59,15 +61,18 @@ class CallGuard:
         self.full: dict[Gathering, None] = {}
         self.later: list[Callable[[], None]] = []
         self._state: TaskState | None = None
+        self.metrics = Metrics()
 
     def begin(self, state: TaskState | None) -> None:
         self.journal.clear()  # what other hooks have emitted stays
         self.active, self._state = True, state
+        self.metrics.journal = self.journal
         if state is not None:
             task_state.keep_journal(state, self.journal)
 
     def end(self) -> None:
         self.active = False
+        self.metrics.journal = None
         if self._state is not None:
             task_state.keep_journal(self._state, None)
         self.journal.clear()

@@ -52,8 +52,8 @@ FILE_BYTES = 256 << 20
 
 Tag = TypeVar("Tag")
 
-Deliver = Callable[[int, pa.RecordBatch], None]
-"""Takes (target task, batch)."""
+Deliver = Callable[[int, pa.RecordBatch], int]
+"""Takes (target task, batch); returns how many bytes that is."""
 
 
 # ---- one edge
@@ -63,8 +63,8 @@ class Outlet:
     """The way out of a task along one edge; a combiner adds up the rows before they are split.
 
     `rows_before_combining` counts the rows that came to the combiner, 0 without one; `emitted` those that were split,
-    before they were copied for an all-grouping: barriers and acks count sums. `sent` counts rows by target task.
-    `tracked`: rows travel with the roots of their trees.
+    before they were copied for an all-grouping: barriers and acks count sums. `sent` counts rows by target task,
+    `sent_bytes` those of all of them. `tracked`: rows travel with the roots of their trees.
     """
 
     __slots__ = (
@@ -75,6 +75,7 @@ class Outlet:
         "route",
         "rows_before_combining",
         "sent",
+        "sent_bytes",
         "tracked",
         "width",
     )
@@ -93,7 +94,7 @@ class Outlet:
         self.edge = edge
         self.route = route
         self.width = width
-        self.rows_before_combining = self.emitted = 0
+        self.rows_before_combining = self.emitted = self.sent_bytes = 0
         self.sent = [0] * width
         self._deliver = deliver
         self._combiner = combiner
@@ -121,7 +122,7 @@ class Outlet:
         self.emitted += batch.num_rows
         for target, part in self.route.split(batch, columns):
             self.sent[target] += part.num_rows
-            self._deliver(target, part)
+            self.sent_bytes += self._deliver(target, part)
 
 
 def outlet_of(
@@ -367,11 +368,13 @@ class BatchQueue(Generic[Tag]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def append(self, tag: Tag, batch: pa.RecordBatch) -> None:
-        if not self.held_bytes or self.held_bytes + batch.nbytes <= self._bytes_max:
-            self.held_bytes += batch.nbytes
+    def append(self, tag: Tag, batch: pa.RecordBatch) -> int:
+        """Append a batch; return how many bytes it has."""
+        size_bytes: int = batch.nbytes
+        if not self.held_bytes or self.held_bytes + size_bytes <= self._bytes_max:
+            self.held_bytes += size_bytes
             self._waiting.append((tag, batch, None))
-            return
+            return size_bytes
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
         try:
             if self._file is None or self._file.size >= FILE_BYTES:
@@ -386,6 +389,7 @@ class BatchQueue(Generic[Tag]):
             ) from error
         file.size, file.left = start + size, file.left + 1
         self._waiting.append((tag, None, (batch.schema, file, start, size)))
+        return size_bytes
 
     def popleft(self) -> tuple[Tag, pa.RecordBatch]:
         tag, batch, place = self._waiting.popleft()

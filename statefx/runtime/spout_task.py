@@ -77,7 +77,7 @@ class SpoutTask(SourceTask):
 
     def begin(self) -> None:
         super().begin()
-        self._opened_object()
+        self.attempt.costs["throttled"] = -float(self._opened_object()._throttled_secs)
         self._metadata: dict[str, Json] = {}
         self._told: Mapping[str, Json] = {}
         self._left_out = LeftOut()
@@ -89,6 +89,7 @@ class SpoutTask(SourceTask):
         """Report what was emitted: its metadata, if the driver does not know that."""
         self._refuse_late_rows()
         self.flush()
+        self.attempt.costs["throttled"] += self._object._throttled_secs
         return Prepared(metadata=self._metadata or None, left_out=self._left_out)
 
     def keep(self) -> None:

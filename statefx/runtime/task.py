@@ -7,8 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -31,12 +32,14 @@ from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
 from statefx.protocol.commands import Resolution
 from statefx.protocol.completeness import Alignment, AlignmentResult
+from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.costs import COLLECTIONS, COSTS
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
@@ -54,6 +57,8 @@ record of the log. At 1,000 tasks that are 64 MB, ten times what a record should
 
 METRICS = ("restore", "open", "execute", "finish")
 """Metrics in milliseconds of an ack."""
+
+NO_TIMES: Mapping[str, float] = MappingProxyType({})
 
 HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
 
@@ -81,6 +86,7 @@ class Prepared:
     trees: TreeReport = field(default=NOTHING)
     counts: Mapping[str, int | float] = field(default_factory=dict)
     due_ms: int = 0
+    counted: Counted = NOTHING_COUNTED
 
     def check_size(self, id: TaskId) -> None:
         """Raise BoltError for what no ack may carry."""
@@ -107,7 +113,7 @@ class TaskAttempt:
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
     each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
     and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that. `secs` are by metric.
+    know that the task has prepared; only the log says what becomes of that. `secs` are by metric, `costs` by cost.
     """
 
     deployment: Deployment
@@ -123,6 +129,7 @@ class TaskAttempt:
     failure: Failure | None = None
     acked: bool = False
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
+    costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0.0))
     _aligned: AlignmentResult = field(init=False)
 
     @property
@@ -148,7 +155,7 @@ class TaskAttempt:
         if self.failure is not None:
             return None
         logged = logs.enter(logged_of(self.id, self.order.attempt))
-        began = time.perf_counter()
+        began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
         try:
             return call(*args, **named)
         except BoltError as error:
@@ -168,6 +175,8 @@ class TaskAttempt:
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[metric] += time.perf_counter() - began
+            self.costs["cpu"] += time.thread_time() - processor
+            self.costs["gc"] += COLLECTIONS.secs - collected
             logs.leave(logged)
         return None
 
@@ -183,7 +192,7 @@ class TaskAttempt:
             self.time.end_input(aligned.watermark, aligned.parts)
         return aligned.stale
 
-    def ack(self, prepared: Prepared | None) -> Ack:
+    def ack(self, prepared: Prepared | None, activity: Mapping[str, float] = NO_TIMES) -> Ack:
         if prepared is None or self.failure is not None:
             prepared = Prepared()
         outlets = self.collector.outlets
@@ -203,6 +212,8 @@ class TaskAttempt:
             snapshot=prepared.snapshot,
             keys=prepared.keys,
             metrics=self._metrics(),
+            activity=activity,
+            sent_bytes={outlet.edge.id: outlet.sent_bytes for outlet in outlets if outlet.sent_bytes},
             committable=prepared.committable,
             metadata=prepared.metadata,
             left_out=prepared.left_out,
@@ -211,6 +222,8 @@ class TaskAttempt:
             counts=prepared.counts,
             time=None if self.time is None else self.time.report(),
             due_ms=prepared.due_ms,
+            costs={name: round(secs * 1000, 3) for name, secs in self.costs.items() if secs > 0},
+            counted=prepared.counted,
         )
 
     def _metrics(self) -> dict[str, float]:
@@ -334,9 +347,15 @@ class Task(ABC):
     def prepare_checked(self) -> Prepared:
         """Prepare; refuse what no ack may carry, and rows that were never sent."""
         prepared = self.prepare()
+        if counted := self.counted():
+            prepared = replace(prepared, counted=counted)
         prepared.check_size(self.id)
         self.attempt.collector.refuse_late(partial(self.worker.keep_late, self.deployment, self.id))
         return prepared
+
+    def counted(self) -> Counted:
+        """Return what the user's object has counted in this attempt."""
+        return NOTHING_COUNTED if self._object is None else context_of(self._object).metrics.take()
 
     # ---- the end of an attempt, and what comes between two
 
@@ -428,6 +447,7 @@ class Task(ABC):
             self._object = open_object(self.deployment, self.id, *self.attempt.moment)
         else:
             context_of(self._object).enter(*self.attempt.moment)
+            context_of(self._object).metrics.clear()  # rule 16.2: an attempt that was rolled back counts nothing
         return self._object
 
     def _close_object(self) -> None:

@@ -25,6 +25,7 @@ from statefx.operators.acker import ACKS, ASKS, TreeEvent, key_of, place_of
 from statefx.operators.context import DEFAULT_STREAM, SpoutCollector
 from statefx.operators.spouts import TAKEN, Spout
 from statefx.operators.user_errors import bolt_error
+from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.reports import ROOTS_MAX, TreeReport, root_of
 from statefx.runtime.collector import TaskCollector
@@ -98,6 +99,8 @@ class SpoutHost(SpoutCollector):
         self._waiting_bytes = 0
         self._kept: dict[int, Sequence[Delivery]] = {}
         """Rows of the transactions that are not decided, by txid."""
+        self._counted: dict[int, Counted] = {}
+        """What the spout has counted until these began."""
         self._tracked: dict[int, _Tracked] = {}
         """By root: what was emitted in a transaction, and neither acked nor failed."""
         self._pending: set[bytes] = set()
@@ -156,6 +159,7 @@ class SpoutHost(SpoutCollector):
             self._open(report.pending.get(str(self._task), ()))
         failed = {root: reason for reason, roots in report.failed.items() for root in roots}
         held = set(report.held)
+        self._counted.pop(txid, None)
         for _, _, _, root in self._kept.pop(txid, ()):
             if root is None:
                 continue
@@ -255,10 +259,15 @@ class SpoutHost(SpoutCollector):
                 self._open(())
             self._fill()
             self._kept[txid] = self._numbered(txid)
+            self._counted[txid] = context_of(self._spout).metrics.take()
             self._waiting, self._waiting_bytes = [], 0
         if self.failure is not None:
             raise self.failure
         return self._kept[txid]
+
+    def counted(self, txid: int) -> Counted:
+        """Return what counts with a transaction: the same in each of its attempts, as its rows."""
+        return self._counted.get(txid, NOTHING_COUNTED)
 
     def _numbered(self, txid: int) -> list[Delivery]:
         """Return what waits as what a transaction emits, and what the acker gets before."""
@@ -398,6 +407,10 @@ class TrackedSpoutTask(SourceTask):
     def prepare(self) -> Prepared:
         assert self.host is not None
         return Prepared(counts=self.host.counts())
+
+    def counted(self) -> Counted:
+        assert self.host is not None
+        return self.host.counted(self.attempt.txid)
 
     def close(self) -> None:
         if self.host is not None:

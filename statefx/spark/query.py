@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import math
 import os
@@ -17,20 +18,31 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.progress import TransactionProgress
+from statefx.coordinator.observation import Observer
+from statefx.coordinator.progress import Outcome, TransactionProgress
+from statefx.coordinator.requests import STOP, Listener
 from statefx.coordinator.retrying import StoppedError
-from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
+from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
 from statefx.listeners import Listeners, TopologyListener
 from statefx.log import pins as savepoints
+from statefx.log.observation import bounded as bounded_document
 from statefx.log.pins import Savepoint
+from statefx.log.requests import error_to_tell
+from statefx.metrics.registry import Registry
+from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
+from statefx.spark.job import PipelinedEngine
+from statefx.why import Why, why
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger("statefx")
 
@@ -148,6 +160,20 @@ class Feed(Protocol):
         """Wait until all input that is there now has been committed, or `ended` is set."""
 
 
+class Page(Protocol):
+    """What a browser shows of a query: that of `statefx.ui`, which is above this room."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+    def show(self, query: Query) -> None:
+        """Begin to answer."""
+
+    def close(self) -> None:
+        """Show the end, and give the port back; waits for nothing."""
+
+
 class Query:
     """A topology that has been submitted.
 
@@ -164,11 +190,19 @@ class Query:
         coordinator: Coordinator,
         bar: Bar | None = None,
         listeners: Iterable[TopologyListener] = (),
+        observer: Observer | None = None,
+        page: Page | None = None,
     ) -> None:
         self.name = name
+        self.metricsUrl: str | None = None
+        """Where Prometheus reads the metrics, if there is a ``topology.metrics.port``."""
         self._bar = bar
+        self._observer = observer
+        if observer is not None:
+            observer.status = lambda: self.status
         self._feed = feed
         self._coordinator = coordinator
+        self._page = page
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._waiting: set[int] = set()
@@ -179,20 +213,32 @@ class Query:
         self._repeats = logs.Repeats()
         with self._logged():
             self._listeners = Listeners(name, progress.status, progress.of)
-            progress.on_end, progress.on_rolled_back = self._listeners.committed, self._listeners.rolled_back
+            progress.watchers.append(self._tell)
             for listener in listeners:
                 self._listeners.add(listener)
             self._thread = threading.Thread(target=logs.carrying(self._run), name=f"statefx-{name}", daemon=True)
         self._started = threading.Event()
         self._ended = threading.Event()
+        self._answering: Listener | None = None
 
     def __repr__(self) -> str:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
         return f"<Query {self.name!r}, {'running' if self.isActive else ended}>"
 
+    def _repr_html_(self) -> str | None:
+        """Return what the query does, for notebooks."""
+        return bounded(lambda: query_html(self.observation()))
+
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
+        with self._logged():
+            self._answering = Listener(self._coordinator.log, self._commands())
+        if self._observer is not None:
+            self._observer.start()
+        if self._page is not None:
+            self._page.show(self)
         self._thread.start()
+        self._answering.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
         if self._ended.is_set():
@@ -242,7 +288,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The query's status: phase, txid, attempt; ``stuck`` if a commit fails again and again.
+        """The query's status: phase, txid, attempt; ``stuck`` if a commit fails again and again, ``paused``.
 
         ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
         were there, and ``runs`` how many such jobs there were.
@@ -261,15 +307,66 @@ class Query:
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
-        return self._coordinator.progress.recent()
+        return [ShownProgress(each) for each in self._coordinator.progress.recent()]
+
+    def plot(self) -> Figure:
+        """Draw the last committed transactions: rows a second, the time of each phase, and lag where it is known.
+
+        The lag is that of spouts that report it, in records; otherwise how far each watermark is behind, in seconds.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it to a file.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed: ``pip install 'statefx[plot]'``.
+        """
+        return figure(self.name, self.recentProgress)
+
+    @property
+    def uiUrl(self) -> str | None:
+        """Where a browser shows the query, with the token if one is needed; None without ``topology.ui.port``."""
+        return None if self._page is None else self._page.url
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics now: each a dict of ``name``, as Prometheus shows it, ``kind``, ``labels``, ``value``.
+
+        The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
+        """
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._coordinator.progress.measures.registry
+
+    @property
+    def _watchers(self) -> list[Callable[[Outcome], None]]:
+        return self._coordinator.progress.watchers
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
         """Transactions of a former run that were rolled forward or back at start."""
         return list(self._coordinator.progress.recoveries)
 
+    def observation(self) -> dict[str, Any]:
+        """Return all that the driver knows of the topology, as plain data: health, graph, rates, lag, transactions.
+
+        The driver writes the same beside the log every few seconds, where `Checkpoint.observation` reads it. The keys
+        are those of the page on observing; a key that nothing is known of is missing or None.
+        """
+        assert self._observer is not None
+        return self._observer.document()
+
+    def why(self) -> Why:
+        """Return what bounds throughput now, and what keeps results late: in sentences, the weightiest first."""
+        return why(self.observation())
+
     def processAllAvailable(self) -> None:
-        """Wait until all input that is there now has been committed."""
+        """Wait until all input that is there now has been committed; while the query is paused, until it goes on."""
         self._started.wait()
         if not self._ended.is_set():
             with self._awaiting():
@@ -306,6 +403,33 @@ class Query:
         """
         self._check_active(f"call Checkpoint(location).deleteSavepoint({name!r})")
         savepoints.delete(self._coordinator.log, name)
+
+    def pause(self) -> None:
+        """Begin no further transaction until `resume`; those in flight go on to their end.
+
+        Tasks keep their state and slots, and sources stay where they are. ``status`` says ``paused``. A query that is
+        started anew is not paused.
+
+        Raises
+        ------
+        CheckpointError
+            The query has ended.
+        """
+        self._check_active("there is nothing to pause")
+        self._coordinator.hold(True)
+        logger.info("query %s is paused", self.name)
+
+    def resume(self) -> None:
+        """Go on after `pause`; a query that is not paused goes on as it does.
+
+        Raises
+        ------
+        CheckpointError
+            The query has ended.
+        """
+        self._check_active("submit the topology again")
+        self._coordinator.hold(False)
+        logger.info("query %s goes on", self.name)
 
     def _check_active(self, remedy: str) -> None:
         if not self.isActive:
@@ -404,10 +528,70 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
+            if self._observer is not None:
+                self._observer.end(self._error)
             self._repeats.close()
             self._listeners.close(self._error, self._waiting | self._stopping)
+            if self._answering is not None:
+                self._answering.end(self._last_answer())
             self._ended.set()
             self._started.set()
+            if self._page is not None:
+                self._page.close()
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Tell the listeners of the end of an attempt."""
+        name = outcome.attempt.name
+        if outcome.done is None:
+            self._listeners.rolled_back(name.txid, name.attempt, outcome.reason)
+        else:
+            self._listeners.committed(name.txid)
+
+    # ---- what is asked from outside (see `statefx.coordinator.requests`)
+
+    def _commands(self) -> dict[str, Callable[..., Mapping[str, Any]]]:
+        """Return what requests can ask for; the names are those of `Checkpoint`'s methods."""
+        return {
+            "savepoint": self._asked_for_savepoint,
+            "deleteSavepoint": self._asked_to_delete,
+            "status": lambda: {"observation": json.loads(bounded_document(self.observation()))},
+            "loglevel": self._asked_for_level,
+            "pause": lambda: self._status_after(self.pause),
+            "resume": lambda: self._status_after(self.resume),
+            STOP: self._asked_to_stop,
+        }
+
+    def _asked_for_savepoint(self, name: str) -> dict[str, Any]:
+        taken = self.savepoint(name)
+        return {"name": taken.name, "txid": taken.txid, "time": taken.time.isoformat(), "bytes": taken.bytes}
+
+    def _asked_to_delete(self, name: str) -> dict[str, Any]:
+        self.deleteSavepoint(name)
+        return {"name": name}
+
+    def _asked_for_level(self, level: str, name: str) -> dict[str, Any]:
+        found = logging.getLogger(name)
+        was = logging.getLevelName(found.level)
+        found.setLevel(level)
+        if isinstance(self._coordinator.engine, PipelinedEngine):
+            self._coordinator.engine.send_levels()
+        return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
+
+    def _status_after(self, change: Callable[[], None]) -> dict[str, Any]:
+        change()
+        return {"status": self.status}
+
+    def _asked_to_stop(self, timeout: float) -> dict[str, Any]:
+        self.stop(timeout)
+        # Here it has not ended: of one that has, `_last_answer` is sent before this returns.
+        return {"ended": False, "committed": self._coordinator.log.state.committed, "status": self.status}
+
+    def _last_answer(self) -> dict[str, Any]:
+        """Return the answer to requests to stop, of a query that has ended."""
+        if isinstance(self._error, FencedError):  # not the one that runs now
+            return {"error": error_to_tell(self._error)}
+        error = None if self._error is None else f"{type(self._error).__name__}: {self._error}"
+        return {"result": {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}}
 
     @contextmanager
     def _awaiting(self) -> Iterator[None]:

@@ -6,15 +6,19 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx import logs
 from statefx.config import NOT_WRITTEN, SPELLINGS, Config, micros_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
+from statefx.coordinator.observation import Observer
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.listeners import TopologyListener, check_listener
@@ -36,7 +40,7 @@ from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import places_of, sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
-from statefx.spark.query import Bar, Feed, Query, bar, watch
+from statefx.spark.query import Bar, Feed, Page, Query, bar, watch
 from statefx.spark.session import check_session, hint, is_local
 from statefx.spark.staging import Stager, unite
 from statefx.spark.tables import frame_of
@@ -44,6 +48,9 @@ from statefx.spark.worker import dumps
 from statefx.storage import FolderStorage, Storage, is_remote
 from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing, check_trees
+
+if TYPE_CHECKING:
+    from statefx.metrics.prometheus import MetricsServer
 
 logger = logging.getLogger("statefx")
 
@@ -95,18 +102,15 @@ def submit(
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str or collection of str, optional
-        For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was.
-        ``"fork"`` for a copy that goes its own way, wherever it is. ``"takeover"``: targets of sinks that another
-        application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
-        again). Or a list.
+        ``"move"`` for a checkpoint of which nothing is left where it was last run; ``"fork"`` for a copy that goes its
+        own way; ``"takeover"``: targets of sinks that another application or checkpoint owns belong to this one from
+        now on (a new checkpoint writes all that is there again). Or a list.
     rename : Mapping, optional
-        Of stateful bolts, spouts and streaming DataFrames that had another id in this checkpoint: old id to new one.
-        May stay in the program.
+        Of stateful bolts, spouts and streaming DataFrames, ids in this checkpoint to new ones. May stay in the program.
     drop : collection of str, optional
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     rescale : bool
-        Whether stateful bolts whose parallelism is another one than in the checkpoint get their state given to these
-        tasks first, as by `Checkpoint.rescale`. May stay as well.
+        Whether stateful bolts with another parallelism than in the checkpoint are rescaled first. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
     listeners : collection of TopologyListener, optional
@@ -126,8 +130,10 @@ def submit(
     """
     try:
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        with logs.fields(topology=getattr(topology, "name", None)):
-            return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, listeners)
+        with logs.fields(topology=getattr(topology, "name", None)), ExitStack() as opened:
+            return _submit(
+                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, listeners, opened
+            )
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
 
@@ -142,7 +148,9 @@ def _submit(
     changes: Mapping[str, Any],
     progress: bool | None,
     listeners: Iterable[TopologyListener],
+    opened: ExitStack,
 ) -> Query:
+    """Submit; what is `opened` is closed when this raises."""
     session = check_session(spark)
     launch = Launch(
         topology,
@@ -162,6 +170,8 @@ def _submit(
     check_slots(topology, launch.plan, session, launch.folders.storage.url)
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
+    served = _metrics_server(launch.settings, opened)
+    page = _page(launch, config, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
     preflight = partial(_preflight, launch, own, frame)
@@ -182,10 +192,43 @@ def _submit(
             frame = _united(launch, frame, log.state.topology.streams)
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
-    query = Query(topology.name, feed, coordinator, shown, called)
+    observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
+    query = Query(topology.name, feed, coordinator, shown, called, observer, page)
+    if served is not None:
+        served.attach(query)
+        query.metricsUrl = served.url
+        launch.on_end(served.close)
     watch(query)
     query.start()
+    opened.pop_all()
     return query
+
+
+def _metrics_server(settings: Config, opened: ExitStack) -> MetricsServer | None:
+    """Begin to serve metrics, if a port is given: a port that is taken is found out before anything is changed."""
+    if settings.metrics_port is None:
+        return None
+    try:
+        from statefx.metrics.prometheus import MetricsServer  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError(f"topology.metrics.port is {settings.metrics_port}: {error}") from error
+    served = MetricsServer(settings.metrics_host, settings.metrics_port)
+    opened.callback(served.close)
+    return served
+
+
+def _page(launch: Launch, config: Mapping[str, Any] | None, opened: ExitStack) -> Page | None:
+    """Take the port of the page, if there is to be one: a port that is taken is found out before anything is changed.
+
+    By name: the page shows checkpoints as well, whose room is above this one.
+    """
+    settings = launch.settings
+    if settings.ui_port is None:
+        return None
+    claimed = import_module("statefx.ui").claimed
+    page: Page = claimed(settings.ui_host, settings.ui_port, launch.topology.name, launch.folders.location, config)
+    opened.callback(page.close)
+    return page
 
 
 def _staging_folder(launch: Launch, log: TransactionLog, session: SparkSession) -> Storage:

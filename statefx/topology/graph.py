@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from statefx.errors import TopologyError
 from statefx.operators.bolts import Bolt, Stateful
 from statefx.operators.context import DEFAULT_STREAM
+from statefx.operators.dedup import DEDUP
 from statefx.operators.schema import to_ddl
 from statefx.operators.sinks import Sink
 from statefx.operators.spouts import ReplayingSpout, Spout
 from statefx.operators.windows import windowing_of
 from statefx.protocol.watermark import Timing
+from statefx.topology import drawing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -309,6 +311,48 @@ class Topology:
             label = f"{stream}{edge.grouping}".replace('"', "#quot;")
             lines.append(f'    {nodes[edge.source]} -->|"{label}"| {nodes[edge.target]}')
         return "\n".join(lines) + "\n"
+
+    def svg(self) -> str:
+        """Return a drawing as SVG, from left to right, in the shapes of `mermaid`; needs nothing else to be shown."""
+        return drawing.svg(graph_of(self), name=self.name)
+
+    def _repr_html_(self) -> str | None:
+        """Return the drawing, for notebooks; it scrolls where it is wider than the page."""
+        try:
+            return f'<div style="overflow-x:auto">{self.svg()}</div>'
+        except Exception:  # noqa: BLE001 - then a notebook shows the `repr`
+            return None
+
+
+def graph_of(topology: Topology, provider: str | None = None) -> dict[str, Any]:
+    """Return the components and edges that a user knows as plain data, in the form of an observation's ``graph``.
+
+    A component's level is the longest way to it. `provider` keeps the state, if that is known.
+    """
+    known = {one.id: one for one in topology.components if not one.id.startswith(INTERNAL)}
+    ways = [(edge.source.removeprefix(DEDUP), edge) for edge in topology.edges if edge.target in known]
+    ways = [(source, edge) for source, edge in ways if source in known]
+    level: dict[str, int] = {}
+    components = []
+    for name, one in known.items():  # in topological order
+        level[name] = 1 + max((level[source] for source, edge in ways if edge.target == name), default=-1)
+        components.append(
+            {
+                "name": name,
+                "kind": str(one.kind),
+                "level": level[name],
+                "tasks": one.parallelism,
+                "operator": None if one.operator is None else type(one.operator).__name__,
+                "provider": provider if one.stateful else None,
+                "stateful": one.stateful,
+                "committer": one.committer,
+            }
+        )
+    edges = [
+        {"from": source, "to": edge.target, "stream": edge.stream, "grouping": str(edge.grouping)}
+        for source, edge in ways
+    ]
+    return {"levels": 1 + max(level.values(), default=-1), "components": components, "edges": edges}
 
 
 def _text(component: Component) -> str:

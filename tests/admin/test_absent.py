@@ -1,4 +1,4 @@
-"""``python -m statefx``: every command, asked for what is not there, fails and says what there is."""
+"""``statefx`` in a shell: every command, asked for what is not there, fails and says what there is."""
 
 import json
 import re
@@ -46,6 +46,14 @@ CHECKPOINTS = {
     "write-state": "write-state {ck} count {rows} --yes",
     "migrate": "migrate {ck} rocksdb --yes",
     "abort": "abort {ck} --yes",
+    "status": "status {ck}",
+    "stop": "stop {ck}",
+    "pause": "pause {ck}",
+    "resume": "resume {ck}",
+    "loglevel": "loglevel {ck} DEBUG",
+    "top": "top {ck} --once",
+    "why": "why {ck}",
+    "ui": "ui {ck}",
 }
 OTHERS = [
     ("state {ck} nobody", STORED),
@@ -79,6 +87,10 @@ OTHERS = [
     ("restore {ck} --txid 99 --yes", "transaction 99 is not committed in CK: the last one is 2"),
     ("restore {ck} --txid 99 --to {ck}-copy", "transaction 99 is not committed in CK: the last one is 2"),
     ("abort {ck} --yes", "no transaction is open in the checkpoint in CK"),
+    ("stop {ck}", "stop: no driver is at work on the checkpoint in CK. Nothing was changed: submit the topology"),
+    ("pause {ck}", "no driver is at work on the checkpoint in CK"),
+    ("resume {ck}", "no driver is at work on the checkpoint in CK"),
+    ("loglevel {ck} DEBUG", "no driver is at work on the checkpoint in CK"),
 ]  # fmt: skip
 
 
@@ -139,7 +151,10 @@ class Newer(Count):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("absent")
+    return made(tmp_path_factory.mktemp("absent"))
+
+
+def made(folder):
     builder = TopologyBuilder("absent")
     builder.setStream("in", rows("word string"))
     builder.setBolt("count", Count(), 2).fieldsGrouping("in", "word")

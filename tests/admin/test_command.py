@@ -1,8 +1,9 @@
-"""``python -m statefx``: exit codes, one line for an error, tables that stay tables, JSON that programs read."""
+"""``statefx`` in a shell: exit codes, one line for an error, tables that stay tables, JSON that programs read."""
 
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -10,11 +11,19 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from statefx import Checkpoint, StatefulBolt, TopologyBuilder
-from statefx.command import CELL_CHARS, SHOWN, main
+from statefx.command import CELL_CHARS, SHOWN, _cli, main
+from statefx.coordinator.requests import Listener
 from statefx.log.entries import FOLDER
+from statefx.log.log import TransactionLog
+from statefx.protocol.records import BatchInput, Preparing
+from statefx.storage import FolderStorage
 from statefx.testing import rows
+from tests.admin.test_absent import CHECKPOINTS, made
+from tests.coordinator.listening import taken
+from tests.spark.running import wait_for
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver, lines, totals, words
 
@@ -146,7 +155,7 @@ def test_mistakes_are_one_line_and_no_trace(place, capsys, monkeypatch, argument
     printed = capsys.readouterr()
     assert printed.out == ""
     (line,) = printed.err.splitlines()
-    assert line.startswith("python -m statefx: ")
+    assert line.startswith("statefx: ")
     assert said in line
 
 
@@ -162,7 +171,75 @@ def test_a_wrong_command_is_told_with_code_2(capsys, arguments) -> None:
     assert main(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "Usage: python -m statefx" in printed.err
+    assert "Usage: statefx" in printed.err
+
+
+class Running:
+    """A driver that answers what is asked, as a query does."""
+
+    def __init__(self, folder: Path) -> None:
+        log = taken(folder)
+        status = {"status": {"phase": "idle"}}
+        self.listener = Listener(
+            log,
+            {
+                "status": lambda: {"observation": {**status, "health": {"state": "idle"}}},
+                "pause": lambda: status,
+                "resume": lambda: status,
+                "stop": lambda timeout: {"ended": True, "committed": 2, "error": None},
+                "loglevel": lambda level, name: {"logger": name, "level": level, "was": "INFO"},
+            },
+            look_secs=0.02,
+        )
+        self.listener.start()
+        wait_for(lambda: list(log.storage.list("requests/")), "it to listen")
+
+    def end(self) -> None:
+        self.listener.end({"result": {}})
+
+
+ASKING = ("status", "stop", "pause", "resume", "loglevel")
+LISTS = ("log", "transactions", "state", "maps", "explain", "quarantined", "resolve", "savepoints")
+
+
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS.keys() - {"ui"}))  # which serves, and returns nothing
+def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, capsys, name) -> None:
+    """A line for each item of a list, else one line; and nothing else comes out."""
+    ck = made(tmp_path) / "ck"
+    if name == "migrate":
+        Checkpoint(ck).deleteSavepoint("kept")
+    if name == "abort":
+        log = TransactionLog(FolderStorage(ck))
+        log.append(Preparing(3, 0, log.state.generation, BatchInput()))
+    running = Running(ck) if name in ASKING else None
+    queue = json.dumps({"url": f"sqlite:///{tmp_path}/jobs.db", "table": "jobs", "exactlyOnce": True})
+    words = shlex.split(CHECKPOINTS[name].format(ck=ck, rows=tmp_path / "rows.json", queue=shlex.quote(queue)))
+    by_key = ["--by-key"] if name in ("rescale", "write-state", "downgrade") else []
+    code = main([*words, "--json", *by_key])
+    if running is not None:
+        running.end()
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert all(isinstance(line, dict) for line in lines)
+    assert name in LISTS or len(lines) == 1
+    assert lines or name in ("quarantined", "resolve")
+
+
+def test_the_shell_completes_what_the_checkpoint_has(tmp_path) -> None:
+    folder = made(tmp_path)
+
+    def completed(*words: object) -> list[str]:
+        context = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE")
+        return [each.value for each in context.get_completions(list(map(str, words[:-1])), str(words[-1]))]
+
+    assert {"state", "savepoint", "status", "stop"} <= set(completed(""))
+    assert completed("state", folder / "two", "") == ["count", "other"]
+    assert completed("explain", folder / "two", "o") == ["other"]
+    assert completed("restore", folder / "ck", "") == completed("delete-savepoint", folder / "ck", "k") == ["kept"]
+    assert completed("loglevel", folder / "ck", "d") == ["debug"]
+    assert completed("state", folder / "nowhere", "") == completed("state", "s3://", "") == []
+    assert "--by-key" in completed("rescale", folder / "ck", "count=3", "--by")
 
 
 @pytest.mark.slow

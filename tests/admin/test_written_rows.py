@@ -231,3 +231,23 @@ def test_a_function_that_raises_is_named_with_the_key(place):
     with pytest.raises(CheckpointError, match=told.format("written to", "") + r".*That is the row with key 'w1'"):
         checkpoint.write("count", given, schema=TYPED, groupingKey=lambda key: key.word)
     assert kept(checkpoint) == before
+
+
+class KeepsMaps(Count):
+    stateSchema = {"key": "word string", "value": "seen map<string,long>"}
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, {"a": 1, tup.word: 2})
+
+
+def test_a_map_is_written_as_the_dict_that_it_was(place):
+    checkpoint = run(place / "ck", KeepsMaps())
+    before = kept(checkpoint)
+    kind = pa.map_(pa.string(), pa.int64())
+    given = pa.table({"word": ["w0", "new"], "seen": pa.array([[("b", 3)], []], kind)})
+    checkpoint.write("count", given)
+    assert kept(checkpoint) == before | {"w0": {"b": 3}, "new": {}}
+    checkpoint.write("count", checkpoint.table("count"))  # a round trip changes nothing
+    assert kept(checkpoint) == before | {"w0": {"b": 3}, "new": {}}
+    twice = pa.table({"word": ["w1"], "seen": pa.array([[("b", 3), ("b", 4)]], kind)})
+    assert "'w1'" in said(checkpoint, twice)

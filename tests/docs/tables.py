@@ -11,11 +11,17 @@ from typing import get_type_hints
 import msgspec
 
 from statefx.config import reference_table
+from statefx.metrics.catalog import METRICS
 from statefx.protocol.transaction import mermaid
 from statefx_rocksdb.provider import Settings
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-PLACES = {"settings": "configuration.md", "rocksdb": "configuration.md", "states": "recovery.md"}
+PLACES = {
+    "settings": "configuration.md",
+    "rocksdb": "configuration.md",
+    "states": "recovery.md",
+    "metrics": "metrics.md",
+}
 
 
 def settings() -> str:
@@ -41,7 +47,15 @@ def states() -> str:
     return f"```text\n{mermaid()}```\n"
 
 
-TABLES = {"settings": settings, "rocksdb": rocksdb, "states": states}
+def metrics() -> str:
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.exposed}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"settings": settings, "rocksdb": rocksdb, "states": states, "metrics": metrics}
 
 
 def marked(name: str) -> re.Pattern[str]:

@@ -109,6 +109,7 @@ OF_OTHERS = {
     "TimerService",
     "Kafka": "Describe DescribeConfigs Ongoing CurrentTransactionStartOffset",
     "Kubernetes": "emptyDir sizeLimit restartPolicy Always ReadWriteMany",
+    "HTTP": "Authorization Host",
     "other": "refreshNonBlocking ClosedChannelException Errno Broken Wrong MyCodec",
 }
 """Names that pages have in code font and that are no names of statefx; those of the pages for users of others apart."""
@@ -251,7 +252,7 @@ def test_arguments_that_a_page_names_are_taken(page):
 
 # ---- commands and files
 
-COMMAND = re.compile(r"python -m statefx ([a-z][a-z-]*)([^`\n]*)")
+COMMAND = re.compile(r"(?:\$ |`)statefx ([a-z][a-z-]*)([^`\n]*)")
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:

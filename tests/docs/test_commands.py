@@ -12,7 +12,13 @@ from statefx.testing.faults import JobFails
 from tests.docs.tables import DOCS
 from tests.testing.topologies import archived, lines, word_count
 
-SECTION = (DOCS / "operations.md").read_text(encoding="utf-8").partition("## From a shell\n")[2].partition("\n## ")[0]
+
+def section(title: str) -> str:
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    return page.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+SECTION = section("From a shell")
 SHOWN = [block.partition("\n")[::2] for block in re.findall(r"```console\n\$ (.*?)```", SECTION, re.DOTALL)]
 CHANGING = re.findall(r"```console\n(.*?)```", (DOCS / "changing.md").read_text(encoding="utf-8"), re.DOTALL)
 NOT_THE_SAME = {
@@ -42,17 +48,22 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
     checkpoint(place)
     monkeypatch.chdir(place)
     words = shlex.split(command)
-    assert words[:3] == ["python", "-m", "statefx"]
-    code = main([*words[3:], *([] if "--json" in words else ["--table"])])  # pages show what a terminal does
+    assert words[0] == "statefx"
+    code = main([*words[1:], *([] if "--json" in words else ["--table"])])  # pages show what a terminal does
     printed = capsys.readouterr()
     assert same(printed.out + printed.err) == same(output), printed.out + printed.err
     assert code == (1 if printed.err else 0)
 
 
 def test_each_command_is_shown():
-    assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
-    changing = {shlex.split(line)[4] for block in CHANGING for line in block.splitlines()}
-    assert changing == set(_cli.commands) - {"log", "transactions"}
+    assert {shlex.split(command)[1] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
+    changing = {shlex.split(line)[2] for block in CHANGING for line in block.splitlines()}
+    asking = {
+        shlex.split(line)[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")
+    }
+    page = (DOCS / "observing.md").read_text(encoding="utf-8")
+    watching = set(re.findall(r"^\$ statefx (\w+)", page, re.MULTILINE))
+    assert changing | asking | watching == set(_cli.commands) - {"log", "transactions"}
 
 
 @pytest.mark.slow
@@ -62,7 +73,7 @@ def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, 
         tester.send(lines("to be or not to be"))
     monkeypatch.chdir(place)
     (place / "rows.json").write_text('{"key": "to", "value": 7}\n{"key": "or", "value": null}\n')
-    commands = [shlex.split(line.removeprefix("$ "))[3:] for line in block.splitlines()]
+    commands = [shlex.split(line.removeprefix("$ "))[1:] for line in block.splitlines()]
     printed = ""
     for words in commands:
         if "--yes" in words:

@@ -11,7 +11,6 @@ import pytest
 from statefx import BatchBolt, Stateful, Topology, TopologyBuilder
 from statefx.connectors.files import FileSink
 from statefx.connectors.sql import SqlSink
-from statefx.coordinator.progress import iso
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import (
     AttemptsExhaustedError,
@@ -24,6 +23,7 @@ from statefx.errors import (
     StatefxError,
 )
 from statefx.log.log import read_state
+from statefx.logs import iso
 from statefx.state.view.time_index import EPOCH
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows

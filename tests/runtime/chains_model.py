@@ -251,7 +251,7 @@ class ModelTask:
 class ModelAttempt:
     """What is called of `TaskAttempt`."""
 
-    inbox, time, collector = (), None, SimpleNamespace(close=lambda: None)
+    inbox, time, collector, secs = (), None, SimpleNamespace(close=lambda: None), {"restore": 0.0}
 
     def __init__(self, task):
         self.task = task
@@ -262,7 +262,7 @@ class ModelAttempt:
     def end_input(self):
         return ()
 
-    def ack(self, prepared):
+    def ack(self, prepared, activity):
         return Ack(self.task.name, *self.task.id, f"{self.task.id} {self.task.name}")
 
 
@@ -278,7 +278,7 @@ class ModelChainAttempt(chain.ChainAttempt):
 
     def __init__(self, of, order):
         self.attempt, self._level, self._plan = order.attempt, of._chain.level, of._deployment.plan
-        self._is_abandoned = False
+        self._is_abandoned, self._clock = False, of._clock
         self._ack, self._check = lambda ack: of._control.send(FrameKind.ACK, ack.pack()), of._control.check
         self._behind_barriers, self._held = of._fillers(), None
         self._outbox = Outbox(of._chain.level, of._chain.partition, self._plan.widths)

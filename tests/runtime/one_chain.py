@@ -17,6 +17,7 @@ from statefx.protocol.messages import ChainId
 from statefx.protocol.order import Order
 from statefx.protocol.reports import Ack
 from statefx.protocol.staged import StagedPart
+from statefx.runtime.activity import ChainClock
 from statefx.runtime.chain import ChainAttempt, task_of
 from statefx.runtime.task import Task
 from statefx.runtime.worker import Worker
@@ -69,7 +70,8 @@ def chain_attempt(
     """Make an attempt of a chain, of new tasks unless some are given; what they ack is added to `acks`."""
     found = [] if acks is None else acks
     own = tasks or [make_task(worker, deployment, id) for id in deployment.plan.levels[level][partition]]
-    return ChainAttempt(deployment, ChainId(level, partition), own, order, ack=found.append)
+    clock = ChainClock([task.id for task in own])
+    return ChainAttempt(deployment, ChainId(level, partition), own, order, clock=clock, ack=found.append)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:

@@ -32,7 +32,7 @@ def collected(ddl: str, grouping: str = "shuffle", width: int = 1) -> tuple[Task
     schema = parse_schema(ddl)
     fields = ("a",) if grouping == "fields" else ()
     edge = Edge(0, "emits", "default", "reads", Grouping(grouping, fields))
-    outlet = outlet_of(edge, schema, width, 0, False, lambda target, batch: sent.append(batch))
+    outlet = outlet_of(edge, schema, width, 0, False, lambda target, batch: sent.append(batch) or batch.nbytes)
     return TaskCollector("emits", {"default": schema}, [outlet], TransactionAttempt(1, 0)), sent
 
 

@@ -23,6 +23,7 @@ from statefx.connectors.files import FileSink
 from statefx.coordinator.runs import text_for
 from statefx.errors import BoltError, FailedException, ProviderError, TopologyError
 from statefx.plan.deployment import Deployment
+from statefx.protocol import messages
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.reports import Ack, FailureKind
@@ -171,12 +172,15 @@ def test_a_chain_reports_tasks_that_restore_state_until_they_have(place, monkeyp
     running.start()
     assert SlowProvider.opens.wait(10)
     driver.alive()
-    assert driver.sent == [(FrameKind.RESTORES, b"counted/0")]
+    (_, times), *restores = driver.sent
+    assert restores == [(FrameKind.RESTORES, b"counted/0")]
+    assert messages.unpack_activity(times)[TaskId("counted", 0)]["restoring"] > 0
     SlowProvider.goes_on.set()
     running.join(10)
-    assert [kind for kind, _ in driver.sent] == [FrameKind.RESTORES, FrameKind.ACK, FrameKind.ACK]
+    kinds = [FrameKind.ACTIVITY, FrameKind.RESTORES, FrameKind.ACK, FrameKind.ACK]
+    assert [kind for kind, _ in driver.sent] == kinds
     driver.alive()
-    assert len(driver.sent) == 3
+    assert len(driver.sent) == 4
 
 
 @pytest.mark.parametrize(

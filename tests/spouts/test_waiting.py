@@ -8,11 +8,12 @@ import pytest
 
 from statefx import BasicBolt, Context, Spout, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.progress import SLOW_SECS, Progress, iso
+from statefx.coordinator.progress import SLOW_SECS, Progress
 from statefx.coordinator.retrying import StoppedError
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.times import AGAIN_MS, STILL_MS
 from statefx.errors import BoltError, FailedException
+from statefx.logs import iso
 from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import TreeReport
 from statefx.runtime import tracked_spout_task, user_objects

@@ -1,13 +1,17 @@
-"""How many requests a transaction and a start on S3 wait for, one after the other."""
+"""How many requests a transaction and a start on S3 wait for, one after the other; and what a driver at work asks."""
 
 import pytest
 
-from statefx import TopologyBuilder
+from statefx import Checkpoint, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator.requests import Listener
+from statefx.errors import CheckpointError
 from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage, storage_at
 from statefx.storage.contract import at_once
 from tests.coordinator.histories import BEGINNING, transaction
+from tests.coordinator.listening import take_savepoint, taken
+from tests.spark.running import wait_for
 from tests.storage.network import in_sequence
 from tests.storage.s3_server import as_users_have_it
 from tests.storage.test_checkpoints import Remote
@@ -68,3 +72,27 @@ def test_who_has_nothing_to_do_asks_for_nothing(between, url, tmp_path):
             for _ in range(10):
                 assert tester.emit() is None
     assert requests == []
+
+
+def test_a_driver_that_nobody_asks_makes_one_get_a_look_and_one_that_is_asked_answers(between, url, tmp_path):
+    with Remote(tmp_path, url, "memory") as driver:
+        driver.start(words(1)).emit()
+    log, storage = taken(url), storage_at(url)
+    listener = Listener(log, {"savepoint": lambda name: take_savepoint(log, name)}, look_secs=0.02)
+    listener.start()
+    try:
+        assert Checkpoint(url).savepoint("v1").txid == 1
+        assert [each.name.rpartition("/")[2] for each in storage.list("requests/")] == ["driver.json"]
+        with between.watched() as requests:
+            before = len(between.requests)
+            wait_for(lambda: len(between.requests) > before + 10, "some looks")
+        asked = {(each.method, each.path.partition("?")[0].rpartition("/")[2]) for each in requests[1:]}
+        assert asked == {("GET", "bell")}
+    finally:
+        listener.end({"result": {}})
+    assert list(storage.list("requests/")) == []
+    late = Listener(log, {}, look_secs=0.02)
+    late._beat()  # the sign of one that was killed
+    with pytest.raises(CheckpointError, match=r"has not taken a request for 0\.5 s"):
+        Checkpoint(url).pause(wait=0.5)
+    assert [each.name.rpartition("/")[2] for each in storage.list("requests/")] == ["bell", "driver.json"]

@@ -78,14 +78,20 @@ class Reader:
     """One client, and one partition, which it goes on fetching between transactions.
 
     It waits up to `patience_secs` without any progress. `lost` is called with the partition, the first offset that is
-    gone and the first that is there again, and returns to go on, or raises.
+    gone and the first that is there again, and returns to go on, or raises. `throttled` is called with
+    confluent-kafka's ThrottleEvent when a broker has held a request back.
     """
 
     def __init__(
-        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[TopicPartition, int, int], None]
+        self,
+        clients: Clients,
+        group: str,
+        patience_secs: float,
+        lost: Callable[[TopicPartition, int, int], None],
+        throttled: Callable[[Any], None] = lambda event: None,
     ) -> None:
         self._clients = clients
-        self._consumer: Consumer = clients.consumer(group)
+        self._consumer: Consumer = clients.consumer(group, throttle_cb=throttled)
         self._patience_secs = patience_secs
         self._lost = lost
 
@@ -233,12 +239,18 @@ class Readers:
     """The readers of a task: one for each partition, up to `READERS_MAX`; arguments as of `Reader`."""
 
     def __init__(
-        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[TopicPartition, int, int], None]
+        self,
+        clients: Clients,
+        group: str,
+        patience_secs: float,
+        lost: Callable[[TopicPartition, int, int], None],
+        throttled: Callable[[Any], None] = lambda event: None,
     ) -> None:
         self._clients = clients
         self._group = group
         self._patience_secs = patience_secs
         self._lost = lost
+        self._throttled = throttled
         self._readers: dict[TopicPartition, Reader] = {}  # the one that was used last is the last
         self._admin: Any = None
 
@@ -254,7 +266,7 @@ class Readers:
             reader = None
         if reader is None:
             if len(self._readers) < READERS_MAX:
-                reader = Reader(self._clients, self._group, self._patience_secs, self._lost)
+                reader = Reader(self._clients, self._group, self._patience_secs, self._lost, self._throttled)
             else:
                 reader = self._readers.pop(next(iter(self._readers)))
         try:

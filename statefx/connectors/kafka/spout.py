@@ -190,6 +190,8 @@ _DEFAULTS = {
 class KafkaSource:
     """The common part of spouts of topics: arguments, clients, and the records of a range; see `KafkaSpout`."""
 
+    _throttled_secs: float = 0.0
+
     def __init__(
         self,
         servers: str,
@@ -267,6 +269,10 @@ class KafkaSource:
         why = f"{tp}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
         return LeftOut(self._gone, len(refused), why)
 
+    def _throttled(self, event: Any) -> None:
+        """Note that a broker has held a request back; called by a client that is being read from."""
+        self._throttled_secs += event.throttle_time
+
     def _pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
         self._losses.pass_over(tp, start, first)
@@ -337,7 +343,7 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
     def open(self, context: Context) -> None:
         group = self._name_group(context)
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over)
+            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over, self._throttled)
             return
         cluster = Cluster(self.clients, group, self.topics, skips=self.unavailable == "skip")
         self._ranges = Ranges(cluster, self.start, self.rows_max, self._losses)
@@ -461,7 +467,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         group = self._name_group(context)
         self._cluster = Cluster(self.clients, group, self.topics, skips=True)
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over)
+            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over, self._throttled)
         self._ends: dict[TopicPartition, int] = {}
         self._count = 0
         self._read: set[str] = set()

@@ -41,6 +41,9 @@ ADVANCED_BYTES_MAX = 16 << 20
 class Image(ABC):
     """A committed version of one namespace; `apply` alone moves it on, and no other image with it."""
 
+    read_secs: float = 0.0
+    """As of `StateStore`."""
+
     @abstractmethod
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     @abstractmethod
@@ -71,6 +74,10 @@ class ChangelogStore(StateStore):
     @property
     def version(self) -> Version:
         return self._calls.version
+
+    @property
+    def read_secs(self) -> float:  # type: ignore[override]
+        return self._image.read_secs
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._calls.check_open("get")

@@ -116,7 +116,15 @@ class Retention:
 
 
 class StateStore(ABC):
-    """The state of one namespace, opened at one committed version (see the module's contract)."""
+    """The state of one namespace, opened at one committed version (see the module's contract).
+
+    Attributes
+    ----------
+    read_secs : float
+        How long `get` has waited so far for what no cache of this process had; shown to people. 0 if it does not count.
+    """
+
+    read_secs: float = 0.0
 
     @abstractmethod
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:

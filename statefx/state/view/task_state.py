@@ -656,6 +656,11 @@ def found_keys(state: TaskState) -> int | None:
     return state._store.count(Space.USER.value)
 
 
+def read_secs(state: TaskState) -> float:
+    """Return how long its store has waited so far for what no cache had."""
+    return state._store.read_secs
+
+
 def snapshot(state: TaskState) -> SnapshotRef | None:
     return state._store.snapshot()
 

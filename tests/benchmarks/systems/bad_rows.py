@@ -62,7 +62,7 @@ def run(turn: int, *, emits: bool, guarded: bool) -> list[float]:
     place = args.work / f"{turn}-{emits}-{guarded}"
     state = TaskState(Site(load_provider("memory", {}), place).open(EMPTY))
     guard = CallGuard() if guarded else None
-    outlet = outlet_of(EDGE, OUTPUT, 2, 0, False, lambda target, batch: None)
+    outlet = outlet_of(EDGE, OUTPUT, 2, 0, False, lambda target, batch: 0)
     collector = TaskCollector("count", {"default": OUTPUT}, [outlet], TransactionAttempt(1, 0), guard=guard)
     plan = SimpleNamespace(components={"count": SimpleNamespace(on_error=OnError.SKIP, kind=ComponentKind.BOLT)})
     attempt: Any = SimpleNamespace(

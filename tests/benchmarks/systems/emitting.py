@@ -40,7 +40,7 @@ def main() -> None:
     edge = Edge(0, "emits", "default", "reads", Grouping(grouping, ("a",) if grouping == "fields" else ()))
     spans = []
     for _ in range(args.warmup + args.batches):
-        outlet = outlet_of(edge, schema, 2, 0, False, lambda target, batch: None)
+        outlet = outlet_of(edge, schema, 2, 0, False, lambda target, batch: 0)
         collector = TaskCollector("emits", {"default": schema}, [outlet], TransactionAttempt(1, 0))
         started = time.perf_counter()
         emit = collector.emit

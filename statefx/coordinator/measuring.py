@@ -1,0 +1,346 @@
+"""Counts what happens in the registry of metrics: transactions, rows, state, event time, sources, sinks.
+
+Counters are fed by what the driver does anyway, each once. Gauges are read where their values are, when somebody asks.
+Nothing here ever raises: a topology does not end because of its metrics.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec
+
+from statefx.coordinator.attempt import Attempt
+from statefx.log.log import TransactionLog
+from statefx.metrics.lag import Lag
+from statefx.metrics.registry import Registry, Sample
+from statefx.metrics.users import UserMetrics
+from statefx.operators.acker import is_of_acks
+from statefx.operators.dead_letters import DEAD_LETTER
+from statefx.operators.spouts import DEAD
+from statefx.plan.levels import Plan, name_shown
+from statefx.protocol.identity import TaskId
+from statefx.protocol.log_state import LogState, SinkVolume
+from statefx.protocol.reports import TIMED_OUT, Ack
+from statefx.protocol.watermark import BEGINNING, END
+from statefx.topology.graph import INTERNAL, ComponentKind
+
+logger = logging.getLogger("statefx")
+
+_Given = ParamSpec("_Given")
+
+
+def _never_raising(
+    method: Callable[Concatenate[Measures, _Given], None],
+) -> Callable[Concatenate[Measures, _Given], None]:
+    """Have an error of a method be logged once, and go no further."""
+
+    @functools.wraps(method)
+    def called(self: Measures, /, *args: _Given.args, **named: _Given.kwargs) -> None:
+        try:
+            method(self, *args, **named)
+        except Exception:
+            if method.__name__ not in self.failed:
+                self.failed.add(method.__name__)
+                logger.exception("metrics: %s failed; some are missing from now on. Logged once", method.__name__)
+
+    return called
+
+
+class Measures:
+    """Counts for one driver; `clock` is in seconds of no particular beginning, `now` in seconds since the epoch."""
+
+    def __init__(
+        self,
+        topology: str = "",
+        plan: Plan | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.registry = Registry(topology, clock)
+        self._users = UserMetrics(topology)
+        self.failed: set[str] = set()
+        """Methods that have failed, which was logged."""
+        self._clock, self._now = clock, now
+        edges = () if plan is None else plan.edges
+        self._edges = {edge.id: edge for edge in edges if not is_of_acks(edge.target)}
+        components = {} if plan is None else plan.components
+        self._sources = {
+            name for name, each in components.items() if each.kind in (ComponentKind.SPOUT, ComponentKind.STREAM)
+        }
+        self._read: dict[str, set[str]] = {}
+        """What each component reads from."""
+        for edge in self._edges.values():
+            self._read.setdefault(edge.target, set()).add(edge.source)
+        self._last_commit: float | None = None
+        self._found_keys: dict[str, int] = {}
+        self._counts: dict[TaskId, Mapping[str, int | float]] = {}
+        """What tasks of spouts that live have counted, as last told."""
+        self._calls: dict[str, float] = {}
+        self._lags: dict[str, Lag] = {}
+        self.holder: Callable[[], tuple[str, int] | None] = lambda: None
+        """Returns the unit that holds event time back, and how far it lets it come, in microseconds."""
+
+    # ---- transactions
+
+    @_never_raising
+    def begun(self, in_flight: int) -> None:
+        """Count an attempt that has begun."""
+        self.registry.add("statefx_attempts")
+        self.registry.idle(on=in_flight == 0)
+
+    @_never_raising
+    def acked(self, acks: Iterable[Ack]) -> None:
+        """Take the time of tasks, whatever becomes of their attempt."""
+        self.registry.spent({ack.id: ack.activity for ack in acks})
+
+    @_never_raising
+    def committed(self, attempt: Attempt, in_flight: int) -> None:
+        """Count a transaction of which COMMITTED is durable."""
+        registry = self.registry
+        registry.add("statefx_transactions", 1, "committed")
+        registry.idle(on=in_flight == 0)
+        self._last_commit = self._now()
+        if attempt.complete is None:  # a former driver's, which was rolled forward: what it came to is gone
+            return
+        for phase, secs in attempt.secs.items():
+            registry.observe("statefx_transaction_duration_seconds", secs, phase)
+        registry.observe("statefx_transaction_duration_seconds", sum(attempt.secs.values()), "all")
+        registry.add("statefx_input_rows", attempt.input_rows)
+        acks = attempt.complete.acks
+        self._count_rows(acks)
+        self._count_trees(acks)
+        self._users.committed(acks.values())
+        for ack in acks.values():
+            self._count_task(ack)
+        found: dict[str, int] = {}
+        for ack in acks.values():
+            if ack.found_keys is not None:
+                found[ack.component] = found.get(ack.component, 0) + ack.found_keys
+        self._found_keys = found
+
+    def _count_rows(self, acks: Mapping[TaskId, Ack]) -> None:
+        registry = self.registry
+        emitted: dict[tuple[str, str], int] = {}
+        for id, edge in self._edges.items():
+            ends = name_shown(edge.source), edge.target, edge.stream
+            sent = [ack for task, ack in acks.items() if task.component == edge.source]
+            got = [ack for task, ack in acks.items() if task.component == edge.target]
+            rows = sum(ack.emitted.get(id, 0) for ack in sent)
+            stream = edge.source, edge.stream
+            emitted[stream] = max(emitted.get(stream, 0), rows)
+            registry.add("statefx_rows", rows, *ends, "out")
+            registry.add("statefx_rows", sum(ack.received.get(id, 0) for ack in got), *ends, "in")
+            registry.add("statefx_bytes", sum(ack.sent_bytes.get(id, 0) for ack in sent), *ends)
+        for (component, name), rows in emitted.items():
+            if rows and name in (DEAD_LETTER, DEAD):
+                registry.add("statefx_dead_letters", rows, component)
+
+    def _count_task(self, ack: Ack) -> None:
+        registry, component = self.registry, ack.component
+        if component.startswith(INTERNAL):
+            return
+        rows = sum(ack.received.values())
+        if component in self._sources:
+            rows = self._emitted(ack)
+        registry.add("statefx_task_rows", rows, component, str(ack.task))
+        counts = {
+            "statefx_rows_set_aside": ack.set_aside.rows,
+            "statefx_state_keys_changed": ack.keys,
+            "statefx_prepared_bytes": max(ack.prepared_bytes, 0),
+            "statefx_rows_late": 0 if ack.time is None else ack.time.late,
+            "statefx_rows_ahead": 0 if ack.time is None else ack.time.ahead,
+            "statefx_snapshots": 0 if ack.snapshot is None else 1,
+            "statefx_snapshot_bytes": 0 if ack.snapshot is None else ack.snapshot.size_bytes,
+        }
+        for name, amount in counts.items():
+            if amount:
+                registry.add(name, amount, component)
+        for reason, amount in (("gone", ack.left_out.gone), ("refused", ack.left_out.refused)):
+            if amount:
+                registry.add("statefx_rows_left_out", amount, component, reason)
+
+    def _emitted(self, ack: Ack) -> int:
+        """Return how many rows a task of a source has emitted, each once, however many edges leave its stream."""
+        found: dict[str, int] = {}
+        for id, rows in ack.emitted.items():
+            edge = self._edges.get(id)
+            if edge is not None:
+                found[edge.stream] = max(found.get(edge.stream, 0), ack.rows_before_combining.get(id) or rows)
+        return sum(found.values())
+
+    def _count_trees(self, acks: Mapping[TaskId, Ack]) -> None:
+        for task, ack in acks.items():
+            if not ack.counts:
+                continue
+            before = self._counts.get(task, {})
+            if any(ack.counts.get(name, 0) < before.get(name, 0) for name in _OUTCOMES):
+                before = {}  # another object of the spout, which has begun to count again
+            for name in _OUTCOMES:
+                if more := ack.counts.get(name, 0) - before.get(name, 0):
+                    self.registry.add("statefx_messages", more, task.component, name)
+            self._counts[task] = ack.counts
+        timed_out = {
+            root
+            for ack in acks.values()
+            for reason, roots in ack.trees.failed.items()
+            if reason.startswith(TIMED_OUT)
+            for root in roots
+        }
+        if timed_out:
+            self.registry.add("statefx_messages_timed_out", len(timed_out))
+
+    @_never_raising
+    def rolled_back(self, in_flight: int) -> None:
+        """Count an attempt of which ROLLED_BACK is durable."""
+        self.registry.add("statefx_transactions", 1, "rolled_back")
+        self.registry.idle(on=in_flight == 0)
+
+    @_never_raising
+    def recovering(self, direction: str) -> None:
+        """Count a transaction of a former driver, which is rolled ``forward`` or ``back``."""
+        self.registry.add("statefx_recoveries", 1, direction)
+
+    @_never_raising
+    def run_began(self) -> None:
+        """Note that all tasks are there, and begin to count their time again."""
+        self.registry.begin_run()
+        self.registry.add("statefx_runs")
+
+    @_never_raising
+    def spent(self, times: Mapping[TaskId, Mapping[str, float]]) -> None:
+        """Take the time of tasks of an attempt that takes long."""
+        self.registry.spent(times)
+
+    @_never_raising
+    def appended(self, kind: str, size_bytes: int, secs: float) -> None:
+        """Count a record of the log."""
+        self.registry.observe("statefx_log_append_seconds", secs, kind)
+        self.registry.add("statefx_log_bytes", size_bytes)
+
+    # ---- sinks
+
+    @_never_raising
+    def calling(self, name: str) -> None:
+        """Note that a participant's part of a commit begins on the driver."""
+        self._calls[name] = self._clock()
+
+    @_never_raising
+    def called(self, name: str) -> None:
+        """Count it when it has ended, well or not."""
+        began = self._calls.pop(name, None)
+        if began is not None:
+            self.registry.observe("statefx_sink_publish_seconds", self._clock() - began, name)
+
+    @_never_raising
+    def published(self, name: str, volume: SinkVolume | None) -> None:
+        """Count what a sink has published."""
+        if volume is not None:
+            self.registry.add("statefx_sink_rows", volume.rows, name)
+            self.registry.add("statefx_sink_bytes", volume.bytes, name)
+
+    # ---- what is read when somebody asks
+
+    @_never_raising
+    def reached(self, source: str, said: Any) -> None:
+        """Take what a spout says of how far it is."""
+        lag = self._lags.get(source, Lag())
+        if lag.take(said, self._clock()):
+            self._lags[source] = lag
+
+    def watch(self, log: TransactionLog, status: Callable[[], dict[str, Any]]) -> None:
+        """Have the registry read gauges from the log and from `status`."""
+        log.appended = self.appended
+        self.registry.gather(lambda: self._gauges(log.state, status()))
+        self.registry.gather(lambda: self._holding(log.state))
+
+    def _gauges(self, state: LogState, status: Mapping[str, Any]) -> Iterator[Sample]:
+        sample = self.registry.sample
+        yield sample("statefx_generation", state.generation)
+        yield sample("statefx_transactions_in_flight", len(state.in_flight))
+        if self._last_commit is not None:
+            yield sample("statefx_last_commit_timestamp_seconds", self._last_commit)
+        yield sample("statefx_stuck_since_seconds", _since(status))
+        for component, size_bytes in state.stored_bytes().items():
+            if not component.startswith(INTERNAL):
+                yield sample("statefx_state_bytes", size_bytes, component)
+        for component, keys in self._found_keys.items():
+            if not component.startswith(INTERNAL):
+                yield sample("statefx_state_keys", keys, component)
+        for sink, told in status.get("sinks", {}).items():
+            if told["txid"] is not None:
+                yield sample("statefx_sink_last_txid", told["txid"], sink)
+            yield sample("statefx_sink_stuck_since_seconds", _since(told), sink)
+        yield from self._times(state)
+        yield from self._waiting()
+        for source, lag in list(self._lags.items()):
+            yield from self._behind(source, lag.as_dict())
+        yield from self._users.samples(state.counters)
+
+    def _times(self, state: LogState) -> Iterator[Sample]:
+        sample, now = self.registry.sample, self._now()
+        least: dict[str, int] = {}
+        for name, watermark in state.watermarks.items():
+            component = TaskId.parse(name).component
+            if watermark != BEGINNING and not component.startswith(INTERNAL):
+                least[component] = min(watermark, least.get(component, watermark))
+        for component, watermark in least.items():
+            if watermark < END:  # at the end of time nothing is behind
+                yield sample("statefx_watermark_timestamp_seconds", watermark / 1e6, component)
+                yield sample("statefx_freshness_seconds", max(now - watermark / 1e6, 0.0), component)
+                read = [least[name] for name in self._read.get(component, ()) if name in least]
+                if read:
+                    added = max(min(read) - watermark, 0) / 1e6
+                    yield sample("statefx_freshness_added_seconds", added, component)
+        for name, unit in state.unit_times.items():
+            component, _, rest = name.partition("/")
+            yield sample("statefx_input_time_seconds", unit.time_us / 1e6, component, rest)
+
+    def _holding(self, state: LogState) -> Iterator[Sample]:
+        """Yield what holds the watermark, if anything does."""
+        held = self.holder()
+        if held is not None:
+            unit, reached_us = held
+            component, _, rest = unit.partition("/")
+            furthest = max((known.time_us for known in state.unit_times.values()), default=reached_us)
+            behind = (furthest - reached_us) / 1e6 if reached_us > BEGINNING else self._now()
+            yield self.registry.sample("statefx_watermark_held_seconds", max(behind, 0.0), component, rest)
+
+    def _waiting(self) -> Iterator[Sample]:
+        pending: dict[str, float] = {}
+        oldest: dict[str, float] = {}
+        for (component, _), counts in list(self._counts.items()):
+            pending[component] = pending.get(component, 0) + counts.get("pending", 0)
+            oldest[component] = max(oldest.get(component, 0.0), counts.get("oldestPendingMs", 0) / 1000)
+        for component, number in pending.items():
+            yield self.registry.sample("statefx_messages_pending", number, component)
+            yield self.registry.sample("statefx_message_oldest_seconds", oldest[component], component)
+
+    def _behind(self, source: str, lag: Mapping[str, Any]) -> Iterator[Sample]:
+        sample = self.registry.sample
+        yield sample("statefx_source_lag_records", lag["lagRecords"], source)
+        for name, key in (("statefx_source_lag_seconds", "lagSecs"), ("statefx_source_eta_seconds", "etaSecs")):
+            if lag[key] is not None:
+                yield sample(name, lag[key], source)
+        for direction, key in (("in", "rateIn"), ("out", "rateOut")):
+            if lag[key] is not None:
+                yield sample("statefx_source_records_per_second", lag[key], source, direction)
+        for each in lag["partitions"]:
+            yield sample("statefx_source_partition_lag_records", each["lagRecords"], source, each["partition"])
+
+    def lags(self) -> dict[str, dict[str, Any]]:
+        """Return how far each spout is behind that tells it, as `Lag.as_dict`."""
+        return {source: lag.as_dict() for source, lag in list(self._lags.items())}
+
+
+_OUTCOMES = ("emitted", "acked", "failed")
+
+
+def _since(status: Mapping[str, Any]) -> float:
+    """Return since when something is stuck, as Unix time; 0: it is not."""
+    stuck = status.get("stuck")
+    return datetime.fromisoformat(stuck["since"]).timestamp() if stuck else 0.0

@@ -1,0 +1,600 @@
+"""The observation document of a running topology: what its driver knows of it, as plain data for people.
+
+::
+
+    Progress  --Outcome-->  History  ---+
+    the plan, the log, the engine  -----+-->  Observer.document()  -->  query.observation(), the page
+                                        |
+                                        +-->  Observer's thread  -->  observed.json beside the log
+
+The driver's thread only adds to `History`. Documents are made and written on other threads, which may take any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from importlib.metadata import version
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from statefx.config import SETTINGS
+from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.launch import Launch
+from statefx.coordinator.progress import Outcome, Progress
+from statefx.errors import FencedError
+from statefx.log.log import TransactionLog
+from statefx.log.observation import (
+    FORMAT,
+    SIGN_OF_LIFE_SECS,
+    TRANSACTIONS,
+    Document,
+    health,
+    process,
+    secs_of,
+    transaction_entry,
+    write_observation,
+)
+from statefx.logs import iso
+from statefx.plan.levels import name_shown
+from statefx.protocol.identity import TaskId
+from statefx.protocol.log_state import LogState
+from statefx.state.view.time_index import time_of
+from statefx.storage import FolderStorage, is_remote
+from statefx.topology.graph import INTERNAL, Edge, Topology, graph_of
+
+logger = logging.getLogger("statefx")
+
+WRITE_SECS = 5.0
+"""How often the document is replaced, at most."""
+
+END_SECS = 5.0
+"""How long the end of a query waits for its last document."""
+
+WINDOW_SECS = 10.0
+"""Over how long rates are taken."""
+
+TASKS_SHOWN = 64
+"""How many tasks of the last transaction are told: those that took longest."""
+
+EXCEPTIONS, RECENT = 20, 20
+
+SLOW_SECS, SLOW_TIMES = 60.0, 20
+"""A transaction counts as stuck after so long, and so many times what the last ones took."""
+
+_TRACE_CHARS = 4_000
+
+
+Amounts = Mapping[str, float]
+
+
+_ROWS = "rows"
+
+
+class Rates:
+    """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least."""
+
+    def __init__(self, now: float) -> None:
+        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque([(now, now, {})])
+        """When the first and the last transaction of a slot have ended, and the sums."""
+
+    def add(self, now: float, amounts: Iterable[tuple[Any, Amounts]]) -> None:
+        first, _, sums = self._slots[-1]
+        if len(self._slots) == 1 or now - first >= WINDOW_SECS / 4:  # the first slot is only the beginning of time
+            first, sums = now, {}
+        else:
+            self._slots.pop()
+        for name, amount in amounts:
+            _add(sums.setdefault(name, {}), amount.items())
+        self._slots.append((first, now, sums))
+        while len(self._slots) > 2 and self._slots[1][1] < now - WINDOW_SECS:
+            self._slots.popleft()
+
+    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
+        """Return the sums per second; nothing if no transaction has ended for long."""
+        since, ended = self._slots[0][1], self._slots[-1][1]
+        found: dict[Any, dict[str, float]] = {}
+        if len(self._slots) < 2 or now - ended > max(WINDOW_SECS, 2 * (ended - since)):
+            return found
+        secs = max(now - since, 0.001)
+        for _, _, sums in islice(self._slots, 1, None):
+            for name, amount in sums.items():
+                _add(found.setdefault(name, {}), ((what, each / secs) for what, each in amount.items()))
+        return found
+
+
+def _add(totals: dict[Any, Any], more: Iterable[tuple[Any, float]]) -> None:
+    for name, count in more:
+        totals[name] = totals.get(name, 0) + count
+
+
+class History:
+    """Totals and the last transactions of a driver; `note` is called by its thread, all else by others."""
+
+    def __init__(self, log: LogState, now: float) -> None:
+        self.lock = threading.Lock()
+        past = [transaction_entry(each) for each in log.history.past[-TRANSACTIONS:]]
+        self.transactions: deque[dict[str, Any]] = deque(past, TRANSACTIONS)
+        self.rates = Rates(now)
+        self.edges: dict[int, int] = {}
+        self.tasks: dict[TaskId, tuple[int, int]] = {}
+        """By task, the rows that came in and went out."""
+        self.late: dict[str, int] = {}
+        self.set_aside: dict[str, int] = {}
+        self.call_ms: dict[str, float] = {}
+        """By sink, how long its last commit ran on the driver."""
+        self.committed = 0
+        """Transactions of this driver."""
+        self.last: Attempt | None = None
+        """The last that was committed."""
+
+    def note(self, outcome: Outcome) -> None:
+        attempt, done = outcome.attempt, outcome.done
+        entry = {
+            "txid": attempt.name.txid,
+            "attempt": attempt.name.attempt,
+            "outcome": "rolled back" if done is None else "committed",
+            "began": iso(attempt.began),
+            "ended": iso(outcome.ended),
+            "durationMs": {name: round(secs * 1000, 3) for name, secs in attempt.secs.items()},
+            "rows": attempt.input_rows,
+            "reason": outcome.reason,
+        }
+        with self.lock:
+            self.transactions.append(entry)
+            if done is None:
+                return
+            self.committed, self.last = self.committed + 1, attempt
+            self.call_ms |= {name: round(secs * 1000, 3) for name, secs in outcome.call_secs.items()}
+            _add(self.late, done.late.items())
+            _add(self.set_aside, ((bolt, aside.rows) for bolt, aside in done.set_aside.items()))
+            if attempt.complete is not None:
+                self._count(attempt, outcome.ended)
+
+    def _count(self, attempt: Attempt, ended: float) -> None:
+        assert attempt.complete is not None
+        amounts: list[tuple[Any, Amounts]] = []
+        emitted: dict[int, int] = {}
+        for task, ack in attempt.complete.acks.items():
+            rows_in, rows_out = self.tasks.get(task, (0, 0))
+            rows = sum(ack.received.values())
+            self.tasks[task] = rows_in + rows, rows_out + sum(ack.emitted.values())
+            amounts.append((task, {**ack.metrics, **ack.costs, _ROWS: rows}))
+            for edge, count in ack.emitted.items():
+                emitted[edge] = emitted.get(edge, 0) + (ack.rows_before_combining.get(edge) or count)
+        _add(self.edges, emitted.items())
+        self.rates.add(ended, (*amounts, *((edge, {_ROWS: rows}) for edge, rows in emitted.items())))
+
+
+@dataclass
+class Observer:
+    """Makes the document of one driver, and writes it beside the log.
+
+    `status` returns ``query.status``.
+    """
+
+    launch: Launch
+    log: TransactionLog
+    progress: Progress
+    status: Callable[[], dict[str, Any]] = dict
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Those of other packages, for ``driver``."""
+    write_secs: float = WRITE_SECS
+    now: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._began = self.now()
+        state = self.log.state
+        self._generation, self._lineage = state.generation, state.lineage
+        self.history = History(state, self._began)
+        self.progress.watchers.append(self.history.note)
+        self._driver = process() | {"python": platform.python_version(), "statefx": version("statefx"), **self.versions}
+        self._graph = graph_of(self.launch.topology, self.launch.settings.state_provider)
+        self._config = _config(self.launch)
+        self._moved: dict[str, tuple[int, float]] = {}
+        """By unit of event time: how far it is, and since when."""
+        self._since: tuple[str, str] = ("starting", iso(self._began))
+        self._error: BaseException | None = None
+        self._ended: float | None = None
+        self._ending = threading.Event()
+        self._is_behind = False
+        self._thread = threading.Thread(target=self._keep_written, name="statefx-observer", daemon=True)
+
+    # ---- the document
+
+    def document(self) -> Document:
+        """Return the document as of now; any thread may call it."""
+        now, state, status = self.now(), self.log.state, self.status()
+        if self._ended is not None:
+            status["isActive"] = False
+        with self.history.lock:
+            history = self.history
+            per_sec = history.rates.per_sec(now)
+            edges, late, set_aside = dict(history.edges), dict(history.late), dict(history.set_aside)
+            transactions = [dict(each) for each in history.transactions]
+            tasks = dict(history.tasks)
+            call_ms, committed = dict(history.call_ms), history.last
+        rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
+        running = self.progress.running()
+        transactions += [self._running_entry(attempt, now) for attempt in running]
+        registry = self.progress.measures.registry
+        activity = registry.activity(WINDOW_SECS)
+        return {
+            "format": FORMAT,
+            "generation": self._generation,
+            "topology": self.launch.topology.name,
+            "lineage": self._lineage,
+            "driver": self._driver,
+            "checkpoint": self.launch.folders.location,
+            "startedAt": iso(self._began),
+            "writtenAt": iso(now),
+            "endedAt": None if self._ended is None else iso(self._ended),
+            "error": None if self._error is None else f"{type(self._error).__name__}: {self._error}",
+            "status": status,
+            "health": self._health(status, running, transactions, now),
+            "graph": self._graph,
+            "components": self._components(state, per_sec, edges, tasks, activity, late, set_aside, now),
+            "edges": [
+                {**_ends(edge), "rowsPerSec": round(rates.get(edge.id, 0.0), 1), "rows": edges.get(edge.id, 0)}
+                for edge in shown_edges(self.launch.topology)
+            ],
+            "sources": self._sources(state, rates, now),
+            "sinks": _sinks(status, call_ms),
+            "transactions": transactions[-TRANSACTIONS:],
+            "tasksOfLast": None if committed is None else _tasks_of(committed),
+            "exceptions": self.progress.exceptions,
+            "recent": self.progress.recent()[-RECENT:],
+            "metrics": registry.as_dicts(),
+            "config": self._config,
+        }
+
+    def _running_entry(self, attempt: Attempt, now: float) -> dict[str, Any]:
+        return {
+            "txid": attempt.name.txid,
+            "attempt": attempt.name.attempt,
+            "outcome": "running",
+            "began": iso(attempt.began or now),
+            "ended": None,
+            "phase": attempt.phase,
+            "durationMs": {name: round(secs * 1000, 3) for name, secs in list(attempt.secs.items())},
+            "rows": attempt.input_rows,
+            "reason": "",
+            "waitsFor": [str(task) for task in sorted(attempt.waiting)[:3]],
+        }
+
+    def _components(
+        self,
+        state: LogState,
+        per_sec: Mapping[Any, Amounts],
+        edges: Mapping[int, int],
+        tasks: Mapping[TaskId, tuple[int, int]],
+        activity: Mapping[str, Mapping[int, Mapping[str, float]]],
+        late: Mapping[str, int],
+        set_aside: Mapping[str, int],
+        now: float,
+    ) -> dict[str, Any]:
+        last, stored = self.progress.last, state.stored_bytes()
+        rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
+        topology, found = self.launch.topology, {}
+        for name in shown(topology):
+            into = [edge.id for edge in topology.inputs(name)]
+            watermark = None if last is None else last.watermarks.get(name)
+            own = activity.get(name, {})
+            one: dict[str, Any] = {
+                "activity": _mean(list(own.values())),
+                "rowsIn": sum(edges.get(edge, 0) for edge in into),
+                "rowsInPerSec": round(sum(rates.get(edge, 0.0) for edge in into), 1),
+                "rowsOut": int(_out(topology, name, edges)),
+                "rowsOutPerSec": round(_out(topology, name, rates), 1),
+                "late": late.get(name, 0),
+                "setAside": set_aside.get(name, 0),
+                "stateKeys": None if last is None else last.found_keys.get(name),
+                "stateBytes": stored.get(name),
+                "watermark": None if watermark is None else time_of(watermark).isoformat(),
+                "freshnessSecs": None if watermark is None else round(now - watermark / 1e6, 3),
+                "tasks": [],
+            }
+            for number in range(topology.component(name).parallelism or len(own)):
+                rows_in, rows_out = tasks.get(TaskId(name, number), (0, 0))
+                amounts = {what: round(each, 1) for what, each in per_sec.get(TaskId(name, number), {}).items()}
+                of_task = {"task": number, "activity": own.get(number), "rowsIn": rows_in, "rowsOut": rows_out}
+                one["tasks"].append({**of_task, "rowsInPerSec": amounts.pop(_ROWS, 0.0), "msPerSec": amounts})
+            found[name] = one
+        return found
+
+    def _sources(self, state: LogState, rates: Mapping[Any, float], now: float) -> dict[str, Any]:
+        last, topology, found = self.progress.last, self.launch.topology, {}
+        lags, held = self.progress.measures.lags(), self.progress.measures.holder()
+        for name in shown(topology):
+            component = topology.component(name)
+            if topology.inputs(name):
+                continue
+            said = None if last is None else last.sources.get(name)
+            one: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"said": said}
+            one |= {"rateOut": round(_out(topology, name, rates), 1)}
+            if name in lags:
+                one |= {what: each for what, each in lags[name].items() if what != "rateOut"}
+            if component.timings:
+                idle_ms = min((each.idle_ms for each in component.timings.values() if each.idle_ms), default=None)
+                one["eventTime"] = {"idleAfterSecs": None if idle_ms is None else idle_ms / 1000}
+                one["eventTime"] |= self._event_time(state, name, held, now)
+            found[name] = one
+        return found
+
+    def _event_time(self, state: LogState, name: str, held: tuple[str, int] | None, now: float) -> dict[str, Any]:
+        """Return how far a source's event time is, and if one unit holds it back, which, how far, and since when."""
+        units = {unit: known for unit, known in state.unit_times.items() if unit.partition("/")[0] == name}
+        for unit, known in units.items():
+            if self._moved.get(unit, (None, 0.0))[0] != known.time_us:
+                self._moved[unit] = known.time_us, known.at_ms / 1000 if known.at_ms else now
+        if not units:
+            return {}
+        newest = max(known.time_us for known in units.values())
+        found: dict[str, Any] = {"newest": time_of(newest).isoformat()}
+        if held is None or held[0].partition("/")[0] != name:
+            return found
+        slowest, since = units.get(held[0]), self._moved.get(held[0], (0, self._began))[1]
+        return found | {
+            "heldBackBy": held[0].partition("/")[2],
+            "time": None if slowest is None else time_of(slowest.time_us).isoformat(),
+            "behindSecs": None if slowest is None else round((newest - slowest.time_us) / 1e6, 3),
+            "silentSecs": round(max(0.0, now - since), 1),
+        }
+
+    # ---- in one sentence
+
+    def _health(
+        self,
+        status: Mapping[str, Any],
+        running: Sequence[Attempt],
+        transactions: Sequence[Mapping[str, Any]],
+        now: float,
+    ) -> dict[str, Any]:
+        said = health_of(
+            status,
+            began=self._began,
+            ended=self._ended,
+            error=self._error,
+            committed=self.history.committed,
+            running=running,
+            transactions=transactions,
+            now=now,
+        )
+        if said["since"] is None:
+            if self._since[0] != said["state"]:
+                self._since = said["state"], iso(now)
+            said["since"] = self._since[1]
+        else:
+            self._since = said["state"], said["since"]
+        return said
+
+    # ---- writing
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Write the last document, and wait for that, but not for long; `error` has ended the query."""
+        self._error, self._ended = error, self.now()
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(END_SECS)
+
+    def _keep_written(self) -> None:
+        location = self.launch.folders.location
+        remote = is_remote(location)
+        # Nobody needs it after a power cut: a sync would wait for the disk, and make transactions wait for it.
+        storage = self.launch.folders.storage if remote else FolderStorage(location, durable=False)
+        written, pause, last = -SIGN_OF_LIFE_SECS, self.write_secs, None
+        while True:
+            is_last = self._ending.is_set()
+            try:
+                if is_last and isinstance(self._error, FencedError):
+                    return
+                shown = (self.progress.last, self.status(), len(self.progress.exceptions))
+                if is_last or shown != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
+                    if not write_observation(storage, self.document()):
+                        return
+                    written, last = time.monotonic(), shown
+                pause, self._is_behind = self.write_secs, False
+            except Exception as error:  # noqa: BLE001 - a store's client raises what it likes
+                if not self._is_behind:
+                    name = self.launch.topology.name
+                    logger.warning(
+                        "%s: what the driver does could not be written beside the log, and is tried again; "
+                        "transactions don't wait for it: %s: %s", name, type(error).__name__, error,
+                    )  # fmt: skip
+                self._is_behind, pause = True, min(2 * pause, SIGN_OF_LIFE_SECS)
+            if is_last:
+                return
+            self._ending.wait(pause)
+
+
+# ---- parts of the document
+
+
+def shown(topology: Topology) -> list[str]:
+    """Return the components that a user knows."""
+    return [one.id for one in topology.components if not one.id.startswith(INTERNAL)]
+
+
+def shown_edges(topology: Topology) -> list[Edge]:
+    """Return the edges between them; statefx may have put a bolt of its own in between."""
+    known = set(shown(topology))
+    return [edge for edge in topology.edges if edge.target in known and name_shown(edge.source) in known]
+
+
+def _ends(edge: Edge) -> dict[str, str]:
+    return {"from": name_shown(edge.source), "to": edge.target, "stream": edge.stream}
+
+
+def _out(topology: Topology, name: str, edges: Mapping[Any, float]) -> float:
+    """Add up what leaves a component, each stream once, however many read it."""
+    streams: dict[str, float] = {}
+    for edge in topology.outputs(name):
+        streams[edge.stream] = max(streams.get(edge.stream, 0), edges.get(edge.id, 0))
+    return sum(streams.values())
+
+
+def _tasks_of(attempt: Attempt) -> dict[str, Any] | None:
+    """Return when the tasks of a transaction that took longest ended, and how long each worked before, in its steps.
+
+    A task also waits between its steps: they stand in one piece before its end.
+    """
+    if attempt.complete is None or not attempt.acked:
+        return None
+    spent = {task: sum(ack.metrics.values()) for task, ack in attempt.complete.acks.items() if task in attempt.acked}
+    known = [task for task in spent if not task.component.startswith(INTERNAL)]
+    if not known:
+        return None
+    zero = min(attempt.acked[task] * 1000 - spent[task] for task in known)
+    tasks = []
+    for task in nlargest(TASKS_SHOWN, known, key=spent.__getitem__):
+        ended = attempt.acked[task] * 1000 - zero
+        at, steps = ended - spent[task], []
+        for name, ms in attempt.complete.acks[task].metrics.items():
+            if ms > 0:
+                steps.append([name, round(at, 3), round(at + ms, 3)])
+            at += ms
+        times = {"beganMs": round(ended - spent[task], 3), "endedMs": round(ended, 3), "phases": steps}
+        tasks.append({"component": task.component, "task": task.task, **times})
+    return {"txid": attempt.name.txid, "count": len(known), "tasks": tasks}
+
+
+def _mean(tasks: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    if not tasks:
+        return None
+    return {name: round(sum(task.get(name, 0.0) for task in tasks) / len(tasks), 4) for name in tasks[0]}
+
+
+def _sinks(status: Mapping[str, Any], call_ms: Mapping[str, float]) -> dict[str, Any]:
+    found = {}
+    for name, said in status.get("sinks", {}).items():
+        stuck = said.get("stuck") or {}
+        found[name] = {
+            "txid": said.get("txid"),
+            "rows": said.get("rows"),
+            "bytes": said.get("bytes"),
+            "commitMs": call_ms.get(name),
+            "stuckSince": stuck.get("since"),
+            "why": stuck.get("reason"),
+        }
+    return found
+
+
+_SECRET = re.compile(r"pass|secret|token|credential|api.?key|private|auth", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+MASKED = "***"
+
+
+def _config(launch: Launch) -> dict[str, Any]:
+    """Return the settings that are not the default ones, without secrets."""
+    defaults = {setting.key: setting.default for setting in SETTINGS}
+    found = {
+        key: masked(key, value)
+        for key, value in launch.settings.mapping().items()
+        if key not in defaults or value != defaults[key]
+    }
+    if "topology.state.provider.config" in found and launch.provider.public_options() is None:
+        found["topology.state.provider.config"] = MASKED
+    return found
+
+
+def masked(key: str, value: Any) -> Any:
+    """Return a setting's value for people: without what its name tells to be a secret, and without users in URLs.
+
+    >>> masked("feed.password", "x"), masked("feed", {"url": "redis://me:x@db/0"})
+    ('***', {'url': 'redis://***@db/0'})
+    """
+    if _SECRET.search(key):
+        return MASKED
+    if isinstance(value, Mapping):
+        return {str(name): masked(str(name), each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked("", each) for each in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _USERINFO.sub(MASKED, str(value))
+
+
+_AGAIN = "It goes on by itself when that is repaired; the commit is decided, and nothing of it is lost."
+_REMEDIES = {
+    "COMMITTING": _AGAIN,
+    "ROLLING_BACK": "It is tried again. When it has failed too often the query ends; the next start goes on with it.",
+    "PLANNING": "Look at the source that the reason names: nothing is read until it answers.",
+}
+
+
+def health_of(
+    status: Mapping[str, Any],
+    *,
+    began: float,
+    ended: float | None,
+    error: BaseException | None,
+    committed: int,
+    running: Sequence[Attempt],
+    transactions: Sequence[Mapping[str, Any]],
+    now: float,
+) -> dict[str, Any]:
+    """Return in one sentence how a query is; a ``since`` of None is that of the first time it is so."""
+    done = [each for each in transactions if each["outcome"] == "committed"]
+    last = f"the last committed transaction is {done[-1]['txid']}" if done else "no transaction was committed yet"
+    if ended is not None:
+        if error is None:
+            return health("ended", iso(ended), f"The query was stopped, or its input has ended: {last}.")
+        remedy = "Fix the cause and submit again: it goes on after the last committed transaction."
+        return health("ended", iso(ended), f"The query was ended by {type(error).__name__}: {_line(error)}", remedy)
+    if stuck := status.get("stuck"):
+        txid, phase = stuck.get("txid"), str(stuck.get("phase"))
+        sentence = f"Stuck in {phase} of transaction {txid} since {stuck.get('since')}: {stuck.get('reason')}"
+        return health("stuck", stuck.get("since"), sentence, _REMEDIES.get(phase, _AGAIN))
+    if secs := status.get("waitsForSlotsSecs"):
+        sentence = f"The topology waits for slots since {secs:.0f} s: all its tasks run at the same time."
+        remedy = "End other jobs of this session, or give it more slots (master='local[n]', or more executors)."
+        return health("stuck", iso(now - secs), sentence, remedy)
+    if failed := status.get("failed"):
+        sentence = (
+            f"Transaction {failed['txid']} fails again and again since {failed['since']}; attempt {failed['attempt']} "
+            f"failed: {failed['reason']}"
+        )
+        remedy = "Look at the reason: nothing after this transaction is committed before it is."
+        return health("failing", failed["since"], sentence, remedy)
+    if tasks := status.get("restoring"):
+        return health("starting", None, f"State of {tasks} is being restored.", "Wait; transactions go on after it.")
+    if running:
+        secs = now - running[0].began
+        usual = _usual_secs(done)
+        if secs > max(SLOW_SECS, SLOW_TIMES * usual) and running[0].began:
+            waits = ", ".join(str(task) for task in sorted(running[0].waiting)[:3])
+            sentence = (
+                f"Transaction {running[0].name.txid} has run for {secs:.0f} s, the last ones took {usual:.1f} s"
+                + (f"; it waits for {waits}." if waits else ".")
+            )
+            remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."
+            return health("stuck", iso(running[0].began), sentence, remedy)
+    if (paused := status.get("paused")) and not running:
+        sentence = f"The query is paused since {paused['since']}, and begins no transaction: {last}."
+        return health("paused", paused["since"], sentence, "Let it go on: query.resume(), in a shell statefx resume.")
+    if not committed and status.get("run") is None:
+        return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
+    at = secs_of(done[-1]["ended"]) if done else None
+    if not running and (at is None or now - at > WINDOW_SECS):
+        return health("idle", None if at is None else iso(at), f"There is nothing to do: {last}.")
+    return health("healthy", None, f"Transactions are committed: {last}.")
+
+
+def _usual_secs(done: Sequence[Mapping[str, Any]]) -> float:
+    spans = [(secs_of(each["began"]), secs_of(each["ended"])) for each in done]
+    return median([b - a for a, b in spans if a is not None and b is not None] or [0.0])
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,281 @@
+"""The observation document: what a driver last wrote of itself beside its log, for readers in other processes.
+
+`observed.json` is no part of the protocol: no start reads it, and a copy or a rewrite of the checkpoint leaves it out.
+The driver replaces it every few seconds. A reader that finds none, or a torn one, makes a shorter document of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from statefx.log.location import OBSERVED, Folders
+from statefx.logs import iso
+from statefx.protocol.log_state import LogState, Past
+from statefx.storage import FolderStorage, Storage
+
+Document = dict[str, Any]
+
+FORMAT = 1
+
+BYTES_MAX = 1_000_000
+"""Size of a document on disk. It is replaced as a whole, so a larger one would cost traffic all the time."""
+
+SIGN_OF_LIFE_SECS = 60.0
+"""How old a running driver's document gets at most, while nothing changes."""
+
+STALE_SECS = 3 * SIGN_OF_LIFE_SECS
+"""Age of a document from which its driver counts as dead, if its process can't be looked at."""
+
+TRANSACTIONS = 60
+
+_GENERATION = re.compile(rb'"generation": ?(\d+)')
+_HEAD_BYTES = 1024
+
+
+def secs_of(text: str | None) -> float | None:
+    """Return a time of a document in seconds since the epoch, or None if there is none.
+
+    >>> secs_of('1970-01-01T00:00:00.500+00:00')
+    0.5
+    """
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def health(state: str, since: str | None, sentence: str, remedy: str = "") -> dict[str, Any]:
+    return {"state": state, "since": since, "sentence": sentence, "remedy": remedy}
+
+
+# ---- writing
+
+
+def write_observation(storage: Storage, document: Document) -> bool:
+    """Replace the document; return False, having written nothing, if it is not this driver's to write any more.
+
+    A newer driver has written one, or the checkpoint's folder was deleted and must not come back. Raises OSError or
+    StorageError: the storage is unreachable or full.
+    """
+    if isinstance(storage, FolderStorage) and not os.path.isdir(storage.root):
+        return False
+    with suppress(FileNotFoundError):
+        generation = _GENERATION.search(storage.read(OBSERVED, 0, _HEAD_BYTES))
+        if generation is not None and int(generation[1]) > document["generation"]:
+            return False
+    storage.put(OBSERVED, bounded(document))
+    return True
+
+
+_TASKS_SHOWN = (64, 8, 0)
+
+
+def bounded(document: Document) -> bytes:
+    """Return the document as JSON of at most `BYTES_MAX`; what is cut is counted under ``leftOut``."""
+    data = _json(document)
+    if len(data) <= BYTES_MAX:
+        return data
+    document = {**document, "leftOut": dict(document.get("leftOut", {}))}
+    for cut in (_without_traces, *(lambda d, n=n: _fewer_tasks(d, n) for n in _TASKS_SHOWN), _without_lists):
+        cut(document)
+        data = _json(document)
+        if len(data) <= BYTES_MAX:
+            return data
+    kept = ("format", "generation", "topology", "lineage", "driver", "checkpoint", "startedAt", "writtenAt", "endedAt",
+            "error", "health", "leftOut")  # fmt: skip
+    return _json({name: document[name] for name in kept if name in document})
+
+
+def _json(document: Document) -> bytes:
+    return json.dumps(document, separators=(",", ":"), default=str).encode("utf-8", "backslashreplace")
+
+
+def _without_traces(document: Document) -> None:
+    document["exceptions"] = [{**one, "traceback": ""} for one in document.get("exceptions", ())]
+    for name in ("tasksOfLast", "metrics", "recent"):
+        if document.get(name):
+            document["leftOut"][name] = len(document[name])
+            document[name] = None
+
+
+def _fewer_tasks(document: Document, most: int) -> None:
+    """Keep the busiest tasks of each component."""
+    left = 0
+    components = {}
+    for name, one in document.get("components", {}).items():
+        tasks = sorted(one.get("tasks", ()), key=lambda task: -(task.get("activity") or {}).get("busy", 0.0))
+        left += max(0, len(tasks) - most)
+        components[name] = {**one, "tasks": tasks[:most]}
+    document["components"] = components
+    document["leftOut"]["tasks"] = document["leftOut"].get("tasks", 0) + left
+
+
+def _without_lists(document: Document) -> None:
+    for name in ("components", "edges", "sources", "status"):
+        if document.get(name):
+            document["leftOut"][name] = len(document[name])
+            document[name] = type(document[name])()
+
+
+# ---- the driver's process
+
+
+def process() -> dict[str, Any]:
+    """Return what tells this process from all others: host, pid, and on Linux the machine's boot and the start."""
+    found: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
+    with suppress(OSError, IndexError):
+        found |= {"machine": _machine(), "began": _began(os.getpid())}
+    return found
+
+
+def is_running(driver: Mapping[str, Any]) -> bool | None:
+    """Return whether the process of a document's driver runs, or None if this machine can't tell."""
+    pid = driver.get("pid")
+    if not isinstance(pid, int):
+        return None
+    try:
+        if driver.get("machine") != _machine():
+            return None
+    except OSError:  # no /proc
+        return _is_there(pid) if driver.get("host") == socket.gethostname() and sys.platform != "win32" else None
+    try:
+        return bool(_began(pid) == driver.get("began")) and not _is_zombie(pid)
+    except (OSError, IndexError):
+        return False
+
+
+def _machine() -> str:
+    """Return the boot and the namespace of process ids that pids here are of: containers share a host's name."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in clock ticks since the boot: its pid may have been used before."""
+    return _stat(pid)[19]
+
+
+def _stat(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process has ended, and nobody has asked for its exit code: in a container often nobody does."""
+    return _stat(pid)[0] in "ZX"
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+# ---- reading
+
+
+def read_observation(folders: Folders, now: float | None = None) -> Document:
+    """Return the document of a checkpoint, with its `health` as a reader sees it at `now` (by default: now).
+
+    Reads one object and no log, so it may be called each second. If there is no document, or a torn one, ``health``
+    says so, and all else is missing. Raises OSError: the storage can't be read.
+    """
+    now = time.time() if now is None else now
+    nothing = {"format": FORMAT, "checkpoint": folders.location, "driver": {}, "writtenAt": None}
+    try:
+        found = json.loads(folders.storage.read(OBSERVED))
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError("another format")
+    except FileNotFoundError:
+        sentence = f"No driver has written an observation ({OBSERVED}) to {folders.location} yet."
+        remedy = "Drivers write one within seconds of their start; look at what its log says: statefx transactions."
+        return {**nothing, "health": health("unknown", None, sentence, remedy)}
+    except ValueError as error:
+        sentence = f"{OBSERVED} in {folders.location} is cut off, or written by a newer statefx ({error})."
+        remedy = "A running driver replaces it within a minute. It may be deleted: no start reads it."
+        return {**nothing, "health": health("unknown", None, sentence, remedy)}
+    return {**found, "health": _as_read(found, folders.location, now)}
+
+
+def _as_read(document: Document, location: str, now: float) -> dict[str, Any]:
+    """Return a document's health as of its reader: the driver may have died since it was written."""
+    said: dict[str, Any] = document.get("health") or health("unknown", None, "The document says nothing of it.")
+    written, at = document.get("writtenAt"), secs_of(document.get("writtenAt"))
+    if document.get("checkpoint") != location:
+        sentence = (
+            f"This was copied, with the checkpoint, from {document.get('checkpoint')}, where it was written {written}."
+        )
+        return health("unknown", written, sentence, "A driver that is started on the copy writes its own.")
+    if said.get("state") == "ended" or at is None:
+        return said
+    driver = document.get("driver") or {}
+    running = is_running(driver)
+    age = max(0.0, now - at)
+    who = f"Its driver, process {driver.get('pid')} on {driver.get('host')}"
+    remedy = (
+        "Submit the topology again with this checkpoint: it goes on after the last committed transaction, and nothing "
+        "is lost or counted twice."
+    )
+    if running is False:
+        return health("dead", written, f"{who}, is gone without having ended: it was killed, or crashed.", remedy)
+    if running is None and age > STALE_SECS:
+        sentence = (
+            f"{who}, has written nothing for {age:.0f} s, and writes every {SIGN_OF_LIFE_SECS:.0f} s at least: it has "
+            "died, hangs, or can't reach the checkpoint."
+        )
+        return health("dead", written, sentence, f"Look at that machine. If the process is gone: {remedy}")
+    return said
+
+
+def observation_with_log(folders: Folders, log: LogState, now: float | None = None) -> Document:
+    """Return the document, completed by the log where a driver wrote none, or a newer generation has begun since.
+
+    Raises as `read_observation`.
+    """
+    found = read_observation(folders, now)
+    if found.get("lineage") is None:
+        found |= {
+            "topology": log.topology.name,
+            "lineage": log.lineage,
+            "generation": log.generation,
+            "transactions": [transaction_entry(past) for past in log.past()[-TRANSACTIONS:]],
+        }
+    elif log.generation > found["generation"] and found["checkpoint"] == folders.location:
+        sentence = (
+            f"Generation {log.generation} has taken the checkpoint since {found['writtenAt']}, when the driver of "
+            f"generation {found['generation']} wrote this: a start that has not written yet, or a tool such as restore."
+        )
+        found["health"] = health("unknown", iso(log.time_ms / 1000), sentence, "Look again in some seconds.")
+    return found
+
+
+_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "RESTORED": "restored"}
+
+
+def transaction_entry(past: Past) -> dict[str, Any]:
+    """Return an attempt of the log as the document's ``transactions`` have it."""
+    return {
+        "txid": past.txid,
+        "attempt": past.attempt,
+        "outcome": _OUTCOMES.get(past.state, "running"),
+        "began": iso(past.prepared_ms / 1000) if past.prepared_ms else None,
+        "ended": iso(past.ended_ms / 1000) if past.ended_ms else None,
+        "durationMs": {},
+        "rows": past.input_rows,
+        "reason": past.reason,
+    }

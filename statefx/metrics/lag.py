@@ -1,0 +1,112 @@
+"""How far spouts are behind their sources: records, rates, and when they will have caught up.
+
+A spout tells it by what its `committed` returns, in one of two forms: ``lagRecords``, a number or a mapping of numbers
+by partition; or ``endOffset`` and ``latestOffset``, by topic and partition, as Kafka's spouts do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+WINDOW_SECS = 60.0
+"""Over which rates are: a batch that comes each second must not look like a burst."""
+
+APART_SECS = 1.0
+"""How far apart looks are kept."""
+
+PARTITIONS_MAX = 100
+"""Partitions that are told one by one: those that are furthest behind."""
+
+
+class _Look(NamedTuple):
+    at: float
+    lag: float
+    read: float | None
+    """Offsets that were read, of all partitions together, if the spout tells them."""
+
+
+@dataclass
+class Lag:
+    """The lag of one spout."""
+
+    partitions: Mapping[str, float] = field(default_factory=dict)
+    lag: float = 0.0
+    _looks: deque[_Look] = field(default_factory=deque)
+
+    def take(self, said: Any, now: float) -> bool:
+        """Take what a spout says of itself; return False if it says nothing of its lag."""
+        found = _told(said)
+        if found is None:
+            return False
+        self.lag, self.partitions, read = found
+        if not self._looks or now - self._looks[-1].at >= APART_SECS or now < self._looks[-1].at:
+            self._looks.append(_Look(now, self.lag, read))
+        while len(self._looks) > 2 and self._looks[1].at < now - WINDOW_SECS:
+            self._looks.popleft()
+        return True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data; None for what is not known.
+
+        ``lagSecs`` is how long ago the record came that is read next, at the rate of the last minute; ``etaSecs`` is
+        when it will have caught up, None if it does not gain. Rates are records a second.
+        """
+        rate_in = rate_out = lag_secs = eta_secs = None
+        if len(self._looks) > 1:
+            first, last = self._looks[0], self._looks[-1]
+            secs = last.at - first.at
+            gains = (first.lag - last.lag) / secs
+            if first.read is not None and last.read is not None:
+                rate_out = (last.read - first.read) / secs
+                rate_in = rate_out - gains
+            if self.lag and gains > 0:
+                eta_secs = self.lag / gains
+            if self.lag and rate_in is not None and rate_in > 0:
+                lag_secs = self.lag / rate_in
+        if not self.lag:
+            lag_secs = eta_secs = 0.0
+        furthest = sorted(self.partitions.items(), key=lambda each: (-each[1], each[0]))[:PARTITIONS_MAX]
+        return {
+            "lagRecords": self.lag,
+            "lagSecs": lag_secs,
+            "rateIn": rate_in,
+            "rateOut": rate_out,
+            "etaSecs": eta_secs,
+            "partitions": [{"partition": name, "lagRecords": lag} for name, lag in furthest],
+        }
+
+
+def _told(said: Any) -> tuple[float, dict[str, float], float | None] | None:
+    """Return the lag, that of each partition, and the offsets read, as far as a spout tells."""
+    if not isinstance(said, Mapping):
+        return None
+    own = said.get("lagRecords")
+    if (lag := _number(own)) is not None:
+        return lag, {}, None
+    if isinstance(own, Mapping) and all(_number(each) is not None for each in own.values()):
+        return sum(own.values()), {str(name): lag for name, lag in own.items()}, None
+    read, latest = _offsets(said.get("endOffset")), _offsets(said.get("latestOffset"))
+    if latest:
+        lags = {name: max(end - read[name], 0) for name, end in latest.items() if name in read}
+        return sum(lags.values()), lags, sum(read.values())
+    average, number = _number(said.get("avgOffsetsBehindLatest")), _number(said.get("partitions"))
+    return None if average is None or number is None else (average * number, {}, None)
+
+
+def _offsets(said: Any) -> dict[str, float]:
+    if not isinstance(said, Mapping):
+        return {}
+    return {
+        f"{topic}-{partition}": offset
+        for topic, own in said.items()
+        if isinstance(own, Mapping)
+        for partition, offset in own.items()
+        if _number(offset) is not None
+    }
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

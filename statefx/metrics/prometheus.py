@@ -1,0 +1,117 @@
+"""Hands metrics to Prometheus: at a port of the driver, or in a registry of ``prometheus_client``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from statefx.errors import ConfigError
+from statefx.metrics.catalog import METRICS, Kind
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError("metrics for Prometheus need prometheus-client: pip install 'statefx[metrics]'") from error
+
+_HELP = {metric.exposed: metric.help for metric in METRICS}
+
+
+class Measured(Protocol):
+    """Something with metrics: a query, or a `TopologyTester`."""
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics as they are now, as plain data."""
+
+
+def collector(query: Measured) -> Collector:
+    """Return the metrics of a query as a collector, for a registry of ``prometheus_client``.
+
+    Parameters
+    ----------
+    query : Query or TopologyTester
+
+    Returns
+    -------
+    prometheus_client.registry.Collector
+        For ``prometheus_client.REGISTRY.register(collector(query))``. It reads the query whenever it is scraped.
+    """
+    return _QueryCollector(query)
+
+
+class _QueryCollector(Collector):
+    def __init__(self, query: Measured) -> None:
+        self._query = query
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: several topologies of a process have the same names, told apart by a label."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        together: dict[str, list[dict[str, Any]]] = {}
+        for sample in self._query.metrics:
+            together.setdefault(sample["name"], []).append(sample)
+        for name, samples in together.items():
+            yield _family(name, samples)
+
+
+def _family(name: str, samples: list[dict[str, Any]]) -> Metric:
+    """Return the samples of one metric; a label that one of them lacks is empty, which Prometheus takes for none."""
+    labels = list(dict.fromkeys(label for sample in samples for label in sample["labels"]))
+    text = _HELP.get(name, "Of the topology's own.")
+    kind = Kind(samples[0]["kind"])
+    if kind is Kind.HISTOGRAM:
+        histogram = HistogramMetricFamily(name, text, labels=labels)
+        for sample in samples:
+            value = sample["value"]
+            buckets = [(str(bound), count) for bound, count in value["buckets"]]
+            histogram.add_metric(_values(sample, labels), buckets, value["sum"])
+        return histogram
+    made = CounterMetricFamily if kind is Kind.COUNTER else GaugeMetricFamily
+    family = made(name, text, labels=labels)
+    for sample in samples:
+        family.add_metric(_values(sample, labels), sample["value"])
+    return family
+
+
+def _values(sample: dict[str, Any], labels: list[str]) -> list[str]:
+    return [sample["labels"].get(label, "") for label in labels]
+
+
+class MetricsServer:
+    """Serves the metrics of queries over HTTP, to whoever reaches the port; port 0 is any that is free.
+
+    Raises
+    ------
+    ConfigError
+        It can't listen there.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._registry = CollectorRegistry()
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
+        except OSError as error:
+            raise ConfigError(
+                f"topology.metrics.port: metrics can't be served at {host}:{port} ({error.strerror or error}): give "
+                "another port, or 0 for any that is free, which query.metricsUrl tells; and as topology.metrics.host "
+                "an address of this machine",
+                host=host,
+                port=port,
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+
+    def attach(self, query: Measured) -> None:
+        """Serve the metrics of a query from now on."""
+        self._registry.register(collector(query))
+
+    def close(self) -> None:
+        """Stop serving, and free the port; again is a no-op."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown()
+            self._server.server_close()
+        self._thread.join(1.0)

@@ -1,0 +1,471 @@
+"""What bounds a topology's throughput, and what keeps its results late: an observation document, in sentences.
+
+`DIAGNOSES` is the table: each row looks at the figures of the document for one sickness, and weighs it by the share of
+the wall clock that it costs. The weightiest comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+LEAST = 0.2
+"""Of the wall clock: what costs less is not worth a sentence."""
+
+SKEWED = 2.0
+"""How many times the rows of the mean task the largest one has that is called skewed."""
+
+WAITING = 0.5
+"""Share of the processor in the time of a task's own code, below which it waits for something outside."""
+
+COLLECTING = 0.25
+"""Share of the garbage collector in the time of a task's own code that is worth a sentence."""
+
+READING = 0.3
+"""The same of reads of state that the cache did not have."""
+
+SLOW_RECORD_MS = 15.0
+"""How long the records of one transaction take on a disk that is not slow, at most."""
+
+BEHIND_SECS = 10.0
+"""How far one input must hold event time back behind the others before that is worth a sentence."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One thing that costs throughput, or keeps results late.
+
+    Attributes
+    ----------
+    name : str
+        That of its row in `DIAGNOSES`.
+    weight : float
+        Share of the wall clock that it costs, from 0 to 1.
+    component, task : str, int, optional
+        Where it is.
+    sentence : str
+        What it is, with the figures.
+    remedy : str
+        The setting or the change that would help.
+    """
+
+    name: str
+    weight: float
+    sentence: str
+    remedy: str
+    component: str | None = None
+    task: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Why:
+    """What `why` has found, the weightiest first; printed, it is a text.
+
+    Attributes
+    ----------
+    topology : str
+    writtenAt : str or None
+        When the figures were taken.
+    health : Mapping
+        As in the document.
+    diagnoses : tuple of Diagnosis
+        Empty if nothing bounds the topology but its input.
+    """
+
+    topology: str
+    writtenAt: str | None  # noqa: N815 - as in the document
+    health: Mapping[str, Any]
+    diagnoses: tuple[Diagnosis, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.topology}, as of {self.writtenAt}: {self.health.get('sentence', '')}"]
+        lines += [f"{number}. {each}" for number, each in enumerate(self.diagnoses, 1)]
+        return "\n".join(lines if self.diagnoses else [*lines, NOTHING])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "topology": self.topology,
+            "writtenAt": self.writtenAt,
+            "health": dict(self.health),
+            "diagnoses": [dict(vars(each)) for each in self.diagnoses],
+        }
+
+
+NOTHING = "Nothing bounds it: its tasks wait for input most of the time."
+
+
+def why(document: Mapping[str, Any]) -> Why:
+    """Return what an observation document tells of throughput and lateness.
+
+    Parameters
+    ----------
+    document : Mapping
+        Of `Query.observation` or `Checkpoint.observation`. What is missing in it is not looked at.
+
+    Returns
+    -------
+    Why
+        With the diagnoses of `DIAGNOSES` that apply, the weightiest first.
+    """
+    facts = _Facts(document)
+    found = [diagnosis for row in DIAGNOSES for diagnosis in row.find(facts) if diagnosis.weight >= LEAST]
+    found.sort(key=lambda each: -each.weight)
+    return Why(str(document.get("topology") or "?"), document.get("writtenAt"), facts.health, tuple(found))
+
+
+# ---- the figures
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task's figures; shares are of the wall clock."""
+
+    component: str
+    number: int
+    busy: float
+    """Its own code."""
+    durable: float
+    """Making what it changed durable, and its part of commits."""
+    cpu: float | None
+    """The processor's part of all of it."""
+    gc: float
+    reads: float
+    """Reads of state that the cache did not have."""
+    restoring: float
+    rows_per_sec: float
+    throttled: float
+
+    @property
+    def outside(self) -> float:
+        """The share of its own time in which it waits for something outside, from 0 to 1."""
+        return 0.0 if self.cpu is None or self.busy <= 0 else max(0.0, 1.0 - self.cpu / self.busy)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The figures of a document, as the rows of the table look at them."""
+
+    document: Mapping[str, Any]
+
+    @cached_property
+    def health(self) -> Mapping[str, Any]:
+        return self.document.get("health") or {}
+
+    @cached_property
+    def components(self) -> Mapping[str, Mapping[str, Any]]:
+        graph = self.document.get("graph") or {}
+        return {one["name"]: one for one in graph.get("components", ())}
+
+    @cached_property
+    def tasks(self) -> Mapping[str, Sequence[_Task]]:
+        found = {}
+        for name, one in (self.document.get("components") or {}).items():
+            found[name] = [_task_of(name, each) for each in one.get("tasks", ())]
+        return {name: tasks for name, tasks in found.items() if tasks}
+
+    def before(self, name: str) -> list[str]:
+        """Return the components whose rows come to one, however far."""
+        edges = (self.document.get("graph") or {}).get("edges", ())
+        found: list[str] = []
+        left = [name]
+        while left:
+            target = left.pop()
+            for edge in edges:
+                if edge["to"] == target and edge["from"] not in found:
+                    found.append(edge["from"])
+                    left.append(edge["from"])
+        return found
+
+    def share(self, name: str, activity: str) -> float:
+        """Return a component's share of an activity, over its tasks."""
+        said = ((self.document.get("components") or {}).get(name) or {}).get("activity") or {}
+        return float(said.get(activity, 0.0))
+
+    @cached_property
+    def bottleneck(self) -> _Task | None:
+        """The task whose own code takes most of the wall clock, or None if none takes much."""
+        tasks = [max(tasks, key=lambda task: task.busy) for tasks in self.tasks.values()]
+        busiest = max(tasks, key=lambda task: task.busy, default=None)
+        return busiest if busiest is not None and busiest.busy >= LEAST else None
+
+    @cached_property
+    def committed(self) -> Sequence[Mapping[str, Any]]:
+        """The last committed transactions of this driver."""
+        done = [each for each in self.document.get("transactions") or () if each.get("outcome") == "committed"]
+        return [each for each in done if each.get("durationMs")]
+
+    def phase(self, name: str) -> tuple[float, float]:
+        """Return a phase's share of the driver's time, and its milliseconds in a transaction."""
+        spent = sum(sum(each["durationMs"].values()) for each in self.committed)
+        ms = sum(each["durationMs"].get(name, 0.0) for each in self.committed)
+        return (ms / spent if spent else 0.0), ms / max(1, len(self.committed))
+
+
+def _task_of(component: str, said: Mapping[str, Any]) -> _Task:
+    ms, activity = said.get("msPerSec") or {}, said.get("activity")
+    own = ms.get("execute", 0.0) + ms.get("open", 0.0)
+    busy = own / 1000 if activity is None else float(activity.get("busy", 0.0))
+    durable = ms.get("finish", 0.0) / 1000 if activity is None else float(activity.get("committing", 0.0))
+    restoring = ms.get("restore", 0.0) / 1000 if activity is None else float(activity.get("restoring", 0.0))
+    return _Task(
+        component,
+        int(said.get("task", 0)),
+        busy,
+        durable,
+        ms["cpu"] / 1000 if "cpu" in ms else None,
+        ms.get("gc", 0.0) / 1000,
+        ms.get("reads", 0.0) / 1000,
+        restoring,
+        float(said.get("rowsInPerSec") or 0.0),
+        ms.get("throttled", 0.0) / 1000,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(share, 1.0):.0f} %"
+
+
+# ---- the diagnoses
+
+
+def _unwell(facts: _Facts) -> Iterator[Diagnosis]:
+    health = facts.health
+    if health.get("state") in ("stuck", "failing", "dead"):
+        weight = 2.0 if "slots" in health.get("sentence", "") else 1.5  # before all else: nothing goes on
+        name = "slots" if weight == 2.0 else "unwell"
+        yield Diagnosis(name, weight, health.get("sentence", ""), health.get("remedy", ""))
+
+
+def _bottleneck(facts: _Facts) -> Iterator[Diagnosis]:
+    """The task that bounds throughput, and why it takes its time."""
+    task = facts.bottleneck
+    if task is None:
+        return
+    name = task.component
+    kind = facts.components.get(name, {}).get("kind", "bolt")
+    blocked = [each for each in facts.before(name) if facts.share(each, "blocked") >= LEAST]
+    waits = f" {_listed(blocked)} for it, with rows that can't leave." if blocked else ""
+    bounds = f"{kind} {name!r} bounds throughput: task {task.number} works {_percent(task.busy)} of the time."
+    cause = next((found for cause in _CAUSES if (found := cause(facts, task)) is not None), None)
+    assert cause is not None  # the last cause always applies
+    yield Diagnosis(cause.name, task.busy, f"{bounds}{waits} {cause.sentence}", cause.remedy, name, task.number)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as the beginning of a sentence of what waits.
+
+    >>> _listed(["lines"]), _listed(["split", "lines"])
+    ("'lines' waits", "'split' and 'lines' wait")
+    """
+    first, last = names[:-1], names[-1]
+    return f"{', '.join(map(repr, first))} and {last!r} wait" if first else f"{last!r} waits"
+
+
+class _Cause(NamedTuple):
+    """The name of a diagnosis, what the figures say, and what would help."""
+
+    name: str
+    sentence: str
+    remedy: str
+
+
+def _quota(facts: _Facts, task: _Task) -> _Cause | None:
+    if task.throttled < LEAST / 2:
+        return None
+    return _Cause(
+        "quota",
+        f"The broker holds its requests back for {_percent(task.throttled)} of the time: a quota of Kafka is full.",
+        "Raise consumer_byte_rate of this client in Kafka (kafka-configs --alter), or read less of it.",
+    )
+
+
+def _collector(facts: _Facts, task: _Task) -> _Cause | None:
+    if task.gc < COLLECTING * task.busy:
+        return None
+    return _Cause(
+        "garbage collection",
+        f"Python's garbage collector takes {_percent(task.gc / task.busy)} of that.",
+        "Make fewer objects that refer to each other in a circle, keep large structures out of attributes, or call "
+        "gc.freeze() and gc.set_threshold() in `open` of the bolt.",
+    )
+
+
+def _cache(facts: _Facts, task: _Task) -> _Cause | None:
+    if task.reads < READING * task.busy:
+        return None
+    provider = facts.components.get(task.component, {}).get("provider") or "the state provider"
+    setting = {
+        "rocksdb": "Raise hot_cache_mb in topology.state.provider.config, above 64 by default",
+        "redis": "Keep what is read often in the bolt, or move the server closer",
+    }.get(provider, "Give the state's cache more memory")
+    return _Cause(
+        "cache",
+        f"Reads of state that its cache does not have take {_percent(task.reads / task.busy)} of that.",
+        f"{setting}; or group by fields that have the same keys come together.",
+    )
+
+
+def _skew(facts: _Facts, task: _Task) -> _Cause | None:
+    tasks = facts.tasks[task.component]
+    rows = [each.rows_per_sec for each in tasks]
+    mean = sum(rows) / len(rows)
+    largest = max(tasks, key=lambda each: each.rows_per_sec)
+    if len(tasks) < 2 or mean <= 0 or largest.rows_per_sec < min(SKEWED, 0.75 * len(tasks)) * mean:
+        return None
+    if largest.number != task.number:
+        return None
+    return _Cause(
+        "skew",
+        f"It gets {largest.rows_per_sec:,.0f} rows a second, {largest.rows_per_sec / mean:.1f} times those of the mean "
+        f"task: few keys have most of the rows.",
+        "Add rows up before they are sent (combineBatch), use partialKeyGrouping and add up the two sums, or group by "
+        "fields that spread better. More tasks don't help.",
+    )
+
+
+def _outside(facts: _Facts, task: _Task) -> _Cause | None:
+    if task.cpu is None or task.outside < WAITING:
+        return None
+    if facts.components.get(task.component, {}).get("kind") == "spout":
+        lag = ((facts.document.get("sources") or {}).get(task.component) or {}).get("lagRecords")
+        behind = f", and is {lag:,.0f} records behind" if lag else ""
+        return _Cause(
+            "source",
+            f"In {_percent(task.outside)} of that it waits for its source{behind}.",
+            "Look at the source's own load and limits; more partitions and tasks read more at a time.",
+        )
+    return _Cause(
+        "waits outside",
+        f"In {_percent(task.outside)} of that it does not use the processor: its code waits for a network, a disk or a "
+        "lock.",
+        "Ask for many rows at once (BatchBolt), keep answers in state, set shorter timeouts, or give the bolt more "
+        "tasks.",
+    )
+
+
+def _slow(facts: _Facts, task: _Task) -> _Cause | None:
+    processor = "" if task.cpu is None else f", {_percent(task.cpu / max(task.busy, 1e-9))} of it on the processor"
+    tasks = len(facts.tasks[task.component])
+    return _Cause(
+        "slow bolt" if facts.components.get(task.component, {}).get("kind") != "spout" else "slow spout",
+        f"It is its own code{processor}.",
+        f"Give {task.component!r} more than its {tasks} task{'s' * (tasks > 1)} (parallelism, with a slot for each), "
+        "work on batches (BatchBolt), or profile its execute.",
+    )
+
+
+_CAUSES: Sequence[Callable[[_Facts, _Task], _Cause | None]] = (_quota, _collector, _skew, _cache, _outside, _slow)
+"""Why the busiest task is busy: the first that applies, the most particular ones before those that always do."""
+
+
+def _slow_sink(facts: _Facts) -> Iterator[Diagnosis]:
+    share, ms = facts.phase("hooks")
+    if not ms or share < LEAST:
+        return
+    sinks = {name: each.get("commitMs") or 0.0 for name, each in (facts.document.get("sinks") or {}).items()}
+    slowest = max(sinks, key=sinks.__getitem__, default=None)
+    if slowest is not None and sinks[slowest] >= ms / 2:
+        what, remedy = (
+            f"sink {slowest!r} publishes: {sinks[slowest]:,.0f} ms the last time",
+            (
+                "Look at its target's load; fewer and larger transactions (a longer trigger or "
+                "topology.state.checkpoint.interval.ms) publish less often, and topology.max.spout.pending lets the "
+                "next transactions work meanwhile."
+            ),
+        )
+    else:
+        what, remedy = (
+            "hooks of bolts (preCommit) run, or a server that keeps state commits",
+            ("Do less in preCommit, or use longer transactions."),
+        )
+        slowest = None
+    yield Diagnosis(
+        "slow sink" if slowest else "hooks",
+        share,
+        f"Commits take {ms:,.0f} ms of each transaction, {_percent(share)} of the driver's time, while {what}.",
+        remedy,
+        slowest,
+    )
+
+
+def _slow_disk(facts: _Facts) -> Iterator[Diagnosis]:
+    share, ms = facts.phase("log")
+    if ms < SLOW_RECORD_MS:
+        return
+    durable = max((task for tasks in facts.tasks.values() for task in tasks), key=lambda t: t.durable, default=None)
+    more = (
+        ""
+        if durable is None or durable.durable < LEAST / 2
+        else (
+            f" Task {durable.number} of {durable.component!r} waits {_percent(durable.durable)} of the time for what "
+            "it makes durable."
+        )
+    )
+    weight = share + (0.0 if durable is None else durable.durable)
+    yield Diagnosis(
+        "slow disk",
+        min(weight, 1.0),
+        f"Writing the log takes {ms:,.0f} ms of each transaction, {_percent(share)} of the driver's time: the disk or "
+        f"the store of the checkpoint is slow to make it durable.{more}",
+        "Put the checkpoint on a faster disk (fsync in under 5 ms), or use fewer, larger transactions: a longer "
+        "trigger, or topology.state.checkpoint.interval.ms.",
+    )
+
+
+def _held_back(facts: _Facts) -> Iterator[Diagnosis]:
+    for name, source in (facts.document.get("sources") or {}).items():
+        time = source.get("eventTime") or {}
+        unit, behind, silent = time.get("heldBackBy"), time.get("behindSecs"), time.get("silentSecs") or 0.0
+        if unit is None or silent < BEHIND_SECS or (behind is not None and behind < BEHIND_SECS):
+            continue
+        idle = time.get("idleAfterSecs")
+        if idle is not None and silent >= idle:
+            continue
+        far = "has had no row yet" if behind is None else f"is {behind:,.0f} s behind the others"
+        yield Diagnosis(
+            "idle partition",
+            min(0.95, 0.6 + silent / 600),
+            f"Partition or task {unit} of {name!r} holds the watermark back: it {far}, and has had no row for "
+            f"{silent:,.0f} s. Windows and timers wait for it.",
+            f"Give {name!r} an idleAfter (setSpout or setStream), so that it is not waited for; or find out why "
+            "nothing comes there.",
+            name,
+        )
+
+
+def _restores(facts: _Facts) -> Iterator[Diagnosis]:
+    task = max((task for tasks in facts.tasks.values() for task in tasks), key=lambda t: t.restoring, default=None)
+    if task is not None:
+        yield Diagnosis(
+            "restoring",
+            task.restoring,
+            f"Task {task.number} of {task.component!r} opens its state {_percent(task.restoring)} of the time.",
+            "Workers don't have the state that they need: find out why they end or move (lost executors, memory).",
+            task.component,
+            task.number,
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what it looks for, by which figures, and the function that does."""
+
+    name: str
+    figures: str
+    find: Callable[[_Facts], Iterator[Diagnosis]]
+
+
+DIAGNOSES: tuple[Row, ...] = (
+    Row("stuck, failing or dead", "health", _unwell),
+    Row("the busiest task", "busy of tasks; then processor, collector, cache, rows, quota", _bottleneck),
+    Row("slow sink", "hooks in durationMs, commitMs of sinks", _slow_sink),
+    Row("slow disk", "log in durationMs, committing of tasks", _slow_disk),
+    Row("idle partition", "eventTime of sources", _held_back),
+    Row("restoring", "restoring of tasks", _restores),
+)

@@ -1,0 +1,457 @@
+"""The observation document: what is in it, that writing it harms nothing, and what its readers are told."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from statefx import BasicBolt, Checkpoint, TopologyBuilder
+from statefx.coordinator import observation
+from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.observation import Observer, Rates, health_of, masked
+from statefx.errors import BoltError
+from statefx.log.location import OBSERVED, Folders
+from statefx.log.observation import BYTES_MAX, STALE_SECS, bounded, process, read_observation, secs_of
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.storage import FolderStorage
+from statefx.testing import TopologyTester, rows
+from statefx.testing.faults import JobFails
+from tests.testing.topologies import SMALL, lines, totals, word_count
+
+WAIT_SECS = 20.0
+
+
+def observer_of(tester, **more):
+    return Observer(
+        tester._launch,
+        tester._coordinator.log,
+        tester._progress,
+        lambda: tester._progress.status() | {"run": "r", "isActive": True},
+        **{"now": tester._progress.now, **more},
+    )
+
+
+@contextmanager
+def written(tester, **more):
+    """Have an observer write as a query does, and end it."""
+    made = observer_of(tester, write_secs=0.01, **more)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.end(None)
+
+
+def until(holds):
+    end = time.monotonic() + WAIT_SECS
+    while not holds():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
+
+
+class Poor(BasicBolt):
+    outputFields = "value string"
+
+    def execute(self, tup, collector):
+        secret = tup.value
+        raise ValueError(f"no {secret}")
+
+
+# ---- what is in it
+
+
+def test_rows_and_tasks_add_up_to_what_was_sent(place):
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        for text in ("to be or not to be", "to to to"):
+            tester.send(lines(text))
+        found = observer.document()
+    assert json.loads(json.dumps(found)) == found
+    components = found["components"]
+    assert {name: one["rowsIn"] for name, one in components.items()} == {"lines": 0, "split": 2, "count": 9}
+    assert components["split"]["rowsOut"] == 9
+    assert sum(task["rowsIn"] for task in components["count"]["tasks"]) == 9
+    assert [(edge["from"], edge["to"], edge["rows"]) for edge in found["edges"]] == [
+        ("lines", "split", 2),
+        ("split", "count", 9),
+    ]
+    assert [(each["txid"], each["outcome"], each["rows"]) for each in found["transactions"]] == [
+        (1, "committed", 1),
+        (2, "committed", 1),
+    ]
+    assert found["graph"]["levels"] == 3
+    assert [(one["name"], one["level"], one["kind"]) for one in found["graph"]["components"]] == [
+        ("lines", 0, "stream"),
+        ("split", 1, "bolt"),
+        ("count", 2, "bolt"),
+    ]
+    assert all(task["msPerSec"]["execute"] > 0 for task in components["count"]["tasks"])
+
+
+def test_tasks_of_the_last_transaction_are_placed_in_time(place):
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        assert observer.document()["tasksOfLast"] is None
+        tester.send(lines("to be"))
+        tester.send(lines("or not"))
+        found = observer.document()["tasksOfLast"]
+    assert (found["txid"], found["count"]) == (2, 6)
+    assert {(each["component"], each["task"]) for each in found["tasks"]} == {
+        ("lines", 0), ("lines", 1), ("split", 0), ("split", 1), ("count", 0), ("count", 1),
+    }  # fmt: skip
+    assert min(each["beganMs"] for each in found["tasks"]) == 0
+    for each in found["tasks"]:
+        assert each["phases"][0][1] == each["beganMs"]
+        assert each["phases"][-1][2] == pytest.approx(each["endedMs"], abs=0.01)
+        assert all(before[2] == after[1] for before, after in pairwise(each["phases"]))
+
+
+def test_components_of_statefx_are_left_out_and_their_edges_joined(place):
+    topology = totals()
+    with TopologyTester(topology, place, {"topology.tick.tuple.freq.secs": 1}) as tester:
+        tester.send(lines("a"))
+        found = observer_of(tester).document()
+    names = {one["name"] for one in found["graph"]["components"]}
+    assert not any(name.startswith("__") for name in names)
+    assert {end for edge in found["graph"]["edges"] for end in (edge["from"], edge["to"])} <= names
+
+
+def test_attempts_that_failed_are_there_with_reason_and_frames_but_no_values(place):
+    builder = TopologyBuilder("poor")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("poor", Poor()).shuffleGrouping("lines")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        observer = observer_of(tester)
+        with pytest.raises(BoltError) as raised:
+            tester.send(lines("password"))
+        observer.end(raised.value)
+        found = observer.document()
+    assert found["transactions"][-1]["outcome"] == "rolled back"
+    [error] = found["exceptions"]
+    assert (error["component"], error["task"], error["type"], error["count"]) == ("poor", 0, "ValueError", 1)
+    assert "in execute" in error["traceback"]
+    assert "password" not in error["traceback"]
+    assert found["health"]["state"] == "ended"
+    assert "BoltError" in found["health"]["sentence"]
+
+
+def test_transactions_of_former_drivers_come_first(place):
+    with TopologyTester(word_count(), place) as tester:
+        tester.send(lines("a"))
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        tester.send(lines("b"))
+        assert [each["txid"] for each in observer.document()["transactions"]] == [1, 2]
+
+
+def test_a_retried_transaction_shows_each_attempt(place):
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        tester.send(lines("a"), JobFails())
+        found = [(each["attempt"], each["outcome"]) for each in observer.document()["transactions"]]
+    assert found == [(0, "rolled back"), (1, "committed")]
+
+
+def test_rates_count_the_last_ten_seconds():
+    rates = Rates(0.0)
+    for second in range(1, 101):
+        rates.add(float(second), [("edge", {"rows": 50.0 if second > 80 else 10.0})])
+    assert rates.per_sec(100.0)["edge"]["rows"] == pytest.approx(50.0, rel=0.1)
+    assert rates.per_sec(200.0) == {}
+
+
+def test_rates_of_a_long_transaction_are_those_of_its_whole_length():
+    rates = Rates(0.0)
+    rates.add(100.0, [("edge", {"rows": 10.0})])
+    rates.add(200.0, [("edge", {"rows": 1000.0})])
+    assert rates.per_sec(200.0)["edge"]["rows"] == pytest.approx(10.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("db.password", "x", "***"),
+        ("apiKey", 5, "***"),
+        ("feed", "redis://ann:x@db/0", "redis://***@db/0"),
+        ("feed", {"token": "x", "n": 1}, {"token": "***", "n": 1}),
+        ("feeds", ["http://a:b@c"], ["http://***@c"]),
+        ("limit", 5, 5),
+    ],
+)
+def test_secrets_are_masked(key, value, shown):
+    assert masked(key, value) == shown
+
+
+def test_settings_are_shown_without_defaults_and_secrets(place):
+    config = {"topology.max.spout.pending": 2, "feed.password": "x"}
+    builder = TopologyBuilder("plain")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("poor", Poor()).shuffleGrouping("lines")
+    with TopologyTester(builder.createTopology(), place, {"feed.password": config["feed.password"]}) as tester:
+        assert observer_of(tester).document()["config"]["feed.password"] == "***"
+        assert "topology.max.spout.pending" not in observer_of(tester).document()["config"]
+
+
+# ---- health
+
+
+HEALTH = {
+    "healthy": ({"run": "r"}, {"committed": 1}),
+    "idle": ({"run": "r"}, {"committed": 1, "now": 1100.0}),
+    "starting": ({"run": None}, {}),
+    "stuck": ({"stuck": {"phase": "COMMITTING", "txid": 2, "since": "s", "reason": "the database is away"}}, {}),
+    "failing": ({"failed": {"txid": 2, "attempt": 3, "since": "s", "reason": "no good"}}, {}),
+    "ended": ({}, {"ended": 1000.0}),
+}
+
+
+@pytest.mark.parametrize("state", HEALTH)
+def test_health_says_what_is_wrong_since_when_and_what_to_do(state):
+    status, more = HEALTH[state]
+    done = [{"txid": 1, "outcome": "committed", "began": at(999.0), "ended": at(1000.0)}]
+    given = {"began": 900.0, "ended": None, "error": None, "committed": 0, "running": (), "now": 1001.0}
+    found = health_of(status, transactions=done if "committed" in more else [], **given | more)
+    assert found["state"] == state
+    assert found["sentence"]
+    if state in ("stuck", "failing"):
+        assert found["remedy"]
+        assert found["since"] == "s"
+        assert next(iter(status.values()))["reason"] in found["sentence"]
+
+
+def at(secs):
+    return observation.iso(secs)
+
+
+def test_a_transaction_that_hangs_is_stuck_and_the_tasks_it_waits_for_are_named():
+    done = [{"txid": 1, "outcome": "committed", "began": at(0.0), "ended": at(0.2)}]
+    attempt = Attempt(TransactionAttempt(2, 0), waiting={TaskId("count", 3)}, began=10.0)
+    given = {"began": 0.0, "ended": None, "error": None, "committed": 1, "running": [attempt], "transactions": done}
+    assert health_of({"run": "r"}, now=60.0, **given)["state"] == "healthy"
+    found = health_of({"run": "r"}, now=100.0, **given)
+    assert found["state"] == "stuck"
+    assert "count/3" in found["sentence"]
+
+
+def test_a_topology_without_slots_is_stuck():
+    given = {"began": 0.0, "ended": None, "error": None, "committed": 0, "running": (), "transactions": []}
+    found = health_of({"run": None, "waitsForSlotsSecs": 12.0}, now=100.0, **given)
+    assert (found["state"], found["since"]) == ("stuck", at(88.0))
+    assert "slots" in found["sentence"]
+
+
+# ---- writing
+
+
+def test_it_is_written_and_read_back_and_its_end_with_it(place):
+    with TopologyTester(word_count(), place) as tester:
+        with written(tester):
+            tester.send(lines("a b"))
+            until(lambda: Checkpoint(place).observation().get("components", {}).get("count", {}).get("rowsIn") == 2)
+            assert Checkpoint(place).observation()["health"]["state"] == "healthy"
+        found = Checkpoint(place).observation()
+    assert found["health"]["state"] == "ended"
+    assert found["endedAt"]
+    assert found["status"]["isActive"] is False
+    assert found["checkpoint"] == os.path.realpath(place)
+
+
+class Away(FolderStorage):
+    """A store that answers nothing any more."""
+
+    asked = 0
+
+    def read(self, *arguments):
+        type(self).asked += 1
+        raise OSError("away")
+
+
+def test_a_store_that_is_away_costs_one_warning_and_no_transaction(place, monkeypatch, caplog):
+    monkeypatch.setattr(observation, "FolderStorage", Away)
+    monkeypatch.setattr(Away, "asked", 0)
+    with caplog.at_level(logging.WARNING, "statefx"), TopologyTester(word_count(), place) as tester, written(tester):
+        tester.send(lines("a"))
+        until(lambda: Away.asked >= 3)
+        tester.send(lines("b"))
+        assert tester.state("count") == {"a": 1, "b": 1}
+    assert [record.message for record in caplog.records if "beside the log" in record.message] != []
+    assert len([record for record in caplog.records if "beside the log" in record.message]) == 1
+
+
+class Hangs(FolderStorage):
+    """A store that never answers."""
+
+    released = threading.Event()
+    asked = threading.Event()
+
+    def read(self, *arguments):
+        self.asked.set()
+        self.released.wait(WAIT_SECS)
+        raise FileNotFoundError
+
+
+def test_a_store_that_hangs_keeps_no_transaction_and_no_end(place, monkeypatch):
+    monkeypatch.setattr(observation, "FolderStorage", Hangs)
+    monkeypatch.setattr(observation, "END_SECS", 0.05)
+    with TopologyTester(word_count(), place) as tester:
+        with written(tester):
+            assert Hangs.asked.wait(WAIT_SECS)
+            tester.send(lines("a"))
+        Hangs.released.set()
+
+
+def test_what_raises_while_it_observes_harms_no_transaction(place, caplog):
+    def broken(outcome):
+        raise RuntimeError("a defect")
+
+    with TopologyTester(word_count(), place) as tester:
+        tester._progress.watchers.append(broken)
+        tester.send(lines("a"))
+        tester.send(lines("b"))
+        assert tester.state("count") == {"a": 1, "b": 1}
+    assert len([each for each in caplog.records if "no longer observed" in each.message]) == 1
+
+
+def test_a_former_driver_does_not_replace_the_document_of_its_successor(place):
+    with TopologyTester(word_count(), place) as zombie, TopologyTester(word_count(), place) as newer:
+        with written(newer):
+            until(lambda: read_observation(Folders(str(place)))["writtenAt"])
+        with written(zombie):
+            pass
+    assert read_observation(Folders(os.path.realpath(place)))["generation"] == 2
+
+
+def test_a_checkpoint_that_its_user_has_deleted_does_not_come_back(tmp_path):
+    with TopologyTester(word_count(), tmp_path / "ck") as tester:
+        with written(tester):
+            until((tmp_path / "ck" / OBSERVED).exists)
+            (tmp_path / "ck").rename(tmp_path / "gone")
+        assert not (tmp_path / "ck").exists()
+
+
+def test_a_document_is_bounded_and_says_what_was_left_out():
+    task = {"activity": {"busy": 0.5}, "rowsIn": 10**9, "rowsOut": 10**9, "rowsInPerSec": 1.5, "msPerSec": {}}
+    components = {
+        f"component-{number}": {"tasks": [{**task, "task": each} for each in range(64)]} for number in range(200)
+    }
+    document = {"generation": 1, "components": components, "exceptions": [{"traceback": "x" * 4000}] * 20}
+    data = bounded(document)
+    assert len(data) <= BYTES_MAX
+    found = json.loads(data)
+    shown = sum(len(one["tasks"]) for one in found["components"].values())
+    assert found["leftOut"]["tasks"] == 200 * 64 - shown
+    assert len(found["components"]) == 200
+    assert len(document["components"]["component-0"]["tasks"]) == 64  # the caller's own is as it was
+
+
+# ---- reading
+
+
+def document(place, **more):
+    return {"format": 1, "generation": 1, "lineage": "l", "topology": "t", "checkpoint": os.path.realpath(place),
+            "driver": process(), "writtenAt": at(1000.0), "endedAt": None,
+            "health": {"state": "healthy", "since": None, "sentence": "well", "remedy": ""}} | more  # fmt: skip
+
+
+def read(place, now=1001.0, **more):
+    FolderStorage(place).put(OBSERVED, json.dumps(document(place, **more)).encode())
+    return read_observation(Folders(os.path.realpath(place)), now)
+
+
+def ended_process():
+    told = "import json; from statefx.log.observation import process; print(json.dumps(process()))"
+    child = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(child.stdout)
+
+
+ELSEWHERE = {"host": "elsewhere", "pid": 1, "machine": "another boot"}
+
+
+def test_a_reader_on_the_drivers_machine_sees_whether_it_runs(tmp_path):
+    assert read(tmp_path)["health"]["state"] == "healthy"
+    assert read(tmp_path, now=1000.0 + 2 * STALE_SECS)["health"]["state"] == "healthy"  # its process is there
+    found = read(tmp_path, driver=ended_process())["health"]
+    assert found["state"] == "dead"
+    assert "nothing is lost" in found["remedy"]
+
+
+def test_a_pid_that_another_process_has_now_is_no_driver(tmp_path):
+    assert read(tmp_path, driver=process() | {"began": "1"})["health"]["state"] == "dead"
+
+
+def test_a_reader_on_another_machine_goes_by_the_age(tmp_path):
+    assert read(tmp_path, driver=ELSEWHERE)["health"]["state"] == "healthy"
+    assert read(tmp_path, now=1000.0 + STALE_SECS + 1, driver=ELSEWHERE)["health"]["state"] == "dead"
+
+
+def test_what_has_ended_stays_ended(tmp_path):
+    ended = {"state": "ended", "since": None, "sentence": "it was stopped", "remedy": ""}
+    assert read(tmp_path, now=1e9, health=ended, driver=ELSEWHERE)["health"] == ended
+
+
+def test_a_copy_says_where_it_was_copied_from(tmp_path):
+    found = read(tmp_path, checkpoint="/data/words")
+    assert found["health"]["state"] == "unknown"
+    assert "/data/words" in found["health"]["sentence"]
+
+
+@pytest.mark.parametrize("data", [None, b"", b'{"format": 1, "gener', b"[]", b'{"format": 99}', b"\xff\x00"])
+def test_a_document_that_is_absent_or_torn_is_told_and_the_log_is_shown(place, data):
+    with TopologyTester(word_count(), place) as tester:
+        tester.send(lines("a"))
+    if data is not None:
+        (place / OBSERVED).write_bytes(data)
+    found = Checkpoint(place).observation()
+    assert found["health"]["state"] == "unknown"
+    assert OBSERVED in found["health"]["sentence"]
+    assert [(each["txid"], each["outcome"]) for each in found["transactions"]] == [(1, "committed")]
+    assert found["topology"] == "word-count"
+
+
+def test_a_newer_generation_that_has_written_nothing_is_told(place):
+    with TopologyTester(word_count(), place) as tester, written(tester):
+        tester.send(lines("a"))
+    with TopologyTester(word_count(), place):
+        found = Checkpoint(place).observation()
+    assert found["health"]["state"] == "unknown"
+    assert "Generation 2" in found["health"]["sentence"]
+
+
+def test_times_that_are_none_are_none():
+    assert [secs_of(each) for each in (None, 5, "yesterday")] == [None] * 3
+
+
+# ---- beside the log
+
+
+def test_tools_and_sweeps_do_not_mind_it(place, tmp_path):
+    with TopologyTester(word_count(), place, limits=SMALL) as tester, written(tester):
+        for number in range(12):
+            tester.send(lines(f"w{number}"))
+    data = (place / OBSERVED).read_bytes()
+    checkpoint = Checkpoint(place)
+    assert not checkpoint.verify().damaged
+    assert not checkpoint.repair(yes=True).damaged
+    checkpoint.savepoint("now")
+    checkpoint.restore("now", to=tmp_path / "copy")
+    assert not (tmp_path / "copy" / OBSERVED).exists()
+    checkpoint.restore("now", sinks="append")
+    assert (place / OBSERVED).read_bytes() == data
+    with TopologyTester(word_count(), place, limits=SMALL) as tester:
+        tester.send(lines("again"))
+    assert (place / OBSERVED).read_bytes() == data
+
+
+def test_a_folder_with_nothing_but_a_document_may_become_a_checkpoint(place):
+    (place / OBSERVED).write_text("{}")
+    with TopologyTester(word_count(), place) as tester:
+        tester.send(lines("a"))
+        assert replace(tester.send(lines("b")).progress, trees=None).txid == 2

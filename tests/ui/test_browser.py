@@ -1,0 +1,451 @@
+"""What the page shows in a real Chromium, next to what its data say."""
+
+import io
+import json
+import threading
+import zipfile
+
+import httpx2 as httpx
+import pytest
+
+from statefx import Checkpoint
+from statefx.ui import archive, serving
+from tests.ui.checkpoints import filled
+from tests.ui.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">'\"\n\u202e&amp;"
+
+
+class Shown:
+    """A server over a real checkpoint, whose observation a test changes."""
+
+    def __init__(self, place, changes):
+        self.checkpoint = Checkpoint(place)
+        self.changes = changes
+        self.calls = 0
+        self.open(0)
+
+    def open(self, port):
+        self.server = serving.opened("127.0.0.1", port, "--port")
+        self.server.site._tick = 0.05
+        self.server.show("bank", self.checkpoint, self.observe, 0.05)._spent = float
+        self.server.start()
+
+    def observe(self):
+        self.calls += 1
+        return archive.observed(self.checkpoint) | self.changes
+
+    @property
+    def url(self):
+        return self.server.url()
+
+    def data(self):
+        return httpx.get(f"{self.url}v1/topologies/bank", timeout=10).json()
+
+    def close(self):
+        self.server.stop()
+        assert self.server.ended(10)
+
+
+GRAPH = {
+    "levels": 3,
+    "components": [
+        {"name": "payments", "kind": "spout", "level": 0, "tasks": 2, "operator": "KafkaSpout", "provider": None},
+        {"name": "balances", "kind": "bolt", "level": 1, "tasks": 2, "operator": "Balances", "provider": "rocksdb"},
+        {"name": "ledger", "kind": "sink", "level": 2, "tasks": 1, "operator": "SqlSink", "provider": None},
+    ],
+    "edges": [
+        {"from": "payments", "to": "balances", "stream": "default", "grouping": "fields(account)"},
+        {"from": "balances", "to": "ledger", "stream": "changed", "grouping": "shuffle"},
+    ],
+}
+
+
+def figures(**more):
+    return {
+        "activity": {"busy": 0.7, "idle": 0.2, "blocked": 0.1, "restoring": 0, "committing": 0},
+        "rowsInPerSec": 1234.5, "rowsOutPerSec": 1234.5, "rowsIn": 5000, "rowsOut": 5000, "stateKeys": None,
+        "stateBytes": None, "watermark": None, "freshnessSecs": None, "late": 0, "setAside": 0,
+        "tasks": [{"task": 0, "rowsIn": 4000, "rowsInPerSec": 9, "activity": None, "msPerSec": {"execute": 7.5}},
+                  {"task": 1, "rowsIn": 1000, "rowsInPerSec": 9, "activity": None, "msPerSec": {}}],
+        **more,
+    }  # fmt: skip
+
+
+AT = "2026-01-02T03:04:05.000+00:00"
+
+
+def changes():
+    """What a driver might say besides what the log of the checkpoint does."""
+    late = {"freshnessSecs": 3.5, "watermark": AT}
+    return {
+        "topology": "bank",
+        "graph": GRAPH,
+        "config": {"topology.state.provider": "rocksdb", "feed.password": "***"},
+        "health": {"state": "stuck", "since": AT, "sentence": "Stuck: no database.", "remedy": "Start it."},
+        "components": {
+            "payments": figures(freshnessSecs=1.0, watermark=AT),
+            "balances": figures(**late, stateBytes=48_000_000, stateKeys=77, late=4, setAside=9),
+            "ledger": figures(**late),
+        },
+        "edges": [{"from": "payments", "to": "balances", "stream": "default", "rowsPerSec": 1234.5, "rows": 9}],
+        "sources": {
+            "payments": {
+                "lagRecords": 4321, "lagSecs": 12.0, "rateIn": 100, "rateOut": 200, "etaSecs": 43.0,
+                "eventTime": {"heldBackBy": "payments-3", "behindSecs": 60, "silentSecs": 9},
+            }
+        },
+        "sinks": {
+            "ledger": {"txid": 2, "rows": 11, "bytes": 99, "commitMs": 4.5, "stuckSince": AT, "why": "refused"}
+        },
+        "tasksOfLast": {
+            "txid": 3,
+            "tasks": [
+                {
+                    "component": "balances", "task": 1, "beganMs": 10, "endedMs": 60,
+                    "phases": [["execute", 10, 50], ["finish", 50, 60]],
+                },
+                {"component": "payments", "task": 0, "beganMs": 0, "endedMs": 20, "phases": [["execute", 0, 20]]},
+            ],
+        },
+        "exceptions": [
+            {
+                "at": AT, "count": 2, "component": "balances", "task": 1, "type": "ValueError", "message": "no account",
+                "traceback": '  File "/srv/bank.py", line 7, in execute',
+            }
+        ],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def shown(tmp_path):
+    place = filled(tmp_path / "checkpoint", 3, ["carl"])
+    Checkpoint(place).savepoint("before-upgrade")
+    found = Shown(place, changes())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(shown, tab):
+    tab.goto(shown.url)
+    tab.locator("#verdict .sentence").wait_for()
+    return tab
+
+
+def cells(page, selector):
+    """The texts of a table, row by row."""
+    return page.locator(f"{selector} tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.children].map(cell => cell.innerText.trim()))"
+    )
+
+
+def test_the_sentence_stands_first_with_the_remedy(page, shown):
+    health = shown.data()["health"]
+    verdict = page.locator("main > section").first.locator("#verdict")
+    assert verdict.locator(".sentence").inner_text() == health["sentence"]
+    assert verdict.locator(".remedy").inner_text().endswith(health["remedy"])
+    assert page.title() == "stuck: bank · statefx"
+
+
+def test_panels_stand_in_the_order_of_their_weight(page):
+    found = page.locator("main > section").evaluate_all("all => all.map(each => each.id)")
+    assert found == [
+        "health", "graph", "transactions", "gantt", "freshness", "lag", "sinks", "state", "problems", "history",
+        "settings", "support",
+    ]  # fmt: skip
+
+
+def test_the_graph_has_every_component_and_edge(page, shown):
+    graph = shown.data()["graph"]
+    nodes = page.locator("g.node").evaluate_all("all => all.map(each => each.dataset.component)")
+    ends = "all => all.map(({dataset}) => [dataset.from, dataset.to, dataset.stream])"
+    edges = page.locator("g.edge").evaluate_all(ends)
+    assert nodes == [each["name"] for each in graph["components"]]
+    assert edges == [[each["from"], each["to"], each["stream"]] for each in graph["edges"]]
+    label = page.locator("g.node[data-component=balances]").get_attribute("aria-label")
+    assert "busy 70 %" in label
+    assert "1.2k rows a second in" in label
+    assert "48 MB of state" in label
+
+
+def test_a_chosen_component_shows_its_tasks(page):
+    page.locator("g.node[data-component=balances]").click()
+    page.locator("#details .tasks tbody tr").nth(1).wait_for()
+    assert [row[2] for row in cells(page, "#details .tasks")] == ["4k", "1k"]
+    assert "payments, fields(account)" in page.locator("#details .facts").inner_text()
+
+
+def test_the_table_of_components_sorts(page):
+    names = page.locator("#components .link")
+    assert wait_until(lambda: names.all_inner_texts() == ["payments", "balances", "ledger"])
+    page.get_by_role("button", name="state", exact=True).click()
+    assert wait_until(lambda: names.all_inner_texts() == ["balances", "payments", "ledger"])
+    assert page.locator("#components th[aria-sort=descending]").inner_text().startswith("state")
+
+
+def test_the_strip_has_a_bar_for_each_transaction(page, shown):
+    found = shown.data()["transactions"]
+    bars = page.locator(".tx").evaluate_all(
+        "all => all.map(each => [Number(each.dataset.txid), each.classList.contains('ok')])"
+    )
+    assert bars == [[each["txid"], each["outcome"] == "committed"] for each in found]
+
+
+def test_the_gantt_has_a_lane_for_each_task_by_level(page):
+    lanes = page.locator(".lane .who").evaluate_all("all => all.map(each => each.innerText)")
+    assert lanes == ["payments/0", "balances/1"]
+    assert page.locator(".lane").last.locator(".part").count() == 2
+
+
+def test_freshness_says_what_was_added_where_and_who_holds_it(page):
+    found = [row[:3] for row in cells(page, "#fresh")]
+    assert found == [["payments", "1.0 s", "+1.0 s"], ["balances", "3.5 s", "+2.5 s"], ["ledger", "3.5 s", "\u2013"]]
+    assert "held back by payments-3" in page.locator("#freshness .note").inner_text()
+
+
+def test_lag_and_sinks_say_what_the_data_say(page):
+    assert cells(page, "#lags") == [["payments", "4,321", "12 s", "100/s", "200/s", "43 s"]]
+    (sink,) = cells(page, "#sink-table")
+    assert (sink[0], sink[2:]) == ("ledger", ["2", "11", "99 B", "4.5 ms"])
+    assert page.locator("#sinks .failed").inner_text() == "ledger refused"
+    assert sink[1].startswith("stuck for")
+
+
+def test_state_shows_bolts_and_looks_up_a_key(page):
+    ((name, provider, size, keys, *_),) = cells(page, "#bolts")
+    assert (name, provider, size, keys) == ("balances", "memory", "48 MB", "77")
+    page.locator("form.lookup input[name=key]").fill("ann")
+    page.keyboard.press("Enter")
+    page.locator("#found pre").wait_for()
+    assert page.locator("#found pre").inner_text() == "303"
+    assert "state/" in page.locator("#found table").inner_text()
+
+
+def test_a_key_that_is_not_there_is_said(page):
+    page.locator("form.lookup input[name=key]").fill("nobody")
+    page.get_by_role("button", name="Look up").click()
+    page.get_by_text('No task has "nobody"').wait_for()
+
+
+def test_problems_show_frames_dead_letters_and_late_rows(page):
+    error = page.locator("#exceptions > li").first
+    assert "ValueError in balances/1" in error.inner_text()
+    assert error.locator("pre").inner_text().strip() == 'File "/srv/bank.py", line 7, in execute'
+    page.locator("#aside summary").click()
+    page.get_by_text('"carl"').wait_for()
+    assert "nothing for carl" in page.locator("#aside table").inner_text()
+    assert page.locator("#late").inner_text() == "balances 4 rows came too late"
+
+
+def test_history_and_settings_are_shown(page):
+    assert [row[:2] for row in cells(page, "#savepoints")] == [["before-upgrade", "4"]]
+    assert [row[:3] for row in cells(page, "#generations")] == [["1", "1 to 4", "4"]]
+    assert page.locator("#config").inner_text().split() == [
+        "topology.state.provider",
+        "rocksdb",
+        "feed.password",
+        "***",
+    ]
+
+
+def test_the_support_bundle_is_downloaded(page):
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download the support bundle").click()
+    with zipfile.ZipFile(io.BytesIO(download.value.path().read_bytes())) as file:
+        assert json.loads(file.read("observation.json"))["topology"] == "bank"
+    assert download.value.suggested_filename == "statefx-bank.zip"
+
+
+def test_changes_come_by_themselves(page, shown):
+    shown.changes["health"] = {"state": "healthy", "since": None, "sentence": "All is well again.", "remedy": ""}
+    page.locator(".sentence", has_text="All is well again.").wait_for()
+    filled(shown.checkpoint.location, 2)
+    page.locator(".tx[data-txid='6']").wait_for()
+    assert page.title() == "bank · statefx"
+
+
+def test_elements_stay_the_same_while_changes_come(page, shown):
+    """What a reader has focused, scrolled or selected would else be gone each second."""
+    page.locator("#generations").wait_for()
+    page.evaluate("window.before = [...document.querySelectorAll('main *')]")
+    shown.changes["health"] = changes()["health"] | {"sentence": "Nothing to read."}
+    page.locator(".sentence", has_text="Nothing to read.").wait_for()
+    kept = "window.before.filter(each => !each.isConnected).map(each => each.outerHTML.slice(0, 80))"
+    assert page.evaluate(kept) == []
+
+
+def test_what_is_open_and_typed_stays_while_changes_come(page, shown):
+    field = page.locator("form.lookup input[name=key]")
+    field.fill("half a key")
+    page.locator("#transactions details.more summary").click()
+    before = shown.calls
+    shown.changes["health"] = {"state": "idle", "since": None, "sentence": "Nothing to read.", "remedy": ""}
+    page.locator(".sentence", has_text="Nothing to read.").wait_for()
+    assert shown.calls > before
+    assert field.input_value() == "half a key"
+    assert page.locator("#transactions details.more").get_attribute("open") is not None
+    field.press("End")
+    field.press("s")
+    assert field.input_value() == "half a keys"
+
+
+def test_a_lost_connection_is_told_and_found_again(page, shown):
+    port = shown.server.port
+    shown.close()
+    page.get_by_role("alert").wait_for()
+    said = page.get_by_role("alert").inner_text()
+    assert "The connection is lost." in said
+    assert f"statefx ui {shown.checkpoint.location}" in said
+    assert page.locator("#verdict .sentence").inner_text() == "Stuck: no database."
+    shown.open(port)
+    page.get_by_role("alert").wait_for(state="detached", timeout=30_000)
+    assert page.locator(".connection").inner_text() == "Live"
+
+
+NAMED = {"balances", "changed", "Balances", "no account", "refused", "Start it.", "payments-3", "ledger"}
+
+
+def hostile(value):
+    """Replace what a user or a server may have named."""
+    if isinstance(value, dict):
+        return {hostile(key): hostile(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [hostile(each) for each in value]
+    return HOSTILE if isinstance(value, str) and value in NAMED else value
+
+
+def test_hostile_names_are_shown_and_never_run(tab, shown):
+    shown.changes = hostile(changes()) | {"topology": HOSTILE}
+    tab.goto(shown.url)
+    tab.locator("g.node").nth(1).click()
+    tab.locator("#details").wait_for()
+    assert tab.evaluate("document.querySelectorAll('main script, main img').length") == 0
+    assert tab.title().startswith("stuck: <script>")
+    for place in ("h1", "#components", "#details h3", ".remedy", "#sink-table", "#exceptions", "#freshness .note"):
+        assert "<script>document.title='hacked'</script>" in tab.locator(place).inner_text(), place
+
+
+def test_the_graph_is_walked_by_keyboard(page):
+    page.locator("g.node[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.component") == "balances"
+    page.keyboard.press("Enter")
+    page.locator("#details").wait_for()
+    assert page.locator("g.node[tabindex='0']").count() == 1
+
+
+def test_the_strip_is_walked_by_keyboard(page):
+    page.locator(".tx[tabindex='0']").focus()
+    page.keyboard.press("ArrowLeft")
+    page.locator("#chosen strong", has_text="Transaction 3").wait_for()
+    page.keyboard.press("Home")
+    page.locator("#chosen strong", has_text="Transaction 1").wait_for()
+    assert page.evaluate("document.activeElement.dataset.txid") == "1"
+
+
+def test_the_first_tab_stop_skips_to_the_page(page):
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "health"
+
+
+OVER = """() => [...document.querySelectorAll("main *")]
+  .filter((each) => !each.closest(".scroll, .bars, svg, .visually-hidden, pre") && each.getBoundingClientRect().width)
+  .filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5)
+  .map((each) => each.outerHTML.slice(0, 80))"""
+"""What ends beyond the right side, and can't be scrolled to where it stands."""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_runs_over_the_side(page, width, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(OVER) == []
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (text) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = text;
+    canvas.fillRect(0, 0, 1, 1);
+    return canvas.getImageData(0, 0, 1, 1).data;
+  };
+  const linear = (part) => part / 255 <= .03928 ? part / 255 / 12.92 : ((part / 255 + .055) / 1.055) ** 2.4;
+  const light = (c) => .2126 * linear(c[0]) + .7152 * linear(c[1]) + .0722 * linear(c[2]);
+  const ground = (each) => {
+    for (let at = each; at; at = at.parentElement) {
+      const colour = rgb(getComputedStyle(at).backgroundColor);
+      if (colour[3] > 200) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const each of document.querySelectorAll("main *, header *, nav *")) {
+    const has_text = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!has_text || each.closest("svg, .visually-hidden") || !each.getClientRects().length) continue;
+    const [a, b] = [light(rgb(getComputedStyle(each).color)), light(ground(each))].sort((x, y) => y - x);
+    if ((a + .05) / (b + .05) < 4.5) found.push([((a + .05) / (b + .05)).toFixed(2), each.outerHTML.slice(0, 100)]);
+  }
+  return found;
+}"""
+"""What has less contrast than WCAG 2 wants of text (AA)."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_two_hundred_components_of_64_tasks_stay_usable(shown, tab):
+    names = [f"component-{number}" for number in range(200)]
+    tasks = [{"task": task, "rowsIn": task, "activity": None, "ms": {}} for task in range(64)]
+    shown.changes = changes() | {
+        "graph": {
+            "levels": 10,
+            "components": [GRAPH["components"][1] | {"name": name, "tasks": 64} for name in names],
+            "edges": [
+                {"from": names[each - 20 - each % 3], "to": names[each], "stream": "default", "grouping": "shuffle"}
+                for each in range(23, 200)
+            ],
+        },
+        "components": {name: figures(tasks=tasks) for name in names},
+    }
+    tab.goto(shown.url)
+    tab.locator("g.node").nth(199).wait_for()
+    assert len(httpx.get(f"{shown.url}v1/topologies/bank", timeout=10).content) < 300_000
+    took = tab.evaluate("""async () => {
+      const began = performance.now();
+      const node = document.querySelector("g.node[data-component='component-77']");
+      node.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+      await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
+      return performance.now() - began; }""")
+    assert took < 1000
+    tab.locator("#details .tasks tbody tr").nth(63).wait_for()
+    tab.locator("#graph details.more summary").click()
+    tab.locator(".filter input").fill("component-19")
+    assert wait_until(lambda: tab.locator("#components tbody tr").count() == 11)
+
+
+def test_a_token_is_asked_for_and_kept(tmp_path, tab, monkeypatch):
+    monkeypatch.setenv(serving.TOKEN, "0123456789abcdef-token")
+    server = serving.opened("0.0.0.0", 0, "--port")
+    serving.standing(server, Checkpoint(filled(tmp_path / "checkpoint", 1)))
+    server.start()
+    tab.goto(f"http://127.0.0.1:{server.port}/")
+    tab.get_by_label("Token").fill("0123456789abcdef-token")
+    tab.get_by_role("button", name="Open").click()
+    tab.locator("#verdict .sentence").wait_for()
+    assert "token" not in tab.url
+    tab.reload()
+    tab.locator("#verdict .sentence").wait_for()
+    server.stop()
+    assert server.ended(10)
+    assert [each for each in threading.enumerate() if each.name.startswith("statefx-page")] == []

@@ -1,0 +1,271 @@
+"""The page's server: its port, its thread, the stream of changes, and the end."""
+
+import json
+import logging
+import socket
+import sys
+import threading
+
+import httpx2 as httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from statefx import Checkpoint
+from statefx.errors import ConfigError
+from statefx.ui import claimed, serving
+from tests.ui.checkpoints import filled
+from tests.ui.waiting import wait_until
+
+LOOPBACK = "127.0.0.1"
+
+
+class Query:
+    """What a page needs of a query."""
+
+    def __init__(self, name="bank"):
+        self.name = name
+        self.document = {"topology": name, "health": {"state": "healthy", "sentence": "All is well."}, "error": None}
+        self.observed = 0
+        self.metrics = [
+            {"name": "statefx_transactions_total", "kind": "counter", "value": 7.0,
+             "labels": {"topology": name, "outcome": "committed"}},
+        ]  # fmt: skip
+
+    def observation(self):
+        self.observed += 1
+        return dict(self.document)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return str(filled(tmp_path / "checkpoint", 1))
+
+
+@pytest.fixture
+def pages(place):
+    """Claims pages and closes them."""
+    claims = []
+
+    def claim(port=0, host=LOOPBACK, name="bank"):
+        claims.append(claimed(host, port, name, place))
+        return claims[-1]
+
+    yield claim
+    for page in claims:
+        page.close()
+    assert wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("statefx-page")])
+
+
+def get(page, path, **more):
+    return httpx.get(page.url.partition("?")[0].rstrip("/") + path, timeout=10, **more)
+
+
+def events(url, wanted):
+    """Yield the events of a stream until `wanted` of them have come."""
+    with httpx.stream("GET", url, timeout=10) as answer:
+        event = ""
+        for text in answer.iter_lines():
+            if text.startswith("event: "):
+                event = text[7:]
+            elif text.startswith("data: "):
+                yield event, json.loads(text[6:])
+                wanted -= 1
+                if not wanted:
+                    return
+
+
+def test_a_query_is_shown_from_its_start_to_its_end(pages):
+    page, query = pages(), Query()
+    page.show(query)
+    assert get(page, "/v1/topologies/bank").json()["health"]["sentence"] == "All is well."
+    page.close()
+    assert wait_until(lambda: is_free(httpx.URL(page.url).port))
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts():
+    with socket.socket() as other:
+        other.bind((LOOPBACK, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"topology\.ui\.port: port {port} of 127\.0\.0\.1 is taken.* or 0 for any"
+        ):
+            claimed(LOOPBACK, port, "bank", "checkpoint")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_of_another_machine_is_refused(host):
+    with pytest.raises(ConfigError, match=r"topology\.ui\.host.*give 127.0.0.1"):
+        claimed(host, 0, "bank", "checkpoint")
+
+
+def test_a_port_is_taken_by_the_claim_and_given_back_by_a_close_without_a_page(pages):
+    page = pages()
+    port = httpx.URL(page.url).port
+    with pytest.raises(ConfigError, match="taken"):
+        serving.opened(LOOPBACK, port, "--port")
+    page.close()
+    assert wait_until(lambda: is_free(port))
+
+
+def is_free(port):
+    try:
+        with socket.create_connection((LOOPBACK, port), 1):
+            return False
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("statefx.ui.find_spec", lambda name: None if name == package else object())
+    with pytest.raises(
+        ConfigError, match=rf"topology.ui.port opens a page, which takes {package}: pip install 'statefx\[ui\]'"
+    ):
+        claimed(LOOPBACK, 0, "bank", "checkpoint")
+
+
+def test_two_queries_of_a_process_share_a_port(pages):
+    first = pages()
+    port = httpx.URL(first.url).port
+    serving._servers[LOOPBACK, port] = first._server  # as if it had been asked for by number
+    second = pages(port, name="other")
+    first.show(Query())
+    second.show(Query("other"))
+    assert [each["name"] for each in get(first, "/v1/topologies").json()["topologies"]] == ["bank", "other"]
+    assert second.url.endswith(f":{port}/?topology=other")
+    first.close()
+    assert wait_until(
+        lambda: [each["name"] for each in get(second, "/v1/topologies").json()["topologies"]] == ["other"]
+    )
+
+
+def test_a_start_after_an_end_has_the_same_port(pages):
+    first = pages()
+    port = httpx.URL(first.url).port
+    serving._servers[LOOPBACK, port] = first._server
+    first.show(Query())
+    assert get(first, "/healthz").status_code == 200
+    first.close()
+    assert wait_until(lambda: not first._server.users)
+    second = pages(port)
+    second.show(Query())
+    assert get(second, "/healthz").status_code == 200
+
+
+def test_changes_come_and_only_what_changed(pages):
+    page, query = pages(), Query()
+    page.show(query)
+    stream = events(f"{page.url}v1/topologies/bank/events", 2)
+    kind, first = next(stream)
+    assert (kind, first["topology"]) == ("change", "bank")
+    query.document["error"] = "ValueError"
+    kind, second = next(stream)
+    assert (kind, second["error"], "topology" in second) == ("change", "ValueError", False)
+
+
+def test_the_end_reaches_pages_that_are_open(pages):
+    page, query = pages(), Query()
+    page.show(query)
+    stream = events(f"{page.url}v1/topologies/bank/events", 10)
+    next(stream)
+    query.document |= {"endedAt": "2026-01-01T00:00:00.000+00:00", "error": "BoltError: x"}
+    page.close()
+    found = list(stream)
+    assert found[-1] == ("end", {})
+    assert {"endedAt", "error"} <= {key for _, data in found for key in data}
+
+
+def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages):
+    """A browser that has stopped reading must keep neither the end nor the port."""
+    page, query = pages(), Query()
+    page.show(query)
+    port = httpx.URL(page.url).port
+    with socket.create_connection((LOOPBACK, port)) as lazy:
+        lazy.sendall(b"GET /v1/topologies/bank/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert wait_until(lambda: query.observed > 0)
+        query.document["blob"] = "x" * 5_000_000
+        page.close()
+        assert wait_until(lambda: is_free(port))
+
+
+def test_pages_that_are_open_share_one_observation(pages):
+    page, query = pages(), Query()
+    page.show(query)
+    page._watched._least = 3600.0
+    streams = [events(f"{page.url}v1/topologies/bank/events", 2) for _ in range(5)]
+    assert {next(each)[0] for each in streams} == {"change"}
+    assert query.observed == 1
+    for each in streams:
+        each.close()
+
+
+def test_metrics_are_those_of_all_queries(pages):
+    page = pages()
+    port = httpx.URL(page.url).port
+    serving._servers[LOOPBACK, port] = page._server
+    page.show(Query())
+    pages(port, name="other").show(Query("other"))
+    found = get(page, "/metrics")
+    samples = [each for family in text_string_to_metric_families(found.text) for each in family.samples]
+    assert {(each.name, each.labels["topology"], each.value) for each in samples} == {
+        ("statefx_transactions_total", "bank", 7.0),
+        ("statefx_transactions_total", "other", 7.0),
+    }
+
+
+def test_metrics_without_their_extra_say_what_to_install(pages, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
+    page = pages()
+    page.show(Query())
+    found = get(page, "/metrics")
+    assert (found.status_code, "pip install 'statefx[metrics]'" in found.json()["error"]) == (400, True)
+
+
+def test_a_page_for_other_machines_has_a_token_in_its_url_and_says_so(pages, monkeypatch, caplog):
+    monkeypatch.setenv(serving.TOKEN, "0123456789abcdef-token")
+    page = pages(host="0.0.0.0")
+    with caplog.at_level(logging.INFO, "statefx"):
+        page.show(Query())
+    assert page.url.endswith("/?token=0123456789abcdef-token")
+    assert [each.levelname for each in caplog.records if "open to other machines" in each.message] == ["WARNING"]
+    port = httpx.URL(page.url).port
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/topologies").status_code == 401
+
+
+def test_a_token_is_made_where_none_is_given(pages, monkeypatch):
+    monkeypatch.delenv(serving.TOKEN, raising=False)
+    first, second = pages(host="0.0.0.0"), pages(host="0.0.0.0")
+    assert first._server.token != second._server.token
+    assert len(first._server.token) >= 32
+
+
+@pytest.mark.parametrize(
+    "token", ["short", "with a space in it, and long", "ümläüt-umlaut-umlaut", "semi;colon;semi;colon"]
+)
+def test_a_token_that_can_not_be_one_is_refused(monkeypatch, token):
+    monkeypatch.setenv(serving.TOKEN, token)
+    with pytest.raises(ConfigError, match="STATEFX_UI_TOKEN must have 16 characters"):
+        claimed("0.0.0.0", 0, "bank", "checkpoint")
+
+
+def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, caplog):
+    with caplog.at_level(logging.INFO):
+        page = pages()
+        page.show(Query())
+        get(page, "/healthz")
+        page.close()
+        assert wait_until(lambda: is_free(httpx.URL(page.url).port))
+    assert [each.name for each in caplog.records if each.threadName != "MainThread"] == []
+    assert f"its page is at {page.url}" in caplog.text
+
+
+def test_a_checkpoint_that_stands_still_is_shown_under_its_topology(place):
+    server = serving.opened(LOOPBACK, 0, "--port")
+    serving.standing(server, Checkpoint(place))
+    server.start()
+    found = httpx.get(f"{server.address}v1/topologies/bank").json()
+    assert [each["txid"] for each in found["transactions"]] == [1]
+    server.stop()
+    assert server.ended(10)
