@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statefx import BasicBolt, TopologyBuilder, logs
+from statefx import BasicBolt, Spout, TopologyBuilder, logs
 from statefx.errors import BoltError, ConfigError
 from statefx.logs import FIELDS, REPEATS_SECS, JsonFormatter, Repeats
 from statefx.testing import TopologyTester, rows
+from tests.bolts import WithState
 from tests.testing.topologies import lines, word_count
 
 logger = logging.getLogger("statefx")
@@ -113,6 +114,47 @@ def test_records_of_a_failed_attempt_name_task_and_attempt(kept, place):
     assert (found["txid"], found["attempt"]) == (1, 0)
     (back,) = [number for number, message in enumerate(kept.messages) if "was rolled back" in message]
     assert kept.fields(back) == NOTHING | {"topology": "failing", "txid": 1, "attempt": 0}
+
+
+class Numbers(Spout):
+    outputFields = "n long"
+
+    def open(self, context):
+        self.left = [1]
+
+    def nextTuple(self, collector):
+        logger.info("nextTuple")
+        while self.left:
+            collector.emit((self.left.pop(),), id=1)
+
+    def ack(self, id):
+        logger.info("ack")
+
+
+class Adds(WithState):
+    def execute(self, tup, collector):
+        logger.info("execute")
+        self.state.put(tup.n, 1)
+
+    def preCommit(self, txid):
+        logger.info("preCommit")
+
+    def close(self):
+        logger.info("close")
+
+
+def test_whatever_hook_logs_has_the_task(kept, place):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", Numbers())
+    builder.setBolt("adds", Adds()).globalGrouping("numbers")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        tester.emit()
+    found = {message: kept.fields(number) for number, message in enumerate(kept.messages)}
+    for message, component in [
+        ("nextTuple", "numbers"), ("ack", "numbers"), ("execute", "adds"), ("preCommit", "adds"), ("close", "adds"),
+    ]:  # fmt: skip
+        assert (found[message]["component"], found[message]["task"]) == (component, 0), message
+    assert (found["execute"]["txid"], found["preCommit"]["txid"]) == (1, 1)
 
 
 # ---- repeats

@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from statefx import logs
 from statefx.operators.spouts import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
@@ -41,7 +42,7 @@ from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
 from statefx.runtime.sink_task import SinkTask
 from statefx.runtime.spout_task import SpoutTask, StreamTask
-from statefx.runtime.task import Task
+from statefx.runtime.task import Task, logged_of
 from statefx.runtime.tracked_spout_task import SpoutHost, TrackedSpoutTask
 from statefx.runtime.user_objects import ProcessGone
 from statefx.runtime.worker import Worker, release_sinks
@@ -263,7 +264,8 @@ class TaskChain:
             raise
         finally:
             for task in self.tasks.values():
-                task.close()
+                with logs.fields(component=task.id.component, task=task.id.task):
+                    task.close()
             release_sinks(self._deployment)
 
     @property
@@ -439,7 +441,9 @@ class TaskChain:
         for task in order.tasks:
             self._control.check()  # rule 13.8: if the connection is gone, another run repeats it
             self._clock.enter(self._clock.committing(task))
-            self._control.send(FrameKind.REPORT, self.tasks[task].resolve(order).pack())
+            with logs.fields(**logged_of(task, order.attempt)):
+                report = self.tasks[task].resolve(order)
+            self._control.send(FrameKind.REPORT, report.pack())
         self._clock.enter(IDLE)
 
 
@@ -582,7 +586,8 @@ class ChainAttempt:
             # `done` is false also when Spark closes the generator before its end: a bolt that stands in the middle of a
             # transaction is not kept for the next one.
             for task in self._tasks.values():
-                task.leave(done=done)
+                with logs.fields(**logged_of(task.id, self.attempt)):
+                    task.leave(done=done)
             if self._held is not None:
                 self._held.close()
             self._outbox.close()

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statefx import logs
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators.acker import ACKS, ASKS, TreeEvent, key_of, place_of
 from statefx.operators.context import DEFAULT_STREAM, SpoutCollector
@@ -87,6 +88,7 @@ class SpoutHost(SpoutCollector):
         self._number, self._dedup = number, dedup
         self._name = None if name is None else f"{name}/{task.task}"
         self._task, self._spout, self._clock = task, spout, clock
+        self._logged = logs.ready(component=task.component, task=task.task)
         self._batch_secs, self._pending_max = batch_secs, pending_max
         self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
         self._weighed = {
@@ -137,12 +139,22 @@ class SpoutHost(SpoutCollector):
 
     def ask(self) -> bool:
         """Call nextTuple; return whether it has emitted anything."""
-        before = len(self._waiting)
-        self._call("nextTuple", self._spout.nextTuple, self)
+        before, entered = len(self._waiting), logs.swap(self._logged)
+        try:
+            self._call("nextTuple", self._spout.nextTuple, self)
+        finally:
+            logs.leave(entered)
         return len(self._waiting) > before
 
     def on_committed(self, txid: int, report: TreeReport) -> None:
         """Call the spout back for its tuples, now that a transaction is committed."""
+        entered = logs.swap(self._logged)
+        try:
+            self._call_back(txid, report)
+        finally:
+            logs.leave(entered)
+
+    def _call_back(self, txid: int, report: TreeReport) -> None:
         if not self._is_open:
             self._open(report.pending.get(str(self._task), ()))
         failed = {root: reason for reason, roots in report.failed.items() for root in roots}
