@@ -105,6 +105,8 @@ class QueueSpout(Spout):
       crashes. If a bolt fails it, the transaction is rolled back and tried again.
     """
 
+    redelivered: int = 0
+
     renewSecs = 0.0
     """How often `renew` is called, in seconds; 0: never."""
 
@@ -204,7 +206,7 @@ class QueueSpout(Spout):
         """Why those have failed last that were tried as often as they may be."""
         self._due: list[tuple[float, int, Any]] = []
         """Retries by their time; the number keeps ids from being compared."""
-        self._number = 0
+        self._number = self.redelivered = 0
         self._done: list[Any] = []
         self._away_secs = self._away_until = self._poll_at = 0.0
         self.connect(context)
@@ -283,6 +285,7 @@ class QueueSpout(Spout):
             logger.exception("%d messages could not be renewed", len(ids))
 
     def _emit(self, collector: SpoutCollector, message: Message) -> None:
+        self.redelivered += message.tries > 0
         if self._exactly_once:
             # Both in one transaction: what a call of nextTuple emits is not parted. The values have no id: a bolt that
             # fails them fails the transaction, which alone can take back what the others have done with them.

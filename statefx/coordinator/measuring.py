@@ -337,7 +337,7 @@ class Measures:
         return {source: lag.as_dict() for source, lag in list(self._lags.items())}
 
 
-_OUTCOMES = ("emitted", "acked", "failed")
+_OUTCOMES = ("emitted", "acked", "failed", "redelivered")
 
 
 def _since(status: Mapping[str, Any]) -> float:

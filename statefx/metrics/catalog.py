@@ -105,7 +105,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("dead_letters", "component", "Dead letters that a bolt or a queue has emitted."),
     _counter("rows_left_out", "component reason", "Records that a spout has skipped as it was told to: gone, refused."),
     # messages of spouts that are acked one by one
-    _counter("messages", "component outcome", "Messages of a Spout: emitted, acked, failed."),
+    _counter("messages", "component outcome", "Messages of a Spout: emitted, acked, failed, redelivered."),
     _counter("messages_timed_out", "", "Messages that were not acked within topology.message.timeout.secs."),
     _gauge("messages_pending", "component", "Messages of a Spout that are neither acked nor failed."),
     _gauge("message_oldest_seconds", "component", "Age of the oldest of these.", "seconds"),

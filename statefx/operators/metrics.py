@@ -120,12 +120,6 @@ class Metrics:
 
     # ---- the runtime's
 
-    def clear(self) -> None:
-        """Forget what is counted: an attempt begins."""
-        self._counters.clear()
-        self._gauges.clear()
-        self._histograms.clear()
-
     def take(self) -> Counted:
         """Return what was counted, and forget it."""
         histograms = {
@@ -133,7 +127,8 @@ class Metrics:
             for series, observed in self._histograms.items()
         }
         found = Counted(dict(self._counters), dict(self._gauges), histograms)
-        self.clear()
+        for counted in (self._counters, self._gauges, self._histograms):
+            counted.clear()
         return found
 
     def place(self, of: dict[str, Any], series: str) -> str:

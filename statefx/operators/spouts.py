@@ -338,6 +338,9 @@ class Spout(ABC):
     outputFields : str, StructType, NamedTuple, dataclass, or Mapping
         What it emits: Spark DDL such as ``"word string, count long"``, a class with annotated fields, or a dict of them
         by stream.
+    redelivered : int, optional
+        How many messages this object has handed out that were handed out before, for those who watch from outside; None
+        if it does not count them.
 
     Contract
     --------
@@ -374,6 +377,7 @@ class Spout(ABC):
     """
 
     outputFields: Any = None
+    redelivered: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

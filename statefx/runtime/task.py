@@ -354,7 +354,10 @@ class Task(ABC):
         return prepared
 
     def counted(self) -> Counted:
-        """Return what the user's object has counted in this attempt."""
+        """Return what the user's object has counted in this attempt, and forget it (rule 16.2).
+
+        An object that has not come so far is of no other attempt: it is closed.
+        """
         return NOTHING_COUNTED if self._object is None else context_of(self._object).metrics.take()
 
     # ---- the end of an attempt, and what comes between two
@@ -447,7 +450,6 @@ class Task(ABC):
             self._object = open_object(self.deployment, self.id, *self.attempt.moment)
         else:
             context_of(self._object).enter(*self.attempt.moment)
-            context_of(self._object).metrics.clear()  # rule 16.2: an attempt that was rolled back counts nothing
         return self._object
 
     def _close_object(self) -> None:

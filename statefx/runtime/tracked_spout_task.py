@@ -307,6 +307,8 @@ class SpoutHost(SpoutCollector):
             "failed": counts["fail"],
             "pending": len(self._pending),
         }
+        if isinstance(redelivered := self._spout.redelivered, int):
+            found["redelivered"] = redelivered
         if self._latencies:
             ordered = sorted(self._latencies)
             found["latencyP50Ms"] = round(ordered[len(ordered) // 2] * 1000, 3)

@@ -13,6 +13,7 @@ from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.crashes import crashes
 from statefx.testing.faults import JobFails
+from tests.bolts import FailsOnce
 from tests.metrics.reading import values
 from tests.testing.topologies import SMALL, Driver, lines, words
 
@@ -106,6 +107,20 @@ def test_attempts_that_are_rolled_back_count_nothing(driver):
     assert values(found, "statefx_transactions_total", "outcome") == {"committed": 1, "rolled_back": 2}
     (length,) = values(found, "length", "component").values()
     assert length["count"] == 2
+
+
+def test_a_task_that_lives_on_counts_an_attempt_that_another_has_failed_once(driver):
+    builder = TopologyBuilder("counting")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("count", Counting()).shuffleGrouping("lines")
+    builder.setBolt("fails", FailsOnce("value string")).shuffleGrouping("lines")
+    tester = driver.start(builder.createTopology(), freshObjects=False)
+    for text in ("to be", "to"):
+        tester.send(lines(text))
+    found = tester.metrics
+    assert values(found, "statefx_transactions_total", "outcome") == {"committed": 2, "rolled_back": 2}
+    assert counted(tester) == {"to": 2, "be": 1}
+    assert values(found, "opened_total", "component") == {}, "the attempt that opened it was rolled back"
 
 
 def test_totals_go_on_with_other_drivers_and_gauges_begin_anew(driver):

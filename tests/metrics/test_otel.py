@@ -86,7 +86,7 @@ def test_metrics_of_users_come_with_their_own_names(sdk):
         sdk.instrument(tester)
         tester.send(lines("to be"))
         end = time.monotonic() + BOUND_SECS
-        while not sdk.points("words") or not sdk.points("length.count"):
+        while not all(map(sdk.points, ("words", "length.count", "length.sum"))):
             assert time.monotonic() < end
         words = {point.attributes["word"]: point.value for point in sdk.points("words")}
         assert words == {"to": 1, "be": 1}

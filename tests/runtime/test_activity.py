@@ -13,6 +13,7 @@ from statefx.protocol.reports import ACTIVITIES
 from statefx.runtime.activity import BLOCKED, IDLE, ChainClock
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
+from tests.bolts import Pass
 from tests.runtime.one_chain import chain_attempt, deployment, order_of
 
 FIRST, SECOND, THIRD = (TaskId(name, 0) for name in "abc")
@@ -115,6 +116,22 @@ def test_a_chain_charges_a_task_with_what_it_does(tmp_path):
         assert list(activity) == list(ACTIVITIES)
         assert sum(activity.values()) <= wall_ms
     assert all(ack.sent_bytes for ack in acks[:1])
+
+
+def test_the_clock_is_read_by_the_batch_and_never_by_the_row(tmp_path, monkeypatch):
+    read = []
+    enter = ChainClock.enter
+    monkeypatch.setattr(ChainClock, "enter", lambda clock, state: (read.append(state), enter(clock, state))[1])
+    builder = TopologyBuilder("passing")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("passes", Pass("value string")).localOrShuffleGrouping("lines")
+    own = deployment(tmp_path, builder.createTopology())
+    found = []
+    for number in (1, 5_000):
+        read.clear()
+        list(chain_attempt(Worker(), own, order_of(own, {"lines": [("a",)] * number})).run([]))
+        found.append(len(read))
+    assert 0 < found[0] == found[1]
 
 
 def test_activity_travels_in_a_frame():

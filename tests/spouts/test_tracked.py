@@ -13,6 +13,7 @@ from statefx.errors import BoltError, CodecError, FailedException, SchemaError
 from statefx.protocol.reports import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import Limits, TopologyTester
 from tests.bolts import Tally, WithState
+from tests.metrics.reading import value, values
 from tests.testing.living import LivingTester
 
 HEARD = []
@@ -756,4 +757,6 @@ def test_a_dead_letter_says_why_its_message_failed_last(place):
             "bad": ("bad", 4, "bolt 'check': refused, time 3"),
             "tried before": ("tried before", 4, None),
         }
+        assert values(tester.metrics, "statefx_messages_total", "outcome")["redelivered"] == 4 + 2
+        assert value(tester.metrics, "statefx_dead_letters_total", component="jobs") == 2 + 2
     assert QUEUE == {}
