@@ -56,7 +56,8 @@ def merged(seen: Iterable[Mapping[str, Any]], logged: Iterable[Transaction]) -> 
     for each in logged:
         row = attempt(each)
         known = found.get((each.txid, each.attempt))
-        if known is None or (known.get("outcome") == "running" and each.ended_ms is not None):
+        is_over = known is not None and known.get("outcome") == "running" and each.ended_ms is not None
+        if known is None or is_over or not known.get("durationMs"):
             found[each.txid, each.attempt] = row
     ordered = sorted(found.values(), key=lambda each: (str(each.get("began") or ""), each.get("txid") or 0))
     return ordered[-STRIP:]

@@ -131,12 +131,13 @@ def shown(tmp_path):
 @pytest.fixture
 def page(shown, tab):
     tab.goto(shown.url)
-    tab.locator("#verdict .sentence").wait_for()
+    tab.locator(".connection.live").wait_for()
     return tab
 
 
 def cells(page, selector):
-    """The texts of a table, row by row."""
+    """The texts of a table, row by row, when it is there."""
+    page.locator(f"{selector} tbody tr").first.wait_for()
     return page.locator(f"{selector} tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.children].map(cell => cell.innerText.trim()))"
     )
