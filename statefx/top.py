@@ -1,6 +1,6 @@
-"""``statefx top``, ``statefx status`` and ``statefx why``: a running or dead topology in a terminal, from its document.
+"""``statefx status``, ``top`` and ``why``: a running or dead topology in a terminal, from its document.
 
-They read `observed.json` beside the log, from any machine, and ask nothing of the driver.
+``status`` asks the driver for it. The others read `observed.json` beside the log, and ask nothing of the driver.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import read_observation, secs_of
+from statefx.log.requests import TAKEN_SECS
 
 REFRESH_SECS = 1.0
 
@@ -38,47 +39,59 @@ _ACTIVITIES = (
 )
 
 _COLOURS = {
-    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold", "stuck": "bold red",
-    "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
+    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "paused": "bold yellow", "ended": "bold",
+    "stuck": "bold red", "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
 _WIDTH_WITHOUT_TERMINAL = 160
 
 _checkpoint = click.argument("checkpoint")
+waiting = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=TAKEN_SECS,
+    show_default=True,
+    metavar="SECS",
+    help="A driver that does not react for so long counts as gone.",
+)
 _json = click.option("--json/--table", "as_json", default=None, help="JSON; by default if no terminal reads it.")
 
 
 @click.command()
 @_checkpoint
+@waiting
 @_json
-def status(checkpoint: str, as_json: bool | None) -> int:
+def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
     """Say how a topology is, in one sentence, and show its tasks, transactions, sources and sinks.
 
-    From what its driver last wrote: also from another machine, and after the driver's death. The exit code is 1 if it
-    is stuck, failing or dead.
+    Its driver is asked, wherever it runs. Where none answers, it is what one last wrote. The exit code is 1 if it is
+    stuck, failing or dead.
     """
-    document = Checkpoint(checkpoint).observation()
-    if _wants_json(as_json):
+    return _show(Checkpoint(checkpoint).status(wait=wait), as_json)
+
+
+def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
+    if as_json or (as_json is None and not sys.stdout.isatty()):
         click.echo(json.dumps(document))
     else:
         _console().print(screen(document, time.time()))
-    return _code(document)
+    return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
 
 
 @click.command()
 @_checkpoint
 @click.option("--once", is_flag=True, help="Show it once, as status does.")
 @_json
-@click.pass_context
-def top(context: click.Context, checkpoint: str, once: bool, as_json: bool | None) -> int:
+def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
     """Show what a topology does, each second anew; q ends it.
 
-    With --json, a document a second, one a line.
+    From what its driver last wrote beside the log: also from another machine, and after the driver's death. With --json
+    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead.
     """
     at = Checkpoint(checkpoint)
     document = at.observation()
     if once or (as_json is None and not (sys.stdout.isatty() and sys.stdin.isatty())):
-        return int(context.invoke(status, checkpoint=checkpoint, as_json=as_json))
+        return _show(document, as_json)
     if as_json:
         while True:
             click.echo(json.dumps(document))
@@ -111,16 +124,9 @@ def why(checkpoint: str, as_json: bool | None) -> int:
     The weightiest comes first.
     """
     found = Checkpoint(checkpoint).why()
-    click.echo(json.dumps(found.as_dict()) if _wants_json(as_json) else clean(str(found), "\n"))
+    in_json = not sys.stdout.isatty() if as_json is None else as_json
+    click.echo(json.dumps(found.as_dict()) if in_json else clean(found, "\n"))
     return 0
-
-
-def _wants_json(as_json: bool | None) -> bool:
-    return not sys.stdout.isatty() if as_json is None else as_json
-
-
-def _code(document: Mapping[str, Any]) -> int:
-    return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
 
 
 def _console() -> Console:
@@ -160,7 +166,7 @@ def clean(text: object, kept: str = "") -> str:
 
 
 def screen(document: Mapping[str, Any], now: float, height: int | None = None) -> RenderableType:
-    """Return a document as `top` and `status` show it; of `height` lines the components get what is left."""
+    """Return a document as `top` shows it; of `height` lines the components get what is left."""
     parts: list[RenderableType] = [_head(document, now)]
     components = document.get("components") or {}
     shown = len(components) if height is None else max(3, height - 24)

@@ -250,11 +250,21 @@ def _bottleneck(facts: _Facts) -> Iterator[Diagnosis]:
     name = task.component
     kind = facts.components.get(name, {}).get("kind", "bolt")
     blocked = [each for each in facts.before(name) if facts.share(each, "blocked") >= LEAST]
-    waits = f" {', '.join(map(repr, blocked))} waits for it, with rows that can't leave." if blocked else ""
+    waits = f" {_listed(blocked)} for it, with rows that can't leave." if blocked else ""
     bounds = f"{kind} {name!r} bounds throughput: task {task.number} works {_percent(task.busy)} of the time."
     cause = next((found for cause in _CAUSES if (found := cause(facts, task)) is not None), None)
     assert cause is not None  # the last cause always applies
     yield Diagnosis(cause.name, task.busy, f"{bounds}{waits} {cause.sentence}", cause.remedy, name, task.number)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as the beginning of a sentence of what waits.
+
+    >>> _listed(["lines"]), _listed(["split", "lines"])
+    ("'lines' waits", "'split' and 'lines' wait")
+    """
+    first, last = names[:-1], names[-1]
+    return f"{', '.join(map(repr, first))} and {last!r} wait" if first else f"{last!r} waits"
 
 
 class _Cause(NamedTuple):

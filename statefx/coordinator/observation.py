@@ -30,7 +30,7 @@ from statefx.config import SETTINGS
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.progress import Outcome, Progress
-from statefx.errors import FencedError, StatefxError
+from statefx.errors import FencedError
 from statefx.log.log import TransactionLog
 from statefx.log.observation import (
     FORMAT,
@@ -123,7 +123,6 @@ class History:
         self.lock = threading.Lock()
         past = [transaction_entry(each) for each in log.history.past[-TRANSACTIONS:]]
         self.transactions: deque[dict[str, Any]] = deque(past, TRANSACTIONS)
-        self.exceptions: deque[dict[str, Any]] = deque(maxlen=EXCEPTIONS)
         self.rates = Rates(now)
         self.edges: dict[int, int] = {}
         self.tasks: dict[TaskId, tuple[int, int]] = {}
@@ -152,15 +151,11 @@ class History:
         with self.lock:
             self.transactions.append(entry)
             if done is None:
-                if attempt.failure is not None:
-                    self.failed(attempt.failure, outcome.ended)
                 return
             self.committed, self.last = self.committed + 1, attempt
             self.call_ms |= {name: round(secs * 1000, 3) for name, secs in outcome.call_secs.items()}
             _add(self.late, done.late.items())
             _add(self.set_aside, ((bolt, aside.rows) for bolt, aside in done.set_aside.items()))
-            for bolt, aside in done.set_aside.items():
-                self._raised(outcome.ended, bolt, None, "set aside", aside.why, "")
             if attempt.complete is not None:
                 self._count(attempt, outcome.ended)
 
@@ -177,33 +172,6 @@ class History:
                 emitted[edge] = emitted.get(edge, 0) + (ack.rows_before_combining.get(edge) or count)
         _add(self.edges, emitted.items())
         self.rates.add(ended, (*amounts, *((edge, {_ROWS: rows}) for edge, rows in emitted.items())))
-
-    def failed(self, failure: BaseException, at: float) -> None:
-        """Note an error; the lock is held, or nothing runs any more."""
-        data = failure.data if isinstance(failure, StatefxError) else {}
-        cause = str(data.get("cause", ""))
-        kind = cause.partition(":")[0] if cause else type(failure).__name__
-        message = failure.message if isinstance(failure, StatefxError) else str(failure)
-        trace = _without_texts(str(data.get("traceback", "")))
-        self._raised(at, data.get("component"), data.get("task"), kind, message, trace)
-
-    def _raised(self, at: float, component: Any, task: Any, kind: str, message: str, trace: str) -> None:
-        last = self.exceptions[-1] if self.exceptions else None
-        if last is not None and (last["component"], last["type"]) == (component, kind):  # an error seldom comes alone
-            last |= {"at": iso(at), "count": last["count"] + 1, "task": task, "message": message, "traceback": trace}
-            return
-        self.exceptions.append(
-            {
-                "at": iso(at), "count": 1, "component": component, "task": task, "type": kind, "message": message,
-                "traceback": trace,
-            }
-        )  # fmt: skip
-
-
-def _without_texts(trace: str) -> str:
-    """Return the frames of a traceback without the texts of its errors, which may have values in them."""
-    lines = trace[-_TRACE_CHARS:].splitlines()
-    return "\n".join(line for line in lines if line.startswith((" ", "Traceback", "During", "The above")))
 
 
 @dataclass
@@ -227,7 +195,7 @@ class Observer:
         state = self.log.state
         self._generation, self._lineage = state.generation, state.lineage
         self.history = History(state, self._began)
-        self.progress.watcher = self.history.note
+        self.progress.watchers.append(self.history.note)
         self._driver = process() | {"python": platform.python_version(), "statefx": version("statefx"), **self.versions}
         self._graph = graph_of(self.launch.topology, self.launch.settings.state_provider)
         self._config = _config(self.launch)
@@ -252,7 +220,6 @@ class Observer:
             per_sec = history.rates.per_sec(now)
             edges, late, set_aside = dict(history.edges), dict(history.late), dict(history.set_aside)
             transactions = [dict(each) for each in history.transactions]
-            exceptions = [dict(each) for each in history.exceptions]
             tasks = dict(history.tasks)
             call_ms, committed = dict(history.call_ms), history.last
         rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
@@ -283,7 +250,7 @@ class Observer:
             "sinks": _sinks(status, call_ms),
             "transactions": transactions[-TRANSACTIONS:],
             "tasksOfLast": None if committed is None else _tasks_of(committed),
-            "exceptions": exceptions,
+            "exceptions": self.progress.exceptions,
             "recent": self.progress.recent()[-RECENT:],
             "metrics": registry.as_dicts(),
             "config": self._config,
@@ -417,9 +384,6 @@ class Observer:
     def end(self, error: BaseException | None) -> None:
         """Write the last document, and wait for that, but not for long; `error` has ended the query."""
         self._error, self._ended = error, self.now()
-        if error is not None:
-            with self.history.lock:
-                self.history.failed(error, self._ended)
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(END_SECS)
@@ -435,7 +399,7 @@ class Observer:
             try:
                 if is_last and isinstance(self._error, FencedError):
                     return
-                shown = (self.progress.last, self.status(), len(self.history.exceptions))
+                shown = (self.progress.last, self.status(), len(self.progress.exceptions))
                 if is_last or shown != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
                     if not write_observation(storage, self.document()):
                         return
@@ -596,6 +560,9 @@ def health_of(
         sentence = f"The topology waits for slots since {secs:.0f} s: all its tasks run at the same time."
         remedy = "End other jobs of this session, or give it more slots (master='local[n]', or more executors)."
         return health("stuck", iso(now - secs), sentence, remedy)
+    if paused := status.get("paused"):
+        sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
+        return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
     if failed := status.get("failed"):
         sentence = (
             f"Transaction {failed['txid']} fails again and again since {failed['since']}; attempt {failed['attempt']} "
@@ -616,6 +583,9 @@ def health_of(
             )
             remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."
             return health("stuck", iso(running[0].began), sentence, remedy)
+    if (paused := status.get("paused")) and not running:
+        sentence = f"The query is paused since {paused['since']}, and begins no transaction: {last}."
+        return health("paused", paused["since"], sentence, "Let it go on: query.resume(), in a shell statefx resume.")
     if not committed and status.get("run") is None:
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
     at = secs_of(done[-1]["ended"]) if done else None

@@ -283,7 +283,7 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of an attempt, for a watcher."""
+    """The end of an attempt."""
 
     attempt: Attempt
     ended: float
@@ -306,14 +306,10 @@ class Progress:
     now: Callable[[], float] = time.time
     """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
-    watcher: Callable[[Outcome], None] | None = None
-    """Called at the end of each attempt, on the driver's thread: it must be quick. It is dropped if it raises."""
+    watchers: list[Callable[[Outcome], None]] = field(default_factory=list)
+    """Called at the end of each attempt, on the driver's thread: they must be quick. One that raises is dropped."""
     measures: Measures = field(default_factory=Measures)
     """Counts for metrics what happens."""
-    on_end: Callable[[int], None] = lambda txid: None
-    """Called when COMMITTED of a transaction is durable; it returns at once."""
-    on_rolled_back: Callable[[int, int, str], None] = lambda txid, attempt, reason: None
-    """Called with each attempt that was rolled back, and the reason; it returns at once."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -338,6 +334,7 @@ class Progress:
 
     def begin(self, attempt: Attempt) -> None:
         self._enter(attempt, "PREPARING", "log")
+        attempt.began = self.now()
         self.measures.begun(len(self.under_way))
 
     def turn(self, attempt: Attempt, doing: str) -> None:
@@ -363,19 +360,21 @@ class Progress:
             self.measures.committed(entry, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
+            for bolt, aside in done.set_aside.items():
+                told = {"type": "set aside", "message": aside.why, "traceback": ""}
+                self._note({"component": bolt, "task": None, **told})
             call_secs, self._call_secs = self._call_secs, {}
-            self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
-        self.on_end(txid)
+        self._report(Outcome(entry, done.committed_at, done, call_secs=call_secs))
         return done
 
     def _report(self, outcome: Outcome) -> None:
-        """Report the end of an attempt to the watcher, which must not harm a transaction."""
-        try:
-            if self.watcher is not None:
-                self.watcher(outcome)
-        except Exception:
-            self.watcher = None
-            logger.exception("transactions are no longer observed, and go on")
+        """Report the end of an attempt to the watchers, which must not harm a transaction."""
+        for watcher in tuple(self.watchers):
+            try:
+                watcher(outcome)
+            except Exception:
+                self.watchers.remove(watcher)
+                logger.exception("transactions are no longer observed by %r, and go on", watcher)
 
     def rolling_back(self, attempt: Attempt) -> None:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
@@ -384,15 +383,14 @@ class Progress:
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
             entry = self.under_way.pop(attempt.txid, None)
-            if entry is not None:
-                self._report(Outcome(entry, self.now(), reason=reason))
-            self.measures.rolled_back(len(self.under_way))
+            self.measures.rolled_back(attempt, entry, reason, len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid
                 since = self._failed["since"] if same and self._failed else iso(self.now())
                 self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
-        self.on_rolled_back(attempt.txid, attempt.attempt, reason)
+        if entry is not None:
+            self._report(Outcome(entry, self.now(), reason=reason))
 
     def raised(self, error: BaseException, component: str | None = None) -> None:
         """Record an exception of the user's code; the newest one again is a no-op.
@@ -403,12 +401,15 @@ class Progress:
             return
         self._raised = error
         found = described(error, component)
-        key = tuple(found.values())
         with self._lock:
-            same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
-            count = 1 + sum(each["count"] for each in same)
-            others = [each for each in self._exceptions if each not in same]
-            self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
+            self._note(found)
+
+    def _note(self, found: Mapping[str, Any]) -> None:
+        key = tuple(found.values())
+        same = [each for each in self._exceptions if tuple(each[name] for name in found) == key]
+        count = 1 + sum(each["count"] for each in same)
+        others = [each for each in self._exceptions if each not in same]
+        self._exceptions = [*others, {"at": iso(self.now()), **found, "count": count}][-EXCEPTIONS_KEPT:]
 
     @property
     def exceptions(self) -> list[dict[str, Any]]:

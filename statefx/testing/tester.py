@@ -34,6 +34,7 @@ from statefx.errors import (
 from statefx.log.adoption import Adopt
 from statefx.log.location import Folders
 from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.metrics.registry import Registry
 from statefx.protocol.completeness import Complete
 from statefx.protocol.log_state import SinkVolume
 from statefx.protocol.records import BatchInput
@@ -515,7 +516,11 @@ class TopologyTester:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The ``metrics`` of a query."""
-        return self._progress.measures.registry.as_dicts()
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._progress.measures.registry
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ def test_attempts_that_failed_are_there_with_reason_and_frames_but_no_values(pla
         found = observer.document()
     assert found["transactions"][-1]["outcome"] == "rolled back"
     [error] = found["exceptions"]
-    assert (error["component"], error["task"], error["type"], error["count"]) == ("poor", 0, "ValueError", 2)
+    assert (error["component"], error["task"], error["type"], error["count"]) == ("poor", 0, "ValueError", 1)
     assert "in execute" in error["traceback"]
     assert "password" not in error["traceback"]
     assert found["health"]["state"] == "ended"
@@ -313,7 +313,7 @@ def test_what_raises_while_it_observes_harms_no_transaction(place, caplog):
         raise RuntimeError("a defect")
 
     with TopologyTester(word_count(), place) as tester:
-        tester._progress.watcher = broken
+        tester._progress.watchers.append(broken)
         tester.send(lines("a"))
         tester.send(lines("b"))
         assert tester.state("count") == {"a": 1, "b": 1}

@@ -266,6 +266,13 @@ class KafkaBroker:
         altered = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
         self.admin.incremental_alter_configs([altered])[altered].result(WAIT_SECS)
 
+    def limit_consumers(self, client: str, bytes_per_sec: int) -> None:
+        """Set a quota of what consumers with a client id may read; Kafka's own program does it, no client can."""
+        main = [java(), "-cp", f"{self._libraries}/*", "kafka.admin.ConfigCommand", "--bootstrap-server", self.address]
+        quota = ["--alter", "--add-config", f"consumer_byte_rate={bytes_per_sec}"]
+        whose = ["--entity-type", "clients", "--entity-name", client]
+        subprocess.run([*main, *quota, *whose], env=quiet(), check=True, timeout=WAIT_SECS, capture_output=True)
+
     def add_partitions(self, topic: str, total: int) -> None:
         """Make more partitions, so that there are `total`."""
         self._decided(lambda: self.admin.create_partitions([NewPartitions(topic, total)])[topic])
