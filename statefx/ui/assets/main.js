@@ -15,7 +15,7 @@ const SECTIONS = [
   ["sinks", "Sinks"], ["state", "State"], ["problems", "Problems"], ["history", "Savepoints"], ["settings", "Settings"], ["support", "Support"],
 ];
 
-const TONES = {healthy: "good", idle: "calm", starting: "calm", stuck: "bad", failing: "bad", dead: "bad", ended: "calm", unknown: "dim"};
+const TONES = {healthy: "good", idle: "calm", starting: "calm", paused: "calm", stuck: "bad", failing: "bad", dead: "bad", ended: "calm", unknown: "dim"};
 
 const TASKS_MS = 2000;
 const LOOK_MS = 15000;
