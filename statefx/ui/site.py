@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -260,9 +261,9 @@ class Site:
 def _bolts_of(one: Watched) -> dict[str, Any]:
     """Return the stateful bolts with the names of their maps, for which state is opened, so that is seldom done."""
     checkpoint, rows = one.checkpoint, []
-    for row in one.lately(("bolts",), LOG_SECS, lambda: archive.bolts(checkpoint)):
+    for row in one.lately(("bolts",), LOG_SECS, partial(archive.bolts, checkpoint)):
         name = row["component"]
-        maps = one.lately(("maps", name), MAPS_SECS, lambda name=name: archive.maps(checkpoint, name))
+        maps = one.lately(("maps", name), MAPS_SECS, partial(archive.maps, checkpoint, name))
         rows.append({**row, "maps": maps})
     return {"bolts": rows}
 
