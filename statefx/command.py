@@ -18,7 +18,6 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
 import click
-from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -186,16 +185,12 @@ def _command(function: Callable[..., object]) -> click.Command:
         return _print(function(Checkpoint(checkpoint, config), **given), in_json, shown)
 
     command = _cli.command()(run)
-    command.params = [click.Argument(["checkpoint"], shell_complete=_folders), *command.params, _CONFIG, _FORM]
+    command.params = [click.Argument(["checkpoint"], type=click.Path(readable=False)), *command.params, _CONFIG, _FORM]
     return command
 
 
 for _each in (status, top, ui, why):
     _cli.add_command(_each)
-
-
-def _folders(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-    return [CompletionItem(begun, type="dir")]
 
 
 def _completing(names: Callable[[LogState], Iterable[str]]) -> Callable[..., list[str]]:

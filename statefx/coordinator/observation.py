@@ -560,9 +560,6 @@ def health_of(
         sentence = f"The topology waits for slots since {secs:.0f} s: all its tasks run at the same time."
         remedy = "End other jobs of this session, or give it more slots (master='local[n]', or more executors)."
         return health("stuck", iso(now - secs), sentence, remedy)
-    if paused := status.get("paused"):
-        sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
-        return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
     if failed := status.get("failed"):
         sentence = (
             f"Transaction {failed['txid']} fails again and again since {failed['since']}; attempt {failed['attempt']} "
@@ -583,9 +580,6 @@ def health_of(
             )
             remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."
             return health("stuck", iso(running[0].began), sentence, remedy)
-    if (paused := status.get("paused")) and not running:
-        sentence = f"The query is paused since {paused['since']}, and begins no transaction: {last}."
-        return health("paused", paused["since"], sentence, "Let it go on: query.resume(), in a shell statefx resume.")
     if not committed and status.get("run") is None:
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
     at = secs_of(done[-1]["ended"]) if done else None

@@ -226,12 +226,19 @@ def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, c
     assert lines or name in ("quarantined", "resolve")
 
 
+def completed(*words: object) -> list[str]:
+    context = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE")
+    return [each.value for each in context.get_completions(list(map(str, words[:-1])), str(words[-1]))]
+
+
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS))
+def test_the_shell_completes_the_checkpoint_s_folder(name) -> None:
+    (found,) = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE").get_completions([name], "check")
+    assert (found.value, found.type) == ("check", "file")
+
+
 def test_the_shell_completes_what_the_checkpoint_has(tmp_path) -> None:
     folder = made(tmp_path)
-
-    def completed(*words: object) -> list[str]:
-        context = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE")
-        return [each.value for each in context.get_completions(list(map(str, words[:-1])), str(words[-1]))]
 
     assert {"state", "savepoint", "status", "stop"} <= set(completed(""))
     assert completed("state", folder / "two", "") == ["count", "other"]

@@ -390,6 +390,17 @@ def test_what_was_asked_for_as_the_query_ends_is_answered_too(site):
     assert found[0].result == {"ended": True}
 
 
+def test_a_driver_that_ends_before_it_sees_the_request(site):
+    driver = site.driver()
+    driver._beat()
+    with site.asking("note") as found:
+        wait_for(lambda: site.names(REQUEST), "the request")
+        site.folders.storage.delete([folder_of(2) + DRIVER])
+    assert isinstance(found[0], Silence)
+    assert "has ended" in found[0].reason
+    assert site.names() == [folder_of(2) + BELL]
+
+
 def test_ctrl_c_takes_a_request_back(site, monkeypatch):
     driver = site.driver()
     driver._beat()

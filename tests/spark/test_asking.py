@@ -1,19 +1,20 @@
 """A query that runs is asked from outside: savepoints, pauses, stops; its process killed, suspended, replaced."""
 
 import json
+import logging
 import os
 import threading
 
 import pytest
 
-from statefx import Checkpoint, submit
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder, submit
 from statefx.command import main
 from statefx.errors import CheckpointError
 from statefx.log.requests import TAKEN, UnansweredError
 from tests.spark.bolts import recount
 from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES, ON, hold, log_of, published
-from tests.spark.running import BOUND_SECS, feed, kinds, run, state, wait_for
+from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, run, state, wait_for
 from tests.spark.spouting import PENDING
 from tests.spark.test_drivers import ALL, ALWAYS, AVAILABLE, at_work
 from tests.spark.test_spouts import Phases
@@ -41,8 +42,7 @@ def test_from_a_shell_while_it_runs(drivers, place, capsys):
     feed(place / "in", b=FILES["b"])
     assert shell("savepoint", "paused")["txid"] == 1
     found = shell("status")
-    assert found["health"]["state"] == "paused"
-    assert "statefx resume" in found["health"]["remedy"]
+    assert "is paused since" in found["health"]["sentence"]
     assert "paused" not in shell("resume")["result"]["status"]
     driver.wait_until(lambda log: log.committed >= 2, "the second transaction")
 
@@ -54,7 +54,7 @@ def test_from_a_shell_while_it_runs(drivers, place, capsys):
     assert "no driver is at work on the checkpoint in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("killed", ["as it drains", "before it sees the request"])
+@pytest.mark.parametrize("killed", ["as it drains", pytest.param("before it sees the request", marks=pytest.mark.soak)])
 def test_a_driver_that_is_killed(spark, drivers, place, killed):
     """Who asked learns what is known, and the next start is exact."""
     feed(place / "in", **FILES)
@@ -92,6 +92,7 @@ def test_a_driver_that_is_killed(spark, drivers, place, killed):
     assert state(place / "ck", "count") == published(place) == EXPECTED
 
 
+@pytest.mark.soak  # a process without Spark is suspended by tests/coordinator/test_requests.py
 def test_a_driver_that_is_suspended_does_not_pause_late(drivers, place):
     feed(place / "in", a=FILES["a"])
     driver = drivers(place, trigger=ON)
@@ -164,6 +165,32 @@ def test_all_that_are_in_flight_end_when_the_query_is_paused(spark, place):
     assert phases.log.committed == PENDING
     query.stop()
     phases.end()
+
+
+class Tells(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        logging.getLogger("asked.bolts").debug("has seen %s", tup.value)
+
+
+def test_the_level_of_a_logger_reaches_the_workers(spark, place, caplog):
+    feed(place / "in", a=["one"])
+    builder = TopologyBuilder("asked")
+    builder.setStream("lines", lines_of(spark, place / "in"))
+    builder.setBolt("tells", Tells()).globalGrouping("lines")
+    query = submit(builder.createTopology(), spark, place / "ck", trigger=ON)
+    try:
+        query.processAllAvailable()
+        checkpoint = Checkpoint(place / "ck")
+        assert checkpoint.loglevel("DEBUG", "asked.bolts").result["was"] == "NOTSET"
+        feed(place / "in", b=["two"])
+        wait_for(lambda: "has seen two" in caplog.text, "the worker's line")
+        assert "has seen one" not in caplog.text
+        query.stop()
+    finally:
+        logging.getLogger("asked.bolts").setLevel(logging.NOTSET)
 
 
 def test_a_request_in_the_query_s_own_process(spark, place):
