@@ -36,6 +36,7 @@ check: ## lint, types and the quick tests that need neither Spark nor servers, f
 # compiles the tests, which else each process of pytest would do for itself.
 test: ## everything that must stay green: lint, types, layers, doctests, tests: about 15 minutes on two cores
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
+	@tools/chromium.sh >/dev/null || true  # without one, tests of the page in a browser are skipped
 	@$(WITH_JAVA) { { $(PY) -m tests.spark.class_archive && $(PY) -m tests.kafka.class_archive; } & archive=$$!; \
 		{ $(PY) -m pytest -q --doctest-modules statefx providers && \
 		{ $(PY) -m pytest -q --collect-only >/dev/null || true; }; } & doctests=$$!; \

@@ -23,7 +23,7 @@ if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/
     export DEBIAN_FRONTEND
     # A failed refresh is no reason to stop: the lists at hand may do. Fonts, as a browser without any shows boxes.
     $sudo apt-get update >&2 || true
-    $sudo apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends chromium fonts-dejavu-core >&2 || true
+    $sudo apt-get -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends chromium fonts-dejavu-core >&2 || true
     if find_chromium; then exit 0; fi
 fi
 echo "No Chromium was found. Install one (Debian: apt-get install chromium), or set CHROMIUM to its path." >&2

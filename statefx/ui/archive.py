@@ -56,7 +56,8 @@ def merged(seen: Iterable[Mapping[str, Any]], logged: Iterable[Transaction]) -> 
     for each in logged:
         row = attempt(each)
         known = found.get((each.txid, each.attempt))
-        if known is None or (known.get("outcome") == "running" and each.ended_ms is not None):
+        is_over = known is not None and known.get("outcome") == "running" and each.ended_ms is not None
+        if known is None or is_over or not known.get("durationMs"):
             found[each.txid, each.attempt] = row
     ordered = sorted(found.values(), key=lambda each: (str(each.get("began") or ""), each.get("txid") or 0))
     return ordered[-STRIP:]
@@ -130,15 +131,16 @@ def _changes(checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
             yield {"at": _time(row["time_ms"]), "record": row["kind"], "says": str(listing.cells(row)[-1])[:500]}
 
 
-def bolts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the stateful bolts, and the names of the maps that each keeps."""
-    rows = []
-    for row in tables.bolts(checkpoint._folders).rows:
-        names: list[Any] = []
-        with suppress(StatefxError, OSError), checkpoint.state(row["component"], byTask=True) as view:
-            names = [each for each in tables.maps(view).rows if each["kind"] in ("map", "broadcast")]
-        rows.append({**row, "maps": names})
-    return {"bolts": rows}
+def bolts(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """Return the stateful bolts, as the log has them."""
+    return [dict(row) for row in tables.bolts(checkpoint._folders).rows]
+
+
+def maps(checkpoint: Checkpoint, component: str) -> list[Any]:
+    """Return the maps that a bolt keeps; none if its state can't be opened. Opens the state of each task."""
+    with suppress(StatefxError, OSError), checkpoint.state(component, byTask=True) as view:
+        return [each for each in tables.maps(view).rows if each["kind"] in ("map", "broadcast")]
+    return []
 
 
 def key_of(text: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, CodecError, ConfigError, StatefxError
 from statefx.ui import archive
 from statefx.ui.bundle import bundle
@@ -38,6 +40,9 @@ LOOKS = 2
 
 LOG_SECS = 5.0
 """How long what was read of the log is shown."""
+
+MAPS_SECS = 600.0
+"""The same of the names of maps."""
 
 BEAT_SECS = 5.0
 """How often a stream in which nothing changes says that it is alive."""
@@ -85,9 +90,9 @@ class Site:
             ("/v1/topologies", self._list),
             (f"{own}/events", self._events),
             (f"{own}/tasks", self._of(self._tasks)),
-            (f"{own}/transactions", self._reading(lambda one: archive.attempts(one.checkpoint))),
-            (f"{own}/history", self._reading(lambda one: archive.history(one.checkpoint))),
-            (f"{own}/state", self._reading(lambda one: archive.bolts(one.checkpoint))),
+            (f"{own}/transactions", self._reading("transactions", archive.attempts)),
+            (f"{own}/history", self._reading("history", archive.history)),
+            (f"{own}/state", self._of(self._state)),
             (f"{own}/state/key", self._of(self._key)),
             (f"{own}/deadletters", self._of(self._held)),
             (f"{own}/bundle", self._of(self._bundle)),
@@ -156,11 +161,11 @@ class Site:
             )
         return self.topologies[name]
 
-    def _reading(self, look: Callable[[Watched], Any]) -> Callable[[Request], Awaitable[Response]]:
+    def _reading(self, name: str, look: Callable[[Checkpoint], Any]) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that reads the log, for all pages together every few seconds."""
 
         async def answer(request: Request, one: Watched) -> Response:
-            return _json(await self._look(lambda: one.lately((request.url.path,), LOG_SECS, lambda: look(one))))
+            return _json(await self._look(lambda: one.lately((name,), LOG_SECS, lambda: look(one.checkpoint))))
 
         return self._of(answer)
 
@@ -178,6 +183,9 @@ class Site:
         if component not in components:
             raise HTTPException(404, f"there is no component {component!r}")
         return _json({"component": component, "tasks": components[component].get("tasks") or []})
+
+    async def _state(self, request: Request, one: Watched) -> Response:
+        return _json(await self._look(lambda: _bolts_of(one)))
 
     async def _key(self, request: Request, one: Watched) -> Response:
         component, key = _given(request, "component"), _given(request, "key")
@@ -206,6 +214,8 @@ class Site:
         if self._streams >= STREAMS:
             raise HTTPException(503, f"{STREAMS} pages are open already: close one")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        if request.method == "HEAD":  # whose answer has an end
+            return Response(media_type="text/event-stream", headers=headers)
         return StreamingResponse(self._changes(one), media_type="text/event-stream", headers=headers)
 
     async def _changes(self, one: Watched) -> AsyncIterator[bytes]:
@@ -246,6 +256,16 @@ class Site:
             raise HTTPException(404, "no driver is here that counts: metrics are those of a query that runs")
         text, kind = await run_in_threadpool(exposed, measured, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": kind})
+
+
+def _bolts_of(one: Watched) -> dict[str, Any]:
+    """Return the stateful bolts with the names of their maps, for which state is opened, so that is seldom done."""
+    checkpoint, rows = one.checkpoint, []
+    for row in one.lately(("bolts",), LOG_SECS, partial(archive.bolts, checkpoint)):
+        name = row["component"]
+        maps = one.lately(("maps", name), MAPS_SECS, partial(archive.maps, checkpoint, name))
+        rows.append({**row, "maps": maps})
+    return {"bolts": rows}
 
 
 def _given(request: Request, name: str) -> str:

@@ -10,11 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium without a window; tests are skipped where there is none, and none may be installed."""
+    """A Chromium without a window; tests are skipped where there is none, and none may be installed.
+
+    Of one module: while it is open, the main thread has a running event loop, which others may not expect.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    found = subprocess.run(["tools/chromium.sh"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    found = subprocess.run(["tools/chromium.sh"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     if found.returncode:
         pytest.skip(found.stderr.strip().splitlines()[-1])
     with sync_api.sync_playwright() as playwright:

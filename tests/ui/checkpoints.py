@@ -33,7 +33,8 @@ def bank(name="bank", onError="quarantineKey"):
     builder = TopologyBuilder(name)
     builder.setStream("payments", rows("account string, cents long"))
     builder.setBolt("balances", Balances(), parallelism=2, onError=onError).fieldsGrouping("payments", "account")
-    builder.setBolt("refused", Refused()).shuffleGrouping("balances", stream="deadLetter")
+    if onError != "fail":
+        builder.setBolt("refused", Refused()).shuffleGrouping("balances", stream="deadLetter")
     return builder.createTopology()
 
 

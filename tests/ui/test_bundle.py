@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx import Checkpoint
+from statefx.coordinator.observation import Observer
+from statefx.errors import BoltError
+from statefx.testing import TopologyTester
 from statefx.ui import archive
 from statefx.ui.bundle import Masked, Tail, bundle, frames
 from statefx.ui.watched import Watched
-from tests.ui.checkpoints import filled
+from tests.ui.checkpoints import bank, filled
 
 VALUES = ("ann@example.org", "4111111111111111", "hunter2-hunter2")
 LOGGER = logging.getLogger("statefx")
@@ -66,6 +69,25 @@ def test_no_value_and_no_secret_is_in_any_part(one, tail):
     assert {name: [value for value in VALUES if value in text] for name, text in found.items()} == {
         name: [] for name in found
     }
+
+
+def test_no_value_of_a_bolt_that_fails_is_in_what_its_driver_observed(tmp_path, tail):
+    secret = "ann-of-a-secret"
+    with TopologyTester(bank(onError="fail"), tmp_path / "checkpoint") as tester:
+        observer = Observer(tester._launch, tester._coordinator.log, tester._progress, tester._progress.status)
+        tester.send({"payments": [(secret, 5)]})
+        with pytest.raises(BoltError, match=secret):
+            tester.send({"payments": [(secret, 0)]})
+        one = Watched("bank", Checkpoint(tmp_path / "checkpoint"), observer.document, 0.0)
+        assert secret in json.dumps(one.snapshot().document)
+        found = opened(one, tail.records)
+    assert [name for name, text in found.items() if secret in text] == []
+    (error,) = json.loads(found["observation.json"])["exceptions"]
+    assert (error["type"], error["component"], "checkpoints.py" in error["traceback"]) == (
+        "ValueError",
+        "balances",
+        True,
+    )
 
 
 def test_what_helps_is_in_it(one, tail):

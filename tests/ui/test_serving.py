@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from statefx import Checkpoint
 from statefx.errors import ConfigError
-from statefx.ui import claimed, serving
+from statefx.ui import claimed, serving, site
 from tests.ui.checkpoints import filled
 from tests.ui.waiting import wait_until
 
@@ -163,6 +163,27 @@ def test_changes_come_and_only_what_changed(pages):
     query.document["error"] = "ValueError"
     kind, second = next(stream)
     assert (kind, second["error"], "topology" in second) == ("change", "ValueError", False)
+
+
+def test_a_head_of_the_stream_has_an_end(pages):
+    page = pages()
+    page.show(Query())
+    url = page.url.rstrip("/") + "/v1/topologies/bank/events"
+    answer = httpx.head(url, timeout=10)
+    assert (answer.status_code, answer.headers["content-type"][:17]) == (200, "text/event-stream")
+    assert page._server.site._streams == 0
+
+
+def test_pages_beyond_the_limit_are_refused(pages, monkeypatch):
+    monkeypatch.setattr(site, "STREAMS", 1)
+    page = pages()
+    page.show(Query())
+    url = f"{page.url}v1/topologies/bank/events"
+    first = events(url, 2)
+    next(first)
+    assert get(page, "/v1/topologies/bank/events").status_code == 503
+    first.close()
+    assert wait_until(lambda: page._server.site._streams == 0)
 
 
 def test_the_end_reaches_pages_that_are_open(pages):

@@ -1,7 +1,7 @@
 // The graph, the table of components beside it, and one component's tasks.
 
 import {h} from "./dom.js";
-import {brief, bytes, line, many, millis, percent, rate, secs, whole} from "./text.js";
+import {brief, bytes, clock, line, many, millis, percent, rate, secs, whole} from "./text.js";
 
 export const ACTIVITIES = ["busy", "blocked", "idle", "restoring", "committing"];
 
@@ -217,7 +217,7 @@ export function details(page) {
       fact("Goes to", out.length ? [...new Set(out.map((each) => line(each.to)))].join(", ") : "nobody"),
       component.provider && fact("State", `${component.provider}, ${bytes(measured.stateBytes)}${measured.stateKeys ? `, ${whole(measured.stateKeys)} keys` : ""}`),
       fact("Rows in", whole(measured.rowsIn)), fact("Rows out", whole(measured.rowsOut)),
-      measured.watermark && fact("Watermark", measured.watermark)),
+      measured.watermark && fact("Watermark", clock(measured.watermark))),
     tasks === null ? h("p", {class: "empty"}, "…") : tasks.length === 0 ? h("p", {class: "empty"}, "Nothing is known of its tasks yet.") :
       h("div", {class: "scroll rows tasks", tabindex: "0", role: "region", "aria-label": "Tasks"}, h("table", null,
         h("thead", null, h("tr", null, h("th", {scope: "col"}, "task"), h("th", {scope: "col"}, "time"), h("th", {scope: "col"}, "rows"), h("th", {scope: "col", class: "n"}, "rows/s"), h("th", {scope: "col", class: "n", title: "milliseconds in each second"}, "works"))),

@@ -15,7 +15,7 @@ const SECTIONS = [
   ["sinks", "Sinks"], ["state", "State"], ["problems", "Problems"], ["history", "Savepoints"], ["settings", "Settings"], ["support", "Support"],
 ];
 
-const TONES = {healthy: "good", idle: "calm", starting: "calm", stuck: "bad", failing: "bad", dead: "bad", ended: "calm", unknown: "dim"};
+const TONES = {healthy: "good", idle: "calm", starting: "calm", paused: "calm", stuck: "bad", failing: "bad", dead: "bad", ended: "calm", unknown: "dim"};
 
 const TASKS_MS = 2000;
 const LOOK_MS = 15000;
@@ -139,13 +139,15 @@ function count(page, id) {
   return number ? h("b", {class: "badge"}, number) : null;
 }
 
+const isOver = (seen) => ["dead", "ended"].includes((seen.health || {}).state);
+
 function said(page) {
   const {live} = page;
   if (live.connection === "connecting") return "Connecting…";
   if (live.connection === "lost") return `No answer since ${clock(new Date(live.since).toISOString())}`;
   const written = moment(page.document.writtenAt);
   const age = written === null ? null : (page.now() - written) / 1000;
-  return age !== null && age > 20 ? `Seen ${secs(age)} ago` : "Live";
+  return age !== null && (age > 20 || isOver(page.document)) ? `Seen ${secs(age)} ago` : "Live";
 }
 
 function lost(page) {
@@ -173,7 +175,8 @@ function overview(page) {
       h("p", {class: "state"}, h("span", {class: `dot ${tone}`, "aria-hidden": "true"}), health.state, since !== null && h("span", {class: "soft"}, ` for ${secs(Math.max(0, (page.now() - since) / 1000))}`)),
       h("p", {class: "sentence"}, health.sentence),
       health.remedy && h("p", {class: "remedy"}, health.remedy),
-      seen.error && h("p", {class: "reason"}, seen.error)),
+      seen.error && h("p", {class: "reason"}, seen.error),
+      isOver(seen) && seen.writtenAt && h("p", {class: "soft asof"}, `Rates, lag and tasks are those of ${clock(seen.writtenAt)}, when the driver wrote them last; the rest is what the checkpoint says now.`)),
     bounds.length > 0 && h("div", {class: "why", id: "why"}, h("h3", null, "What bounds it"), h("ol", null, bounds.map((each) => h("li", {key: each.sentence},
       h("p", null, each.sentence), each.remedy && h("p", {class: "soft"}, each.remedy))))),
     h("dl", {class: "figures"}, figures(page).map(([name, value, hint]) => h("div", {key: name, title: hint}, h("dt", null, name), h("dd", null, value)))),

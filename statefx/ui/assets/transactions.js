@@ -65,7 +65,7 @@ export function strip(page) {
             "aria-selected": each === chosen ? "true" : "false", "aria-label": `${sentence(each)}, ${millis(ms)}`, title: `${sentence(each)}, ${millis(ms)}${each.reason ? `\n${line(each.reason)}` : ""}`,
             "data-txid": each.txid, onclick: () => { page.transaction = nameOf(each); page.draw(); },
           }, h("span", {class: "stack", style: {height: `${Math.max(2, share * 100)}%`}},
-            each.outcome === "committed" ? phases(each).map(([name, part]) => h("i", {class: phaseClass(name), style: {"flex-grow": String(part)}})) : h("i", {class: "whole", style: {"flex-grow": "1"}})));
+            each.outcome === "committed" && phases(each).length ? phases(each).map(([name, part]) => h("i", {class: phaseClass(name), style: {"flex-grow": String(part)}})) : h("i", {class: "whole", style: {"flex-grow": "1"}})));
         }))),
     h("div", {class: "under"},
       h("span", null, clock(all[0].ended || all[0].began)), h("span", null, clock(all[all.length - 1].ended || all[all.length - 1].began))),
