@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,7 +39,7 @@ from statefx.admin.state_writing import StateWriter, Written, state_writer
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
-from statefx.log.observation import observation_with_log
+from statefx.log.observation import health, observation_with_log
 from statefx.log.pins import Savepoint, check_name, pinned
 from statefx.log.requests import (
     ANSWER_SECS,
@@ -80,7 +79,6 @@ __all__ = [
     "Rescaling",
     "Restoration",
     "RunningDriver",
-    "RunningStatus",
     "Savepoint",
     "SealedMessages",
     "StateView",
@@ -91,48 +89,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("statefx")
-
-
-@dataclass(frozen=True)
-class RunningStatus:
-    """What `Checkpoint.status` returns.
-
-    Attributes
-    ----------
-    location : str
-    running : bool
-        Whether a driver has answered.
-    driver : RunningDriver or None
-        Which one; also one that should have answered and did not. None: none is at work.
-    reason : str
-        Why it counts as running, or as not.
-    committed : int
-        The last committed transaction, as the log says.
-    in_flight : tuple of Mapping
-        ``txid`` and ``phase`` of each transaction that the log has open.
-    status, progress : Mapping
-        `Query.status` and `Query.lastProgress`; empty, and None, where no driver has answered.
-    health : Mapping
-        As in `Checkpoint.observation`: ``state``, ``since``, ``sentence`` and ``remedy``.
-    """
-
-    location: str
-    running: bool
-    driver: RunningDriver | None
-    reason: str
-    committed: int
-    in_flight: tuple[Mapping[str, Any], ...]
-    status: Mapping[str, Any]
-    progress: Mapping[str, Any] | None
-    health: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        health = " ".join(filter(None, (self.health["sentence"], self.health["remedy"])))
-        said = [f"{self.health['state']}: {health}"]
-        said.append(f"{self.location}: {self.reason}; transaction {self.committed} was the last one committed")
-        said += [f"transaction {each['txid']} is {each['phase']}" for each in self.in_flight]
-        said += [f"{name}: {value}" for name, value in self.status.items()]
-        return "\n".join(said)
 
 
 class Checkpoint:
@@ -592,8 +548,8 @@ class Checkpoint:
 
     # ---- asking the query that runs
 
-    def status(self, *, wait: float = TAKEN_SECS) -> RunningStatus:
-        """Return how the query that runs on this checkpoint is, as it says itself; or what the log says, if none does.
+    def status(self, *, wait: float = TAKEN_SECS) -> dict[str, Any]:
+        """Return the `observation` of now, which the driver at work is asked for; or the last one that was written.
 
         Parameters
         ----------
@@ -601,21 +557,35 @@ class Checkpoint:
             Seconds until a driver that does not take a request counts as gone. It takes one within a second or two; on
             a mount that caches names, or in a process that is starved, later.
 
+        Returns
+        -------
+        dict
+            As of `observation`, and ``asked``: whether the driver has ``answered``, and the ``reason``. Where one
+            should have and did not, ``health`` says so.
+
         Raises
         ------
         CheckpointError
-            Requests can't be written, or the driver has taken one and died since.
+            Requests can't be written.
+        OSError
+            As of `observation`.
         """
-        asked = self._ask("status", {}, wait)
-        found = read_checkpoint(self._folders)
-        in_flight = tuple({"txid": each.txid, "phase": str(each.phase)} for each in found.in_flight)
-        if isinstance(asked, Answered):
-            driver, status, last = asked.driver, asked.result["status"], asked.result["lastProgress"]
-            reason = f"{driver} has answered"
-            health = asked.result.get("health") or self.observation()["health"]
-            return RunningStatus(self.location, True, driver, reason, found.committed, in_flight, status, last, health)
-        health, whose = self.observation()["health"], asked.driver
-        return RunningStatus(self.location, False, whose, asked.reason, found.committed, in_flight, {}, None, health)
+        try:
+            asked = self._ask("status", {}, wait)
+        except UnansweredError as error:
+            return self._observed(error.message, is_expected=True)
+        if isinstance(asked, Silence):
+            return self._observed(asked.reason, is_expected=asked.driver is not None)
+        found: dict[str, Any] = asked.result["observation"]
+        return found | {"asked": {"answered": True, "reason": f"{asked.driver} has answered"}}
+
+    def _observed(self, reason: str, *, is_expected: bool) -> dict[str, Any]:
+        """Return what was written last; a driver that is expected to answer has not."""
+        found = self.observation()
+        if is_expected and found["health"]["state"] not in ("dead", "ended"):
+            remedy = "Look at that machine. If its process is gone, submit the topology again: nothing is lost."
+            found["health"] = health("unknown", found.get("writtenAt"), f"{reason[0].upper()}{reason[1:]}.", remedy)
+        return found | {"asked": {"answered": False, "reason": reason}}
 
     def stop(self, timeout: float = 60.0, *, wait: float = TAKEN_SECS) -> Answered:
         """End the query that runs on this checkpoint, as `Query.stop` does, and return when it has ended.
@@ -654,9 +624,7 @@ class Checkpoint:
         return self._must_ask("resume", {}, wait)
 
     def loglevel(self, level: str, logger: str = "statefx", *, wait: float = TAKEN_SECS) -> Answered:
-        """Set the level of a logger in the driver's process, until that ends.
-
-        Workers have the levels that the driver had when they began.
+        """Set the level of a logger in the driver's process and in its workers, until these end.
 
         Parameters
         ----------

@@ -18,7 +18,6 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
 import click
-from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -39,15 +38,15 @@ from statefx.admin.savepoints import SINKS, Renamed, Restoration, deletion_plan,
 from statefx.admin.savepoints import delete_savepoint as drop_savepoint
 from statefx.admin.savepoints import savepoint as take_savepoint
 from statefx.admin.state_writing import MODES, Written
-from statefx.checkpoint import Checkpoint, RunningStatus
+from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.pins import Savepoint
-from statefx.log.requests import TAKEN_SECS, Answered, Silence
+from statefx.log.requests import Answered, Silence
 from statefx.log.takeover import read_checkpoint
 from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
-from statefx.top import top, why
+from statefx.top import status, top, waiting, why
 from statefx.ui.command import ui
 
 PROGRAM = "statefx"
@@ -186,16 +185,12 @@ def _command(function: Callable[..., object]) -> click.Command:
         return _print(function(Checkpoint(checkpoint, config), **given), in_json, shown)
 
     command = _cli.command()(run)
-    command.params = [click.Argument(["checkpoint"], shell_complete=_folders), *command.params, _CONFIG, _FORM]
+    command.params = [click.Argument(["checkpoint"], type=click.Path(readable=False)), *command.params, _CONFIG, _FORM]
     return command
 
 
-for _each in (top, ui, why):
+for _each in (status, top, ui, why):
     _cli.add_command(_each)
-
-
-def _folders(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-    return [CompletionItem(begun, type="dir")]
 
 
 def _completing(names: Callable[[LogState], Iterable[str]]) -> Callable[..., list[str]]:
@@ -372,14 +367,6 @@ _yes = click.option("--yes", is_flag=True, help="Do it. A topology that still ru
 _yes_if_none_runs = click.option(
     "--yes", is_flag=True, help="Do it where no query answers. If one runs all the same, it ends."
 )
-_wait = click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=TAKEN_SECS,
-    show_default=True,
-    metavar="SECS",
-    help="A driver that does not react for so long counts as gone.",
-)
 _savepoint = click.argument(
     "savepoint", metavar="[SAVEPOINT]", required=False, shell_complete=_completing(lambda found: found.pinned)
 )
@@ -440,19 +427,9 @@ def delete_savepoint(checkpoint: Checkpoint, name: str, yes: bool) -> Mapping[st
 
 
 @_command
-@_wait
-def status(checkpoint: Checkpoint, wait: float) -> RunningStatus:
-    """Show how the query is that runs.
-
-    It is asked, wherever it runs. Where none does, what the log says is shown.
-    """
-    return checkpoint.status(wait=wait)
-
-
-@_command
 @click.option("--timeout", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECS", help="How long "
     "the running transaction may take to end; then it is rolled back.")  # fmt: skip
-@_wait
+@waiting
 def stop(checkpoint: Checkpoint, timeout: float, wait: float) -> Answered:
     """Stop the query that runs.
 
@@ -462,7 +439,7 @@ def stop(checkpoint: Checkpoint, timeout: float, wait: float) -> Answered:
 
 
 @_command
-@_wait
+@waiting
 def pause(checkpoint: Checkpoint, wait: float) -> Answered:
     """Have the query that runs begin no transaction.
 
@@ -472,7 +449,7 @@ def pause(checkpoint: Checkpoint, wait: float) -> Answered:
 
 
 @_command
-@_wait
+@waiting
 def resume(checkpoint: Checkpoint, wait: float) -> Answered:
     """Have a query go on that was paused."""
     return checkpoint.resume(wait=wait)
@@ -481,9 +458,9 @@ def resume(checkpoint: Checkpoint, wait: float) -> Answered:
 @_command
 @click.argument("level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False))
 @click.argument("logger", default="statefx")
-@_wait
+@waiting
 def loglevel(checkpoint: Checkpoint, level: str, logger: str, wait: float) -> Answered:
-    """Set the level of a logger of the driver.
+    """Set the level of a logger of the driver and of its workers.
 
     LOGGER is the logger's name, by default statefx. It is so until the program ends.
     """

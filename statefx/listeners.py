@@ -106,7 +106,10 @@ class QueryRolledBackEvent(QueryEvent):
 
     Attributes
     ----------
-    txid, attempt : int
+    txid : int
+        The transaction.
+    attempt : int
+        Which of its attempts.
     reason : str
         As in the log.
     """
@@ -125,9 +128,11 @@ class QueryStuckEvent(QueryEvent):
     phase : str
         ``commit``, ``rollback`` or ``PLANNING``, as in `Query.status`.
     txid : int
+        The transaction that is stuck.
     since : str
         When it first failed, ISO 8601 in UTC.
     reason : str
+        Why it fails.
     """
 
     phase: str

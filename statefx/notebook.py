@@ -21,6 +21,7 @@ from statefx.log.pins import savepoint
 from statefx.protocol.log_state import LogState
 from statefx.state.registry import name_of
 from statefx.topology.drawing import FONT, PALETTE, brief, escaped, paint, shown, svg, theme
+from statefx.why import why
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -234,10 +235,25 @@ def query_html(observation: Mapping[str, Any]) -> str:
     return page(
         _health_head("query", name, {"state": "running" if status.get("isActive") else "ended"} | dict(health)),
         _note(str(error), "bad-text") if error else "",
+        *(_note(text, "why") for text in _bounds(observation)),
         f'<div class="wide">{drawing}</div>' if graph.get("components") else "",
         f'<div class="plots">{plots}</div>' if plots else "",
         _last_transactions(observation, recent),
     )
+
+
+_BOUNDS = 2
+"""How many sentences a query shows of what bounds it: `Query.why` has all."""
+
+
+def _bounds(observation: Mapping[str, Any]) -> list[str]:
+    """Return what bounds a query or keeps its results late, the weightiest first."""
+    try:
+        diagnoses = why(observation).diagnoses
+    except Exception:  # noqa: BLE001 - of a document of another release; all else is shown
+        return []
+    said = str(_mapping(observation.get("health")).get("sentence"))
+    return [f"{one.sentence} {one.remedy}" for one in diagnoses if one.sentence not in said][:_BOUNDS]
 
 
 def _health_head(title: str, name: object, health: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""``statefx top`` and ``statefx why``: a running or dead topology in a terminal, from its document.
+"""``statefx status``, ``top`` and ``why``: a running or dead topology in a terminal, from its document.
 
-They read `observed.json` beside the log, from any machine, and ask nothing of the driver.
+``status`` asks the driver for it. The others read `observed.json` beside the log, and ask nothing of the driver.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import read_observation, secs_of
+from statefx.log.requests import TAKEN_SECS
 
 REFRESH_SECS = 1.0
 
@@ -38,19 +39,48 @@ _ACTIVITIES = (
 )
 
 _COLOURS = {
-    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold", "stuck": "bold red",
-    "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
+    "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold",
+    "stuck": "bold red", "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
 _WIDTH_WITHOUT_TERMINAL = 160
 
-_checkpoint = click.argument("checkpoint")
+_checkpoint = click.argument("checkpoint", type=click.Path(readable=False))  # completed by the shell
+waiting = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=TAKEN_SECS,
+    show_default=True,
+    metavar="SECS",
+    help="A driver that does not react for so long counts as gone.",
+)
 _json = click.option("--json/--table", "as_json", default=None, help="JSON; by default if no terminal reads it.")
 
 
 @click.command()
 @_checkpoint
-@click.option("--once", is_flag=True, help="Show it once, and end.")
+@waiting
+@_json
+def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
+    """Say how a topology is, in one sentence, and show its tasks, transactions, sources and sinks.
+
+    Its driver is asked, wherever it runs. Where none answers, it is what one last wrote. The exit code is 1 if it is
+    stuck, failing or dead.
+    """
+    return _show(Checkpoint(checkpoint).status(wait=wait), as_json)
+
+
+def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
+    if as_json or (as_json is None and not sys.stdout.isatty()):
+        click.echo(json.dumps(document))
+    else:
+        _console().print(screen(document, time.time()))
+    return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
+
+
+@click.command()
+@_checkpoint
+@click.option("--once", is_flag=True, help="Show it once, as status does.")
 @_json
 def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
     """Show what a topology does, each second anew; q ends it.
@@ -60,13 +90,8 @@ def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
     """
     at = Checkpoint(checkpoint)
     document = at.observation()
-    terminal = sys.stdout.isatty() and sys.stdin.isatty()
-    if once or (as_json is None and not terminal):
-        if as_json or (as_json is None and not sys.stdout.isatty()):
-            click.echo(json.dumps(document))
-        else:
-            _console().print(screen(document, time.time()))
-        return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
+    if once or (as_json is None and not (sys.stdout.isatty() and sys.stdin.isatty())):
+        return _show(document, as_json)
     if as_json:
         while True:
             click.echo(json.dumps(document))

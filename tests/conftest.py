@@ -77,7 +77,7 @@ A fixture with parameters marks those itself. The other tests of a module stay i
 
 NEEDED_BY_PROGRAM = {
     **dict.fromkeys(("spark-submit", "java"), ("spark", "server")),
-    **dict.fromkeys(("redis-server", "initdb", "postgres"), ("server",)),
+    **dict.fromkeys(("redis-server", "initdb", "postgres", "prometheus"), ("server",)),
 }
 """Programs, and the markers of a test that may start them."""
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import logging.config
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx import BasicBolt, TopologyBuilder, logs
-from statefx.errors import BoltError
+from statefx.errors import BoltError, ConfigError
 from statefx.logs import FIELDS, REPEATS_SECS, JsonFormatter, Repeats
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import lines, word_count
@@ -264,6 +265,17 @@ def test_the_keys_of_a_record_with_fields_and_a_traceback():
     assert found["exception"].splitlines()[-1] == 'KeyError: "of the user\'s"'
     assert (found["level"], found["logger"], found["statefx_txid"], found["order"]) == ("WARNING", "statefx", 7, 5)
     assert found["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("key", ["()", "class"])
+def test_it_is_named_in_a_configuration_of_logging(key):
+    found = logging.config.DictConfigurator({}).configure_formatter({key: "statefx.logs.JsonFormatter"})
+    assert isinstance(found, JsonFormatter)
+
+
+def test_a_format_that_would_change_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"'%\(message\)s' would change nothing. Leave format and datefmt out"):
+        JsonFormatter("%(message)s")
 
 
 def test_arguments_that_do_not_fit_lose_no_record():

@@ -126,6 +126,20 @@ def test_an_observation_that_lacks_most_is_shown(left):
     read(query_html(left))
 
 
+def test_a_query_says_what_bounds_it():
+    busy = {"busy": 0.96, "idle": 0.04}
+    document = observation() | {
+        "health": {"state": "healthy", "sentence": "Transactions are committed."},
+        "components": {
+            "in": {"activity": {"busy": 0.1, "blocked": 0.9}},
+            "count": {"activity": busy, "tasks": [{"task": 0, "activity": busy, "rowsInPerSec": 100.0}]},
+        },
+    }
+    text = read(query_html(document)).text
+    assert "'count' bounds throughput: task 0 works 96 % of the time" in text
+    assert "bounds" not in read(query_html(document | {"components": {"count": 5}})).text, "of a document that is none"
+
+
 def test_a_query_without_health_says_what_status_does():
     document = observation() | {"health": None, "transactions": None, "error": None}
     text = read(query_html(document)).text

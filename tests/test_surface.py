@@ -94,7 +94,7 @@ EXPORTS = {
     statefx.metrics: {"Counter", "Gauge", "Histogram", "Metrics"},
     statefx.checkpoint: {
         "Aborted", "Answered", "Damage", "Diagnosis", "Downgrade", "Explained", "KeyFile", "KeyTask", "Migration",
-        "Quarantined", "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "RunningStatus", "Savepoint",
+        "Quarantined", "Renamed", "Repair", "Rescaling", "Restoration", "RunningDriver", "Savepoint",
         "SealedMessages", "StateView", "Transaction", "Verified", "Why", "Written",
     },
     statefx.client: {"OpenTransaction", "Received"},

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
+from statefx import logs
 from statefx.errors import AlreadyExistsError, CheckpointError, ConfigError, StatefxError
 from statefx.log.log import TransactionLog
+from statefx.log.observation import process
 from statefx.log.requests import (
     ANSWER,
     BEAT_SECS,
@@ -97,7 +97,8 @@ class Listener:
         self._beaten: float | None = None
         self._swept: float | None = None
         self._warned: float | None = None
-        self._thread = threading.Thread(target=self._run, name="statefx-requests", daemon=True)
+        self._driver = json.dumps(process()).encode()
+        self._thread = threading.Thread(target=logs.carrying(self._run), name="statefx-requests", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -156,8 +157,7 @@ class Listener:
         return True
 
     def _beat(self) -> None:
-        said = {"host": socket.gethostname(), "pid": os.getpid(), "lookSecs": self._look_secs}
-        self._storage.put(self._folder + DRIVER, json.dumps(said).encode())
+        self._storage.put(self._folder + DRIVER, self._driver)
         self._beaten = self._clock()
 
     # ---- taking
@@ -186,7 +186,7 @@ class Listener:
         try:
             # Rule 17.2: of this driver and the one who asked, one has it. Always the same bytes: a second try, after an
             # answer of the store that was lost, finds its own.
-            self._storage.create(name + TAKEN, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
+            self._storage.create(name + TAKEN, self._driver)
         except AlreadyExistsError:
             self._unsure.discard(id)
             return
@@ -201,7 +201,7 @@ class Listener:
             return
         self._pending[id] = command
         work = threading.Thread(
-            target=self._carry_out, args=(id, command, arguments), name=f"statefx-{command}", daemon=True
+            target=logs.carrying(self._carry_out), args=(id, command, arguments), name=f"statefx-{command}", daemon=True
         )
         work.start()
 

@@ -150,7 +150,7 @@ def is_running(driver: Mapping[str, Any]) -> bool | None:
     except OSError:  # no /proc
         return _is_there(pid) if driver.get("host") == socket.gethostname() and sys.platform != "win32" else None
     try:
-        return bool(_began(pid) == driver.get("began"))
+        return bool(_began(pid) == driver.get("began")) and not _is_zombie(pid)
     except (OSError, IndexError):
         return False
 
@@ -163,8 +163,17 @@ def _machine() -> str:
 
 def _began(pid: int) -> str:
     """Return when a process began, in clock ticks since the boot: its pid may have been used before."""
+    return _stat(pid)[19]
+
+
+def _stat(pid: int) -> list[str]:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[19]
+        return file.read().rpartition(")")[2].split()
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process has ended, and nobody has asked for its exit code: in a container often nobody does."""
+    return _stat(pid)[0] in "ZX"
 
 
 def _is_there(pid: int) -> bool:

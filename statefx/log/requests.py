@@ -26,6 +26,7 @@ from uuid import uuid4
 from statefx import errors
 from statefx.errors import AlreadyExistsError, CheckpointError, FencedError, StatefxError, StorageError
 from statefx.log.location import Folders
+from statefx.log.observation import is_running
 from statefx.log.takeover import read_checkpoint
 from statefx.storage import Storage, is_remote
 
@@ -187,12 +188,16 @@ class _Asking:
     def __post_init__(self) -> None:
         self._storage: Storage = self.folders.storage
         self._folder = folder_of(self.generation)
+        self._process: Mapping[str, Any] = {}
+        """What the driver says of its process."""
 
     def run(self) -> Answered | Silence:
         try:
             driver = self._driver()
             if driver is None:
                 return self._silence(None, f"no driver is at work on the checkpoint in {self.folders.location}")
+            if self._is_gone:
+                return self._silence(driver, self._gone(driver))
             self._write()
             try:
                 return self._await(driver)
@@ -213,8 +218,8 @@ class _Asking:
 
     def _driver(self) -> RunningDriver | None:
         try:
-            said = json.loads(self._storage.read(self._folder + DRIVER, stop=BYTES_MAX))
-            return RunningDriver(self.generation, str(said["host"]), int(said["pid"]))
+            self._process = json.loads(self._storage.read(self._folder + DRIVER, stop=BYTES_MAX))
+            return RunningDriver(self.generation, str(self._process["host"]), int(self._process["pid"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -223,6 +228,14 @@ class _Asking:
                 "driver at work writes it anew when it has something to do",
                 path=self.folders.location,
             ) from error
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the driver was killed on this very machine; of another one nobody here can tell."""
+        return is_running(self._process) is False
+
+    def _gone(self, driver: RunningDriver) -> str:
+        return f"{driver} of {self.folders.location} is gone without having ended: it was killed, or crashed"
 
     def _write(self) -> None:
         asked = {"id": self.id, "command": self.command, "arguments": dict(self.arguments)}
@@ -236,6 +249,7 @@ class _Asking:
         beat: float | None = None
         was_there, was_taken = True, False
         while True:
+            gone = self._is_gone  # asked first: an answer that it has left is seen
             found = {each.name: each.modified for each in self._storage.list(self._folder)}
             if self._name(ANSWER) in found:
                 return self._answered(driver)
@@ -246,15 +260,20 @@ class _Asking:
             if beat != last or is_taken != was_taken:
                 heard = now
             if is_taken:
+                if gone:
+                    raise self._unanswered(f"{driver} took the request, and was killed, or crashed")
                 self._check_alive(driver, is_there or was_there, now - heard, now - asked)
-            elif (now - asked >= self.patience.taken_secs or not (is_there or was_there)) and self._withdraw():
+            elif self._is_hopeless(now - asked, ended=gone or not (is_there or was_there)) and self._withdraw():
                 self._clear()
-                return self._silence(driver, self._not_taken(driver, is_there=is_there))
+                return self._silence(driver, self._gone(driver) if gone else self._not_taken(driver, is_there=is_there))
             elif self._name(REQUEST) not in found:
                 raise self._unanswered(f"the request to {driver} was deleted by somebody")
             was_there, was_taken = is_there, is_taken
             time.sleep(pause)
             pause = min(2 * pause, _POLL_SECS_MAX)
+
+    def _is_hopeless(self, secs: float, *, ended: bool) -> bool:
+        return ended or secs >= self.patience.taken_secs
 
     def _not_taken(self, driver: RunningDriver, *, is_there: bool) -> str:
         if not is_there:

@@ -199,6 +199,8 @@ class Registry:
         self._times = TaskTimes(clock)
         self._gathered: list[Callable[[], Iterable[Sample]]] = []
         self._warned = False
+        self.on_observation: list[Callable[[Metric, float, Mapping[str, str]], None]] = []
+        """Called with each observation of a histogram: the metric, the value, all labels."""
 
     # ---- counting
 
@@ -216,6 +218,19 @@ class Registry:
             key, series = self._series(name, labels)
             before = series.get(key)
             series[key] = (before if isinstance(before, Histogram) else empty_histogram()).with_one(value)
+        if self.on_observation:
+            metric = BY_NAME[name]
+            named = {TOPOLOGY: self.topology, **dict(zip(metric.labels, key, strict=True))}
+            self._call(metric, value, named)
+
+    def _call(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Call who watches observations; one that raises is called no more."""
+        for hook in list(self.on_observation):
+            try:
+                hook(metric, value, labels)
+            except Exception:
+                self.on_observation.remove(hook)
+                logger.exception("%s: what watches its metrics failed, and is called no more", self.topology)
 
     def _series(self, name: str, labels: Sequence[str]) -> tuple[tuple[str, ...], dict[tuple[str, ...], Value]]:
         metric = BY_NAME[name]

@@ -61,11 +61,14 @@ class ChainClock:
         """
         secs = list(self._secs)
         secs[self._state] += self._clock() - self._since
-        own = self._first[task]
-        elsewhere = {first: secs[first + _RESTORING] + secs[first + _COMMITTING] for first in self._first.values()}
-        idle = secs[IDLE] + sum(spent for first, spent in elsewhere.items() if first != own)
-        idle += sum(secs[first + _BUSY] for first in elsewhere if first < own)
-        blocked = secs[BLOCKED] + sum(secs[first + _BUSY] for first in elsewhere if first > own)
+        own, idle, blocked = self._first[task], secs[IDLE], secs[BLOCKED]
+        for first in range(2, len(secs), 3):
+            if first != own:
+                idle += secs[first + _RESTORING] + secs[first + _COMMITTING]
+            if first < own:
+                idle += secs[first + _BUSY]
+            elif first > own:
+                blocked += secs[first + _BUSY]
         busy, restoring = secs[own + _BUSY] - restores_secs, secs[own + _RESTORING] + restores_secs
         times = (busy, idle, blocked, restoring, secs[own + _COMMITTING])
         return {activity: round(spent * 1000, 3) for activity, spent in zip(ACTIVITIES, times, strict=True)}

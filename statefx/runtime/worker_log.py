@@ -5,8 +5,8 @@ r"""The log of one Python worker: what its tasks log and print, on the way to th
     print, logging --> queue, with a budget by task --> a thread, LINES --> driver's logger statefx.worker
                   \--> stderr, while no run is connected, and for what the driver does not want
 
-A task never waits: what is over its budget is dropped and counted. Lines are no part of a transaction: they arrive
-whether it is committed or not.
+A task never waits: what is over its budget is dropped and counted (rule 13.12: lines decide nothing). They are no part
+of a transaction, and arrive whether it is committed or not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TextIO
@@ -89,8 +89,8 @@ class Budget:
 class _Partial:
     """A line that is being printed by one thread."""
 
+    since: float
     data: bytearray = field(default_factory=bytearray)
-    at: float = 0.0
 
 
 class WorkerLog:
@@ -104,7 +104,7 @@ class WorkerLog:
         self._lock = threading.RLock()  # a finalizer that prints may interrupt the thread that holds it
         self._queue: deque[Line] = deque()
         self._partials: dict[tuple[str, int], _Partial] = {}
-        self._budgets: dict[tuple[str | int, ...], Budget] = {}
+        self._budgets: dict[tuple[Any, Any], Budget] = {}
         self._send: Callable[[bytes], None] | None = None
         self._wanted = Wanted()
         self._only: dict[str, str | int] = {}
@@ -184,19 +184,21 @@ class WorkerLog:
             return
         key = stream, threading.get_ident()
         with self._lock:
-            partial = self._partials.setdefault(key, _Partial())
+            partial = self._partials.get(key)
+            if partial is None:
+                partial = self._partials[key] = _Partial(self._clock())
+                self._changed.set()
             partial.data += data
-            partial.at = self._clock()
             if b"\n" in data or len(partial.data) > LINE_CHARS_MAX:
-                *lines, rest = bytes(partial.data).split(b"\n")
+                del self._partials[key]
+                *lines, rest = partial.data.split(b"\n")
                 if len(rest) > LINE_CHARS_MAX:
-                    lines, rest = [*lines, rest], b""
-                partial.data[:] = rest
-                if not rest:
-                    del self._partials[key]
+                    lines, rest = [*lines, rest], bytearray()
                 for line in lines:
                     self._print(stream, line)
-        self._changed.set()
+                if rest:
+                    partial.data = rest
+                    self._partials[key] = partial
 
     def write(self, stream: str, data: bytes) -> None:
         """Write to the process's own stream."""
@@ -211,36 +213,39 @@ class WorkerLog:
                 buffer.write(data)
             own.flush()
 
-    def _print(self, stream: str, line: bytes) -> None:
+    def _print(self, stream: str, line: bytearray) -> None:
         if text := line.decode("utf-8", "backslashreplace").rstrip("\r"):
             self._add(logging.INFO if stream == "stdout" else logging.WARNING, "", stream, text)
 
     def _end_partials(self, *, all_of_them: bool = False) -> None:
         now = self._clock()
         for key, partial in list(self._partials.items()):
-            if all_of_them or now - partial.at >= PARTIAL_SECS:
+            if all_of_them or now - partial.since >= PARTIAL_SECS:
                 del self._partials[key]
-                self._print(key[0], bytes(partial.data))
+                self._print(key[0], partial.data)
 
     def _add(
         self, level: int, logger: str, stream: str, text: str, trace: str = "", extra: str = "", at: float | None = None
     ) -> None:
-        text = _printable(_cut(text, LINE_CHARS_MAX))
         known = logs.current()
-        fields: dict[str, Any] = {
-            name: known[name] for name in ("component", "task", "txid", "attempt") if known.get(name) is not None
-        }
-        fields = fields if "component" in fields else self._only
+        fields: Mapping[str, Any] = known if "component" in known else self._only
+        size = min(len(text), LINE_CHARS_MAX) + len(trace) + len(extra)
         with self._lock:
             if self._send is None:
                 return
             now = self._clock()
-            task = tuple(fields.get(name, "") for name in ("component", "task"))
-            budget = self._budgets.get(task) or self._budgets.setdefault(task, Budget(now))
-            if budget.takes(len(text) + len(trace) + len(extra), now):
-                made = Line(self._now() if at is None else at, level, logger, stream, fields, text, trace, extra)
-                self._queue.append(made)
-        self._changed.set()
+            task = fields.get("component", ""), fields.get("task", "")
+            budget = self._budgets.get(task)
+            if budget is None:
+                budget = self._budgets[task] = Budget(now)
+            if budget.takes(size, now):
+                own = {name: value for name, value in fields.items() if name != "topology" and value is not None}
+                text = _printable(_cut(text, LINE_CHARS_MAX))
+                self._queue.append(
+                    Line(self._now() if at is None else at, level, logger, stream, own, text, _printable(trace), extra)
+                )
+        if not self._changed.is_set():
+            self._changed.set()
 
     # ---- the thread that sends
 

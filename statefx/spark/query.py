@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import math
 import os
@@ -31,10 +32,13 @@ from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
 from statefx.listeners import Listeners, TopologyListener
 from statefx.log import pins as savepoints
+from statefx.log.observation import bounded as bounded_document
 from statefx.log.pins import Savepoint
 from statefx.log.requests import error_to_tell
+from statefx.metrics.registry import Registry
 from statefx.notebook import ShownProgress, bounded, figure, query_html
 from statefx.spark.failures import without_internal_frames
+from statefx.spark.job import PipelinedEngine
 from statefx.why import Why, why
 
 if TYPE_CHECKING:
@@ -227,7 +231,8 @@ class Query:
 
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
-        self._answering = Listener(self._coordinator.log, self._commands())
+        with self._logged():
+            self._answering = Listener(self._coordinator.log, self._commands())
         if self._observer is not None:
             self._observer.start()
         if self._page is not None:
@@ -332,7 +337,15 @@ class Query:
 
         The value of a histogram is a dict of ``count``, ``sum`` and ``buckets``. See :doc:`/metrics`.
         """
-        return self._coordinator.progress.measures.registry.as_dicts()
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._coordinator.progress.measures.registry
+
+    @property
+    def _watchers(self) -> list[Callable[[Outcome], None]]:
+        return self._coordinator.progress.watchers
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
@@ -515,12 +528,12 @@ class Query:
             if self._bar is not None:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
-            if self._answering is not None:
-                self._answering.end(self._last_answer())
             if self._observer is not None:
                 self._observer.end(self._error)
             self._repeats.close()
             self._listeners.close(self._error, self._waiting | self._stopping)
+            if self._answering is not None:
+                self._answering.end(self._last_answer())
             self._ended.set()
             self._started.set()
             if self._page is not None:
@@ -541,16 +554,12 @@ class Query:
         return {
             "savepoint": self._asked_for_savepoint,
             "deleteSavepoint": self._asked_to_delete,
-            "status": self._asked_for_status,
-            "loglevel": _set_level,
+            "status": lambda: {"observation": json.loads(bounded_document(self.observation()))},
+            "loglevel": self._asked_for_level,
             "pause": lambda: self._status_after(self.pause),
             "resume": lambda: self._status_after(self.resume),
             STOP: self._asked_to_stop,
         }
-
-    def _asked_for_status(self) -> dict[str, Any]:
-        health = None if self._observer is None else self.observation()["health"]
-        return {"status": self.status, "lastProgress": self.lastProgress, "health": health}
 
     def _asked_for_savepoint(self, name: str) -> dict[str, Any]:
         taken = self.savepoint(name)
@@ -559,6 +568,14 @@ class Query:
     def _asked_to_delete(self, name: str) -> dict[str, Any]:
         self.deleteSavepoint(name)
         return {"name": name}
+
+    def _asked_for_level(self, level: str, name: str) -> dict[str, Any]:
+        found = logging.getLogger(name)
+        was = logging.getLevelName(found.level)
+        found.setLevel(level)
+        if isinstance(self._coordinator.engine, PipelinedEngine):
+            self._coordinator.engine.send_levels()
+        return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
 
     def _status_after(self, change: Callable[[], None]) -> dict[str, Any]:
         change()
@@ -611,12 +628,13 @@ def _tell() -> None:
     """Name the queries that end with the process: threads of a query don't keep it alive."""
     for query in list(_running):
         if query.isActive:
-            logger.warning(
-                "query %r was running when the script ended, and ended with it; the next submit goes on after the last "
-                "committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end it, also "
-                "after Ctrl-C, with query.stop()",
-                query.name,
-            )
+            with query._logged():
+                logger.warning(
+                    "query %r was running when the script ended, and ended with it; the next submit goes on after the "
+                    "last committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end "
+                    "it, also after Ctrl-C, with query.stop()",
+                    query.name,
+                )
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -636,14 +654,6 @@ def _stop_all() -> None:
         query.stop()
     threading.main_thread().join(_PROGRAM_SECS)  # it goes on behind `awaitTermination`
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _set_level(level: str, name: str) -> dict[str, Any]:
-    """Set the level of a logger of this process."""
-    found = logging.getLogger(name)
-    was = logging.getLevelName(found.level)
-    found.setLevel(level)
-    return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
 
 
 def _check_secs(call: str, timeout: object) -> None:

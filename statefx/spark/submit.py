@@ -102,18 +102,15 @@ def submit(
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str or collection of str, optional
-        For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was.
-        ``"fork"`` for a copy that goes its own way, wherever it is. ``"takeover"``: targets of sinks that another
-        application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
-        again). Or a list.
+        ``"move"`` for a checkpoint of which nothing is left where it was last run; ``"fork"`` for a copy that goes its
+        own way; ``"takeover"``: targets of sinks that another application or checkpoint owns belong to this one from
+        now on (a new checkpoint writes all that is there again). Or a list.
     rename : Mapping, optional
-        Of stateful bolts, spouts and streaming DataFrames that had another id in this checkpoint: old id to new one.
-        May stay in the program.
+        Of stateful bolts, spouts and streaming DataFrames, ids in this checkpoint to new ones. May stay in the program.
     drop : collection of str, optional
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     rescale : bool
-        Whether stateful bolts whose parallelism is another one than in the checkpoint get their state given to these
-        tasks first, as by `Checkpoint.rescale`. May stay as well.
+        Whether stateful bolts with another parallelism than in the checkpoint are rescaled first. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
     listeners : collection of TopologyListener, optional
@@ -133,10 +130,9 @@ def submit(
     """
     try:
         changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
-        given = _listeners(listeners)
         with logs.fields(topology=getattr(topology, "name", None)), ExitStack() as opened:
             return _submit(
-                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, given, opened
+                topology, spark, checkpointLocation, config, trigger, batchId, changes, progress, listeners, opened
             )
     except StatefxError as error:
         raise without_internal_frames(error, "submit ended") from error.__cause__
@@ -151,7 +147,7 @@ def _submit(
     batchId: int | None,
     changes: Mapping[str, Any],
     progress: bool | None,
-    listeners: Sequence[TopologyListener],
+    listeners: Iterable[TopologyListener],
     opened: ExitStack,
 ) -> Query:
     """Submit; what is `opened` is closed when this raises."""
@@ -166,6 +162,7 @@ def _submit(
         dataframe=partial(frame_of, session),
     )
     _check_arguments(topology, trigger, batchId, progress)
+    called = _listeners(listeners)
     default_ms = _interval_ms(topology, launch.settings)
     arguments = {}
     if topology.streaming or topology.reads_spouts or trigger is not None:
@@ -196,7 +193,7 @@ def _submit(
         unasked_ms = default_ms if trigger is None else None
         feed = _frame_feed(launch, frame, arguments, batchId, coordinator, engine, stopping, unasked_ms)
     observer = Observer(launch, log, coordinator.progress, versions={"pyspark": pyspark.__version__})
-    query = Query(topology.name, feed, coordinator, shown, listeners, observer, page)
+    query = Query(topology.name, feed, coordinator, shown, called, observer, page)
     if served is not None:
         served.attach(query)
         query.metricsUrl = served.url

@@ -21,7 +21,7 @@ from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participants import Participant, SnapshotPolicy
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.progress import Outcome, Progress, TransactionProgress
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.staging import staged
 from statefx.errors import (
@@ -34,6 +34,7 @@ from statefx.errors import (
 from statefx.log.adoption import Adopt
 from statefx.log.location import Folders
 from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.metrics.registry import Registry
 from statefx.protocol.completeness import Complete
 from statefx.protocol.log_state import SinkVolume
 from statefx.protocol.records import BatchInput
@@ -515,7 +516,15 @@ class TopologyTester:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The ``metrics`` of a query."""
-        return self._progress.measures.registry.as_dicts()
+        return self._registry.as_dicts()
+
+    @property
+    def _registry(self) -> Registry:
+        return self._progress.measures.registry
+
+    @property
+    def _watchers(self) -> list[Callable[[Outcome], None]]:
+        return self._progress.watchers
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:

@@ -183,8 +183,12 @@ def layout(graph: Graph, *, lines: int = 2) -> Layout:
     Layout
         Nodes in the order of the components, edges in theirs.
     """
-    components = {str(one.get("name")): one for one in graph.get("components") or ()}
-    edges = [one for one in graph.get("edges") or () if one.get("from") in components and one.get("to") in components]
+    components = {str(one.get("name")): one for one in _entries(graph.get("components"))}
+    edges = [
+        one
+        for one in _entries(graph.get("edges"))
+        if all(isinstance(end := one.get(side), str) and end in components for side in ("from", "to"))
+    ]
     number = {name: i for i, name in enumerate(components)}
     ends = [(number[one["from"]], number[one["to"]]) for one in edges]
     column = _columns(len(components), ends)
@@ -209,7 +213,7 @@ def layout(graph: Graph, *, lines: int = 2) -> Layout:
     )
     routes = tuple(
         Route(
-            str(one["from"]), str(one["to"]), str(one.get("stream") or DEFAULT_STREAM),
+            one["from"], one["to"], str(one.get("stream") or DEFAULT_STREAM),
             _points(places, way, ports[i], y, left, widths, leads), str(one.get("grouping") or ""),
         )
         for i, (one, way) in enumerate(zip(edges, places.ways, strict=True))
@@ -218,6 +222,11 @@ def layout(graph: Graph, *, lines: int = 2) -> Layout:
     bottom = max([bottom, *(each for place, each in enumerate(y) if place >= len(sizes))])
     width = left[-1] + widths[-1] if widths else 0.0
     return Layout(nodes, routes, round(width + _MARGIN, 1), round(bottom + _MARGIN, 1))
+
+
+def _entries(things: Any) -> list[Mapping[str, Any]]:
+    """Return those of some things that are data with names: a document may be of another release."""
+    return [one for one in things if isinstance(one, Mapping)] if isinstance(things, Iterable) else []
 
 
 def _columns(count: int, ends: Sequence[tuple[int, int]]) -> list[int]:
@@ -634,10 +643,15 @@ def svg(
         The topology's, for who has the picture read out.
     """
     lines = 2 if overlay is None else 3
+    measures = {name: one for name, one in (overlay or {}).items() if isinstance(one, Mapping)}
+    lags = {name: one for name, one in (sources or {}).items() if isinstance(one, Mapping)}
     placed = layout(graph, lines=lines)
-    components = {str(one.get("name")): one for one in graph.get("components") or ()}
-    rates = {(one.get("from"), one.get("to"), one.get("stream") or DEFAULT_STREAM): one for one in edges or ()}
-    activities = {activity for one in (overlay or {}).values() for activity in _shares(one)}
+    components = {str(one.get("name")): one for one in _entries(graph.get("components"))}
+    rates = {
+        (str(one.get("from")), str(one.get("to")), str(one.get("stream") or DEFAULT_STREAM)): one
+        for one in _entries(edges)
+    }
+    activities = {activity for one in measures.values() for activity in _shares(one)}
     height = placed.height + (24 if activities else 0)
     width = max(placed.width, 420.0 if activities else 160.0)
     said = f"topology {shown(name)}, {len(components)} components" if name else f"{len(components)} components"
@@ -656,8 +670,8 @@ def svg(
         for route in placed.edges
     ]
     for node in placed.nodes:
-        measured = None if overlay is None else overlay.get(node.name) or {}
-        parts.append(_node(node, components[node.name], measured, (sources or {}).get(node.name)))
+        measured = None if overlay is None else measures.get(node.name, {})
+        parts.append(_node(node, components[node.name], measured, lags.get(node.name)))
     if not placed.nodes:
         parts.append(f'<text class="below" x="{width / 2:g}" y="{height / 2 + 4:g}">no components</text>')
     if activities:

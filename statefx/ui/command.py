@@ -13,7 +13,7 @@ from statefx.ui import check_installed
 
 
 @click.command()
-@click.argument("checkpoint")
+@click.argument("checkpoint", type=click.Path(readable=False))
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="By default any that is free.")
 @click.option(
     "--host",

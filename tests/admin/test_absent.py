@@ -51,6 +51,9 @@ CHECKPOINTS = {
     "pause": "pause {ck}",
     "resume": "resume {ck}",
     "loglevel": "loglevel {ck} DEBUG",
+    "top": "top {ck} --once",
+    "why": "why {ck}",
+    "ui": "ui {ck}",
 }
 OTHERS = [
     ("state {ck} nobody", STORED),

@@ -179,11 +179,11 @@ class Running:
 
     def __init__(self, folder: Path) -> None:
         log = taken(folder)
-        status = {"status": {"phase": "idle"}, "lastProgress": None}
+        status = {"status": {"phase": "idle"}}
         self.listener = Listener(
             log,
             {
-                "status": lambda: status,
+                "status": lambda: {"observation": {**status, "health": {"state": "idle"}}},
                 "pause": lambda: status,
                 "resume": lambda: status,
                 "stop": lambda timeout: {"ended": True, "committed": 2, "error": None},
@@ -202,7 +202,7 @@ ASKING = ("status", "stop", "pause", "resume", "loglevel")
 LISTS = ("log", "transactions", "state", "maps", "explain", "quarantined", "resolve", "savepoints")
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS.keys() - {"ui"}))  # which serves, and returns nothing
 def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, capsys, name) -> None:
     """A line for each item of a list, else one line; and nothing else comes out."""
     ck = made(tmp_path) / "ck"
@@ -226,12 +226,19 @@ def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, c
     assert lines or name in ("quarantined", "resolve")
 
 
+def completed(*words: object) -> list[str]:
+    context = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE")
+    return [each.value for each in context.get_completions(list(map(str, words[:-1])), str(words[-1]))]
+
+
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS))
+def test_the_shell_completes_the_checkpoint_s_folder(name) -> None:
+    (found,) = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE").get_completions([name], "check")
+    assert (found.value, found.type) == ("check", "file")
+
+
 def test_the_shell_completes_what_the_checkpoint_has(tmp_path) -> None:
     folder = made(tmp_path)
-
-    def completed(*words: object) -> list[str]:
-        context = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE")
-        return [each.value for each in context.get_completions(list(map(str, words[:-1])), str(words[-1]))]
 
     assert {"state", "savepoint", "status", "stop"} <= set(completed(""))
     assert completed("state", folder / "two", "") == ["count", "other"]

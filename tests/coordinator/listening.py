@@ -1,11 +1,13 @@
 """A driver that only listens, as a process of its own: ``python -m tests.coordinator.listening FOLDER DIES``.
 
-It takes a savepoint when it is asked to, and dies by SIGKILL ``before`` or ``after`` that; ``never`` has it live.
+It takes a savepoint when it is asked to, and dies by SIGKILL ``before`` or ``after`` that, or is ``suspended``
+before it; ``never`` has it live.
 """
 
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 from statefx.coordinator.requests import Listener
@@ -31,8 +33,9 @@ def main(location: str, dies: str) -> None:
     log = taken(location)
 
     def savepoint(name: str) -> dict[str, Any]:
-        if dies == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if dies in ("before", "suspended"):
+            os.kill(os.getpid(), signal.SIGKILL if dies == "before" else signal.SIGSTOP)
+            threading.Event().wait(60)  # the system may stop this thread some moments later
         found = take_savepoint(log, name)
         if dies == "after":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -209,7 +209,7 @@ def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypa
 def test_a_driver_that_is_killed_with_the_request_in_its_hand(site, dies):
     """Rule 17.5: what came of it is read in the log."""
     process = process_of(site, dies)
-    with pytest.raises(UnansweredError, match=r"killed or is suspended.*not known"):
+    with pytest.raises(UnansweredError, match=r"took the request, and was killed.*not known"):
         site.ask("savepoint", Patience(20, 0.6, 20), name="v1")
     assert process.wait(30) == -signal.SIGKILL
     found = [each.name for each in Checkpoint(site.folders.location).savepoints()]
@@ -242,10 +242,31 @@ def test_a_driver_that_was_killed_before_it_saw_the_request_is_told_from_a_busy_
     assert site.ask("savepoint", name="v1").result["name"] == "v1"
     process.kill()
     process.communicate()
-    found = site.ask("savepoint", SOON, name="v2")
+    found = site.ask("savepoint", name="v2")
     assert isinstance(found, Silence)
     assert f"(process {process.pid} on " in found.reason
+    assert "is gone without having ended" in found.reason, "on the same machine nobody has to wait for that"
+    assert site.names() == [folder_of(2) + DRIVER]
+
+
+def test_a_driver_of_another_machine_that_was_killed_is_waited_for(site, monkeypatch):
+    process = process_of(site, "never")
+    process.kill()
+    process.communicate()
+    monkeypatch.setattr("statefx.log.requests.is_running", lambda driver: None)
+    found = site.ask("savepoint", SOON, name="v2")
+    assert isinstance(found, Silence)
+    assert "has not taken a request for 0.3 s" in found.reason
     assert site.names() == [folder_of(2) + BELL, folder_of(2) + DRIVER], "the bell may be another one's too"
+
+
+def test_a_driver_that_is_suspended_with_the_request_in_its_hand_gives_no_sign_of_life(site):
+    """Rule 17.5."""
+    process = process_of(site, "suspended")
+    with pytest.raises(UnansweredError, match=r"no sign of life for .* s: it was killed or is suspended"):
+        site.ask("savepoint", Patience(20, 0.6, 20), name="v1")
+    process.kill()
+    process.communicate()
 
 
 def test_a_driver_that_is_suspended_with_its_sign_up_carries_nothing_out_late(site):
@@ -369,6 +390,17 @@ def test_what_was_asked_for_as_the_query_ends_is_answered_too(site):
     assert found[0].result == {"ended": True}
 
 
+def test_a_driver_that_ends_before_it_sees_the_request(site):
+    driver = site.driver()
+    driver._beat()
+    with site.asking("note") as found:
+        wait_for(lambda: site.names(REQUEST), "the request")
+        site.folders.storage.delete([folder_of(2) + DRIVER])
+    assert isinstance(found[0], Silence)
+    assert "has ended" in found[0].reason
+    assert site.names() == [folder_of(2) + BELL]
+
+
 def test_ctrl_c_takes_a_request_back(site, monkeypatch):
     driver = site.driver()
     driver._beat()
@@ -435,6 +467,32 @@ def test_requests_that_can_t_be_looked_for_are_one_warning(site, caplog):
     warned = [each.getMessage() for each in caplog.records if "can't be looked for" in each.getMessage()]
     assert len(warned) == 1
     assert "the server is away" in warned[0]
+
+
+class Hanging(FolderStorage):
+    """A folder whose reads hang until `going` is set."""
+
+    def __init__(self, root, going):
+        super().__init__(root)
+        self.going, self.hangs = going, threading.Event()
+
+    def read(self, name, start=0, stop=None):
+        if name.endswith(BELL):
+            self.hangs.set()
+            assert self.going.wait(30)
+        return super().read(name, start, stop)
+
+
+def test_a_query_does_not_wait_long_for_a_store_that_hangs(site, monkeypatch):
+    """Rule 17.7."""
+    monkeypatch.setattr(requests, "END_SECS", 0.2)
+    site.storage = Hanging(site.folders.location, site.going)
+    listener = site.listening()
+    assert site.storage.hangs.wait(30)
+    began = time.monotonic()
+    listener.end({"result": {}})
+    assert time.monotonic() - began < 20
+    assert listener._thread.is_alive()
 
 
 def test_what_nobody_waits_for_any_more_is_swept(site):

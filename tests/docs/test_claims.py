@@ -103,7 +103,7 @@ OF_OTHERS = {
     "maxOffsetsPerTrigger minPartitions startingOffsets startingTimestamp failOnDataLoss subscribePattern "
     "cleanSource "
     "includeHeaders rand groupIdPrefix txnAppId txnVersion PythonWorkerFactory TaskSetManager TaskKilled ErrorNotifier "
-    "StreamingShuffleWriter",
+    "StreamingShuffleWriter StreamingQueryListener",
     "Storm": "BaseBasicBolt BaseBatchBolt BaseStatefulBolt CombinerAggregator",
     "Flink": "TumblingEventTimeWindows allowedLateness sideOutputLateData intervalJoin processBroadcastElement "
     "TimerService",
@@ -152,8 +152,8 @@ def test_dotted_names_of_statefx_resolve(page):
     assert {name for name in names - NO_NAMES if not resolves(name)} == set()
 
 
-NO_NAMES = {"statefx.state_providers", "statefx.kafka", "statefx.totals"}
-"""A group of entry points, a logger, and a consumer group."""
+NO_NAMES = {"statefx.state_providers", "statefx.kafka", "statefx.worker", "statefx.worker.shop", "statefx.totals"}
+"""A group of entry points, loggers, and a consumer group."""
 
 
 def resolves(name: str) -> bool:

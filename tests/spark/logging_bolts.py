@@ -7,10 +7,12 @@ import logging
 import os
 import sys
 import threading
+import time
 
 import statefx
 from statefx import TopologyBuilder, submit
 from statefx.logs import JsonFormatter
+from statefx.runtime.worker_log import PARTIAL_SECS
 from tests.bolts import WithState
 
 PRINTED = 100_000
@@ -37,7 +39,8 @@ class Logs(WithState):
                 thread.start()
                 thread.join()
             case "partial":
-                print("without an end", end="")
+                print("without an end", end="", flush=True)
+                time.sleep(2 * PARTIAL_SECS)  # noqa: TID251 - as long as it is held back
             case "descriptor":
                 os.write(2, b"by the descriptor\n")
             case "many":

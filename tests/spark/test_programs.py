@@ -1,5 +1,6 @@
 """What a script with a mistake leaves on the terminal: the user's own lines, last and unburied."""
 
+import json
 import logging
 import os
 import pickle
@@ -20,6 +21,7 @@ from tests.bolts import Pass, WithState
 from tests.conftest import ROOT
 from tests.docs.test_code_blocks import program
 from tests.spark.bolts import word_count
+from tests.spark.logging_bolts import PRINTED
 from tests.spark.running import BOUND_SECS, feed, kinds, records, run, state, wait_for
 
 
@@ -152,13 +154,64 @@ def test_what_sigterm_interrupts_the_next_start_completes(place, started, progra
 # ---- What bolts log in Spark's workers comes out as the driver's loggers are set.
 
 
+def run_of(program, *arguments):
+    """Run a script; return its lines of JSON on stdout, and its stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.spark.{program}", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_what_bolts_log_and_print_is_logged_by_the_driver_once(place):
+    lines, stderr = run_of("logging_bolts", place)
+    records = [record for record in map(json.loads, lines) if record["logger"].startswith("statefx.worker")]
+    told = [(record["logger"], record["level"], record["message"]) for record in records]
+    named = [each for each in told if "many" not in each[2] and "left out" not in each[2]]
+    assert named == [
+        ("statefx.worker.shop.bolts", "INFO", "logs[0]: counted log"),
+        ("statefx.worker.shop.bolts", "ERROR", "logs[0]: failed"),
+        ("statefx.worker", "INFO", "logs[0]: printed print"),
+        ("statefx.worker", "WARNING", "logs[0]: printed to stderr"),
+        ("statefx.worker", "INFO", "logs[0]: no text: \\xff\\xfe"),
+        ("statefx.worker", "INFO", "logs[0]: printed in a thread"),
+        ("statefx.worker", "INFO", "logs[0]: without an end"),
+    ]
+    assert records[0]["order"] == [5]
+    assert records[1]["exception"].endswith("ValueError: no such word")
+    assert {
+        (record["statefx_topology"], record["statefx_component"], record["statefx_task"]) for record in records
+    } == {("logging", "logs", 0)}
+    assert {record.get("statefx_txid") for record in records[:5]} == {1}
+    many = [each for each in told if "many" in each[2]]
+    counts = [
+        int(re.search(r": ([\d,]+) lines", each[2])[1].replace(",", "")) for each in told if "left out" in each[2]
+    ]
+    assert len(many) + sum(counts) == PRINTED
+    assert 0 < len(many) < PRINTED / 10
+    assert "by the descriptor\n" in stderr
+    for once in ("printed", "counted", "no such word", "many", "not to be heard"):
+        assert once not in stderr
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_bolts_log_at_info_is_on_the_workers_stderr(place):
-    stderr = stderr_of("logging_bolts", place)
-    assert re.search(r"^[\d-]+ [\d:,]+ INFO shop\.bolts: counted a$", stderr, re.MULTILINE)
-    assert "is not to be heard" not in stderr
+def test_a_program_without_logging_has_the_lines_of_bolts_on_stderr(place):
+    lines, stderr = run_of("logging_bolts", place, "quiet")
+    assert lines == []
+    assert re.search(r"^[\d-]+ [\d:,]+ ERROR shop\.bolts: failed\nTraceback", stderr, re.MULTILINE)
+    assert "\nprinted print\n" in stderr
+    assert len(re.findall(r"^many \d+$", stderr, re.MULTILINE)) == PRINTED
+    assert "counted" not in stderr
 
 
 @pytest.fixture
@@ -181,6 +234,18 @@ def test_a_worker_takes_over_the_levels_that_the_driver_has_set(loggers, monkeyp
     worker.log_as({"": logging.INFO, "shop.bolts": logging.WARNING})
     assert len(loggers.handlers) == 1
     assert (loggers.level, logging.getLogger("shop.bolts").level) == (logging.INFO, logging.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("level", "wanted"),
+    [(None, (False, False, False)), (logging.INFO, (True, True, True)), (logging.ERROR, (True, False, False))],
+    ids=["no logging", "info", "error"],
+)
+def test_a_driver_wants_what_it_would_show(loggers, monkeypatch, level, wanted):
+    monkeypatch.setattr(loggers, "handlers", [] if level is None else [logging.NullHandler()])
+    loggers.setLevel(level or logging.WARNING)
+    assert worker.wanted_here(local=True) == (*wanted, False)
+    assert worker.wanted_here(local=False) == (*wanted, True)
 
 
 def test_logging_that_a_worker_has_set_up_itself_stays(loggers, monkeypatch):

@@ -200,11 +200,12 @@ def test_deep_and_dense_graphs_are_drawn_within_bounds():
         {"components": None, "edges": None},
         {"components": [{"name": "a"}], "edges": [{"from": "a", "to": "b"}, {"from": "a", "to": "a"}]},
         {"components": [{"name": "a"}, {"name": "b"}], "edges": [{"from": "a", "to": "b"}, {"from": "b", "to": "a"}]},
-        {"components": [{"kind": "what"}, {"name": None, "tasks": "many"}], "edges": [{}]},
+        {"components": [{"kind": "what"}, {"name": None, "tasks": "many"}, 5], "edges": [{}, None, {"from": []}]},
+        {"components": 5, "edges": "none"},
     ],
 )
 def test_a_graph_that_is_none_is_drawn_as_far_as_it_goes(graph):
-    ET.fromstring(svg(graph, overlay={}))
+    ET.fromstring(svg(graph, overlay={"a": 5}, edges=[None], sources={"a": None}))
 
 
 # ---- what is in the SVG
