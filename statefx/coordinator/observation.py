@@ -597,7 +597,16 @@ def health_of(
     at = secs_of(done[-1]["ended"]) if done else None
     if not running and (at is None or now - at > WINDOW_SECS):
         return health("idle", None if at is None else iso(at), f"There is nothing to do: {last}.")
-    return health("healthy", None, f"Transactions are committed: {last}.")
+    return health(
+        "healthy", None, f"Transactions are committed, {_rows_per_sec(done, now):,.0f} rows a second: {last}."
+    )
+
+
+def _rows_per_sec(done: Sequence[Mapping[str, Any]], now: float) -> float:
+    """Return the rows of the transactions that have ended in the last seconds, by the time since they began."""
+    recent = [each for each in done if (secs_of(each["ended"]) or 0.0) >= now - WINDOW_SECS]
+    began = [at for each in recent if (at := secs_of(each["began"])) is not None]
+    return sum(each.get("rows") or 0 for each in recent) / max(now - min(began), 0.001) if began else 0.0
 
 
 def _usual_secs(done: Sequence[Mapping[str, Any]]) -> float:
