@@ -56,6 +56,9 @@ logger = logging.getLogger("statefx")
 WRITE_SECS = 5.0
 """How often the document is replaced, at most."""
 
+CORE_SHARE = 0.01
+"""How much of a core documents may cost: those of thousands of tasks are written less often."""
+
 END_SECS = 5.0
 """How long the end of a query waits for its last document."""
 
@@ -86,17 +89,17 @@ class Rates:
         self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque([(now, now, {})])
         """When the first and the last transaction of a slot have ended, and the sums."""
 
-    def add(self, now: float, amounts: Iterable[tuple[Any, Amounts]]) -> None:
+    def until(self, now: float) -> dict[Any, dict[str, float]]:
+        """Return the sums that a transaction is to be added to which has ended now."""
         first, _, sums = self._slots[-1]
         if len(self._slots) == 1 or now - first >= WINDOW_SECS / 4:  # the first slot is only the beginning of time
             first, sums = now, {}
         else:
             self._slots.pop()
-        for name, amount in amounts:
-            _add(sums.setdefault(name, {}), amount.items())
         self._slots.append((first, now, sums))
         while len(self._slots) > 2 and self._slots[1][1] < now - WINDOW_SECS:
             self._slots.popleft()
+        return sums
 
     def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
         """Return the sums per second; nothing if no transaction has ended for long."""
@@ -160,18 +163,26 @@ class History:
                 self._count(attempt, outcome.ended)
 
     def _count(self, attempt: Attempt, ended: float) -> None:
+        """Add up what the acks of a transaction say; the driver waits for it: 3 microseconds for each task."""
         assert attempt.complete is not None
-        amounts: list[tuple[Any, Amounts]] = []
-        emitted: dict[int, int] = {}
+        sums = self.rates.until(ended)
         for task, ack in attempt.complete.acks.items():
-            rows_in, rows_out = self.tasks.get(task, (0, 0))
             rows = sum(ack.received.values())
+            rows_in, rows_out = self.tasks.get(task, (0, 0))
             self.tasks[task] = rows_in + rows, rows_out + sum(ack.emitted.values())
-            amounts.append((task, {**ack.metrics, **ack.costs, _ROWS: rows}))
+            known = sums.get(task)
+            if known is None:
+                sums[task] = {**ack.metrics, **ack.costs, _ROWS: rows}
+            else:
+                known[_ROWS] += rows
+                for spent in (ack.metrics, ack.costs):
+                    for name, ms in spent.items():
+                        known[name] = known.get(name, 0.0) + ms
             for edge, count in ack.emitted.items():
-                emitted[edge] = emitted.get(edge, 0) + (ack.rows_before_combining.get(edge) or count)
-        _add(self.edges, emitted.items())
-        self.rates.add(ended, (*amounts, *((edge, {_ROWS: rows}) for edge, rows in emitted.items())))
+                emitted = ack.rows_before_combining.get(edge) or count
+                self.edges[edge] = self.edges.get(edge, 0) + emitted
+                of_edge = sums.setdefault(edge, {_ROWS: 0.0})
+                of_edge[_ROWS] += emitted
 
 
 @dataclass
@@ -395,16 +406,17 @@ class Observer:
         storage = self.launch.folders.storage if remote else FolderStorage(location, durable=False)
         written, pause, last = -SIGN_OF_LIFE_SECS, self.write_secs, None
         while True:
-            is_last = self._ending.is_set()
+            is_last, processor = self._ending.is_set(), time.thread_time()
             try:
                 if is_last and isinstance(self._error, FencedError):
                     return
-                shown = (self.progress.last, self.status(), len(self.progress.exceptions))
-                if is_last or shown != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
+                seen = (self.progress.last, self.status(), len(self.progress.exceptions))
+                if is_last or seen != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
                     if not write_observation(storage, self.document()):
                         return
-                    written, last = time.monotonic(), shown
-                pause, self._is_behind = self.write_secs, False
+                    written, last = time.monotonic(), seen
+                pause = max(self.write_secs, (time.thread_time() - processor) / CORE_SHARE)
+                self._is_behind = False
             except Exception as error:  # noqa: BLE001 - a store's client raises what it likes
                 if not self._is_behind:
                     name = self.launch.topology.name
@@ -585,7 +597,16 @@ def health_of(
     at = secs_of(done[-1]["ended"]) if done else None
     if not running and (at is None or now - at > WINDOW_SECS):
         return health("idle", None if at is None else iso(at), f"There is nothing to do: {last}.")
-    return health("healthy", None, f"Transactions are committed: {last}.")
+    return health(
+        "healthy", None, f"Transactions are committed, {_rows_per_sec(done, now):,.0f} rows a second: {last}."
+    )
+
+
+def _rows_per_sec(done: Sequence[Mapping[str, Any]], now: float) -> float:
+    """Return the rows of the transactions that have ended in the last seconds, by the time since they began."""
+    recent = [each for each in done if (secs_of(each["ended"]) or 0.0) >= now - WINDOW_SECS]
+    began = [at for each in recent if (at := secs_of(each["began"])) is not None]
+    return sum(each.get("rows") or 0 for each in recent) / max(now - min(began), 0.001) if began else 0.0
 
 
 def _usual_secs(done: Sequence[Mapping[str, Any]]) -> float:

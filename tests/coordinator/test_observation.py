@@ -160,18 +160,23 @@ def test_a_retried_transaction_shows_each_attempt(place):
     assert found == [(0, "rolled back"), (1, "committed")]
 
 
+def add(rates, now, rows):
+    sums = rates.until(now).setdefault("edge", {"rows": 0.0})
+    sums["rows"] += rows
+
+
 def test_rates_count_the_last_ten_seconds():
     rates = Rates(0.0)
     for second in range(1, 101):
-        rates.add(float(second), [("edge", {"rows": 50.0 if second > 80 else 10.0})])
+        add(rates, float(second), 50.0 if second > 80 else 10.0)
     assert rates.per_sec(100.0)["edge"]["rows"] == pytest.approx(50.0, rel=0.1)
     assert rates.per_sec(200.0) == {}
 
 
 def test_rates_of_a_long_transaction_are_those_of_its_whole_length():
     rates = Rates(0.0)
-    rates.add(100.0, [("edge", {"rows": 10.0})])
-    rates.add(200.0, [("edge", {"rows": 1000.0})])
+    add(rates, 100.0, 10.0)
+    add(rates, 200.0, 1000.0)
     assert rates.per_sec(200.0)["edge"]["rows"] == pytest.approx(10.0, rel=0.2)
 
 

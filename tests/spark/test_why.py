@@ -140,8 +140,8 @@ def running(topology, spark, place, config=None):
         query.stop()
 
 
-def named(query, place, name, component=None):
-    """Wait until `why` names a sickness first, and return that; the document beside the log says the same."""
+def named(query, name, component=None):
+    """Wait until `why` names a sickness first, and return that."""
     said = {}
 
     def first():
@@ -155,20 +155,21 @@ def named(query, place, name, component=None):
         raise AssertionError(f"{error}; the last answer: {said['last']}") from None
     assert component is None or diagnosis.component == component
     assert diagnosis.remedy
-    wait_for(lambda: Checkpoint(place / "ck").why().diagnoses, "the document to be written", BOUND_SECS)
     return diagnosis
 
 
 def test_a_slow_bolt_is_named_with_those_that_wait_for_it(spark, place):
     with running(topology(Endless(), Slow()), spark, place) as query:
-        found = named(query, place, "slow bolt", "bolt")
+        found = named(query, "slow bolt", "bolt")
+        written = wait_for(lambda: Checkpoint(place / "ck").why().diagnoses, "the document to be written", BOUND_SECS)
+        assert written[0].component == "bolt"
     assert "own code" in found.sentence
     assert "parallelism" in found.remedy
 
 
 def test_a_hot_key_is_named_with_its_task(spark, place):
     with running(topology(Endless(hot=0.95), Slow()), spark, place) as query:
-        found = named(query, place, "skew", "bolt")
+        found = named(query, "skew", "bolt")
         tasks = query.observation()["components"]["bolt"]["tasks"]
     assert max(tasks, key=lambda task: task["rowsIn"])["task"] == found.task
     assert "partialKeyGrouping" in found.remedy
@@ -183,14 +184,14 @@ def test_a_slow_sink_is_named(spark, place):
     builder.setSpout("numbers", Endless(), parallelism=2)
     builder.setSink("out", ForeachTransactionSink(publish_slowly)).globalGrouping("numbers")
     with running(builder.createTopology(), spark, place) as query:
-        found = named(query, place, "slow sink", "out")
+        found = named(query, "slow sink", "out")
     assert "publishes" in found.sentence
 
 
 def test_an_idle_partition_that_holds_the_watermark_is_named(spark, place, monkeypatch):
     monkeypatch.setattr("statefx.why.BEHIND_SECS", 2.0)
     with running(topology(Endless(idle=1), Light(), timestamp="at"), spark, place) as query:
-        found = named(query, place, "idle partition", "numbers")
+        found = named(query, "idle partition", "numbers")
     assert "task 1 of" in found.sentence
     assert "idleAfter" in found.remedy
 
@@ -204,7 +205,7 @@ def test_a_disk_whose_fsync_takes_50_ms_is_named(spark, place, monkeypatch):
 
     monkeypatch.setattr("os.fsync", slow)
     with running(topology(Endless(), Light()), spark, place) as query:
-        found = named(query, place, "slow disk")
+        found = named(query, "slow disk")
     assert "durable" in found.sentence
 
 
@@ -245,20 +246,20 @@ def test_too_few_slots_are_named(spark, place):
 
 def test_a_bolt_that_waits_for_the_network_is_told_from_a_slow_one(spark, place):
     with late_server() as port, running(topology(Endless(), AsksServer(port)), spark, place) as query:
-        found = named(query, place, "waits outside", "bolt")
+        found = named(query, "waits outside", "bolt")
     assert "network" in found.sentence
 
 
 def test_state_that_does_not_fit_its_cache_is_named(spark, place):
     config = {"topology.state.provider": "rocksdb", "topology.state.provider.config": {"hot_cache_mb": 0}}
     with running(topology(Endless(), ReadsMuch()), spark, place, config) as query:
-        found = named(query, place, "cache", "bolt")
+        found = named(query, "cache", "bolt")
     assert "hot_cache_mb" in found.remedy
 
 
 def test_the_collector_of_garbage_is_named(spark, place):
     with running(topology(Endless(), Collects()), spark, place) as query:
-        found = named(query, place, "garbage collection", "bolt")
+        found = named(query, "garbage collection", "bolt")
     assert "gc.freeze" in found.remedy
 
 
@@ -276,7 +277,7 @@ def test_a_quota_of_kafka_that_is_full_is_named(spark, kafka, place):
     builder.setSpout("records", spout)
     builder.setBolt("drop", Drop()).shuffleGrouping("records")
     with running(builder.createTopology(), spark, place) as query:
-        found = named(query, place, "quota", "records")
+        found = named(query, "quota", "records")
     assert "consumer_byte_rate" in found.remedy
 
 
