@@ -250,13 +250,13 @@ def bar(activity: Mapping[str, float]) -> Text:
 def _transactions(transactions: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = _table("txid", "attempt", "outcome", "began", "ms", "rows", "phases")
     for one in reversed(transactions[-TRANSACTIONS_SHOWN:]):
-        began, ended = secs_of(one.get("began")), secs_of(one.get("ended"))
+        outcome, began, ended = clean(one.get("outcome", "")), secs_of(one.get("began")), secs_of(one.get("ended"))
         took = "" if began is None or ended is None else f"{1000 * (ended - began):,.0f}"
         phases = ", ".join(f"{name} {ms:,.0f}" for name, ms in (one.get("durationMs") or {}).items() if ms >= 1)
         table.add_row(
-            str(one["txid"]),
-            str(one["attempt"]),
-            Text(one["outcome"], style="red" if one["outcome"] == "rolled back" else ""),
+            str(one.get("txid", "")),
+            str(one.get("attempt", "")),
+            Text(outcome, style="red" if outcome == "rolled back" else ""),
             clean((one.get("began") or "")[11:23]),
             took,
             f"{one.get('rows') or 0:,}",

@@ -29,6 +29,8 @@ def test_defaults(mapping):
         "topology.control.port": 0,
         "topology.metrics.port": None,
         "topology.metrics.host": "127.0.0.1",
+        "topology.ui.port": None,
+        "topology.ui.host": "127.0.0.1",
         "topology.transactional.id": "words",
         "topology.transaction.timeout.secs": 600,
         "topology.transaction.attempts.max": 8,
@@ -52,6 +54,8 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.control.port": 7078,
         "topology.metrics.port": 9400,
         "topology.metrics.host": "0.0.0.0",
+        "topology.ui.port": 9401,
+        "topology.ui.host": "0.0.0.0",
         "topology.transactional.id": "orders",
         "topology.transaction.timeout.secs": 60,
         "topology.transaction.attempts.max": 1,
@@ -233,7 +237,8 @@ def test_the_reference_table_shows_every_setting():
     assert header == "| setting | default | allowed | meaning |"
     assert rule == "|---|---|---|---|"
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
-    assert rows[14] == (
+    (timeout,) = [row for row in rows if "`topology.transaction.timeout.secs`" in row]
+    assert timeout == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
         "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
         "up to an hour), nor does waiting for slots that other jobs hold. |"

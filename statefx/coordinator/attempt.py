@@ -119,9 +119,11 @@ class Attempt:
 
     # ---- what people are shown
 
+    phase: str = ""
     began: float = 0.0
     """When PREPARING was to be written, in seconds since the epoch; 0: by a former driver."""
-    phase: str = ""
+    acked: dict[TaskId, float] = field(default_factory=dict)
+    """When the acks came, by the engine's clock."""
     doing: str = ""
     turned: float = 0.0
     """When it began to do that, by the clock of `Progress`."""

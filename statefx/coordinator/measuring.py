@@ -16,13 +16,13 @@ from typing import Any, Concatenate, ParamSpec
 from statefx.coordinator.attempt import Attempt
 from statefx.log.log import TransactionLog
 from statefx.metrics.lag import Lag
-from statefx.metrics.registry import Ended, Registry, Sample
+from statefx.metrics.registry import Registry, Sample
 from statefx.metrics.users import UserMetrics
 from statefx.operators.acker import is_of_acks
 from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.spouts import DEAD
 from statefx.plan.levels import Plan, name_shown
-from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState, SinkVolume
 from statefx.protocol.reports import TIMED_OUT, Ack
 from statefx.protocol.watermark import BEGINNING, END
@@ -122,18 +122,6 @@ class Measures:
             if ack.found_keys is not None:
                 found[ack.component] = found.get(ack.component, 0) + ack.found_keys
         self._found_keys = found
-        registry.ended(
-            Ended(
-                attempt.name.txid,
-                attempt.name.attempt,
-                outcome="committed",
-                began=attempt.began,
-                ended=self._now(),
-                phases=attempt.secs,
-                components=_slowest(acks.values()),
-                rows=attempt.input_rows,
-            )
-        )
 
     def _count_rows(self, acks: Mapping[TaskId, Ack]) -> None:
         registry = self.registry
@@ -207,22 +195,10 @@ class Measures:
             self.registry.add("statefx_messages_timed_out", len(timed_out))
 
     @_never_raising
-    def rolled_back(self, name: TransactionAttempt, attempt: Attempt | None, reason: str, in_flight: int) -> None:
-        """Count an attempt of which ROLLED_BACK is durable; without an `attempt`, a former driver began it."""
+    def rolled_back(self, in_flight: int) -> None:
+        """Count an attempt of which ROLLED_BACK is durable."""
         self.registry.add("statefx_transactions", 1, "rolled_back")
         self.registry.idle(on=in_flight == 0)
-        if attempt is not None and attempt.began:
-            self.registry.ended(
-                Ended(
-                    name.txid,
-                    name.attempt,
-                    outcome="rolled_back",
-                    began=attempt.began,
-                    ended=self._now(),
-                    components=_slowest(attempt.acks),
-                    reason=reason,
-                )
-            )
 
     @_never_raising
     def recovering(self, direction: str) -> None:
@@ -362,15 +338,6 @@ class Measures:
 
 
 _OUTCOMES = ("emitted", "acked", "failed")
-
-
-def _slowest(acks: Iterable[Ack]) -> dict[str, float]:
-    """Return the seconds of the slowest task of each component."""
-    found: dict[str, float] = {}
-    for ack in acks:
-        if not ack.component.startswith(INTERNAL):
-            found[ack.component] = max(found.get(ack.component, 0.0), sum(ack.metrics.values()) / 1000)
-    return found
 
 
 def _since(status: Mapping[str, Any]) -> float:

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from importlib.metadata import version
 from itertools import islice
 from statistics import median
@@ -60,6 +61,9 @@ END_SECS = 5.0
 
 WINDOW_SECS = 10.0
 """Over how long rates are taken."""
+
+TASKS_SHOWN = 64
+"""How many tasks of the last transaction are told: those that took longest."""
 
 EXCEPTIONS, RECENT = 20, 20
 
@@ -129,7 +133,8 @@ class History:
         """By sink, how long its last commit ran on the driver."""
         self.committed = 0
         """Transactions of this driver."""
-        self.tasks_of_last: dict[str, Any] | None = None
+        self.last: Attempt | None = None
+        """The last that was committed."""
 
     def note(self, outcome: Outcome) -> None:
         attempt, done = outcome.attempt, outcome.done
@@ -147,7 +152,7 @@ class History:
             self.transactions.append(entry)
             if done is None:
                 return
-            self.committed += 1
+            self.committed, self.last = self.committed + 1, attempt
             self.call_ms |= {name: round(secs * 1000, 3) for name, secs in outcome.call_secs.items()}
             _add(self.late, done.late.items())
             _add(self.set_aside, ((bolt, aside.rows) for bolt, aside in done.set_aside.items()))
@@ -216,7 +221,7 @@ class Observer:
             edges, late, set_aside = dict(history.edges), dict(history.late), dict(history.set_aside)
             transactions = [dict(each) for each in history.transactions]
             tasks = dict(history.tasks)
-            call_ms = dict(history.call_ms)
+            call_ms, committed = dict(history.call_ms), history.last
         rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
         running = self.progress.running()
         transactions += [self._running_entry(attempt, now) for attempt in running]
@@ -244,7 +249,7 @@ class Observer:
             "sources": self._sources(state, rates, now),
             "sinks": _sinks(status, call_ms),
             "transactions": transactions[-TRANSACTIONS:],
-            "tasksOfLast": self.history.tasks_of_last,
+            "tasksOfLast": None if committed is None else _tasks_of(committed),
             "exceptions": self.progress.exceptions,
             "recent": self.progress.recent()[-RECENT:],
             "metrics": registry.as_dicts(),
@@ -439,6 +444,31 @@ def _out(topology: Topology, name: str, edges: Mapping[Any, float]) -> float:
     return sum(streams.values())
 
 
+def _tasks_of(attempt: Attempt) -> dict[str, Any] | None:
+    """Return when the tasks of a transaction that took longest ended, and how long each worked before, in its steps.
+
+    A task also waits between its steps: they stand in one piece before its end.
+    """
+    if attempt.complete is None or not attempt.acked:
+        return None
+    spent = {task: sum(ack.metrics.values()) for task, ack in attempt.complete.acks.items() if task in attempt.acked}
+    known = [task for task in spent if not task.component.startswith(INTERNAL)]
+    if not known:
+        return None
+    zero = min(attempt.acked[task] * 1000 - spent[task] for task in known)
+    tasks = []
+    for task in nlargest(TASKS_SHOWN, known, key=spent.__getitem__):
+        ended = attempt.acked[task] * 1000 - zero
+        at, steps = ended - spent[task], []
+        for name, ms in attempt.complete.acks[task].metrics.items():
+            if ms > 0:
+                steps.append([name, round(at, 3), round(at + ms, 3)])
+            at += ms
+        times = {"beganMs": round(ended - spent[task], 3), "endedMs": round(ended, 3), "phases": steps}
+        tasks.append({"component": task.component, "task": task.task, **times})
+    return {"txid": attempt.name.txid, "count": len(known), "tasks": tasks}
+
+
 def _mean(tasks: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
     if not tasks:
         return None
@@ -530,9 +560,6 @@ def health_of(
         sentence = f"The topology waits for slots since {secs:.0f} s: all its tasks run at the same time."
         remedy = "End other jobs of this session, or give it more slots (master='local[n]', or more executors)."
         return health("stuck", iso(now - secs), sentence, remedy)
-    if paused := status.get("paused"):
-        sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
-        return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
     if failed := status.get("failed"):
         sentence = (
             f"Transaction {failed['txid']} fails again and again since {failed['since']}; attempt {failed['attempt']} "

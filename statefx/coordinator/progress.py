@@ -334,7 +334,6 @@ class Progress:
 
     def begin(self, attempt: Attempt) -> None:
         self._enter(attempt, "PREPARING", "log")
-        attempt.began = self.now()
         self.measures.begun(len(self.under_way))
 
     def turn(self, attempt: Attempt, doing: str) -> None:
@@ -383,7 +382,7 @@ class Progress:
     def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         with self._lock:
             entry = self.under_way.pop(attempt.txid, None)
-            self.measures.rolled_back(attempt, entry, reason, len(self.under_way))
+            self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
             if self._failed is None or attempt.txid <= self._failed["txid"]:
                 same = self._failed is not None and self._failed["txid"] == attempt.txid

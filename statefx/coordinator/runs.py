@@ -467,6 +467,7 @@ class RunEngine(ABC):
         for attempt in self._pending:
             if attempt.name == ack.attempt and isinstance(attempt.order, Order) and ack.id in attempt.waiting:
                 attempt.acks.append(ack)
+                attempt.acked[ack.id] = self._clock()
                 self._answered(attempt, ack.id)
                 return
         # else of an attempt that was abandoned (rule 6.4)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from statefx.metrics.catalog import METRICS, SECONDS, Kind, Metric
-from statefx.metrics.registry import Ended, Registry
+from statefx.metrics.registry import Registry
+from statefx.protocol.reports import Ack
 
 try:
     from opentelemetry import metrics, trace
@@ -27,10 +28,13 @@ FRESH_SECS = 1.0
 
 
 class Measured(Protocol):
-    """Something with a registry: a query, or a `TopologyTester`."""
+    """Something with metrics and attempts: a query, or a `TopologyTester`."""
 
     @property
     def _registry(self) -> Registry: ...
+
+    @property
+    def _watchers(self) -> list[Callable[[Any], None]]: ...
 
 
 def instrument(
@@ -58,14 +62,14 @@ def instrument(
     Instrumented
         Its ``close`` ends it.
     """
-    return Instrumented(query._registry, meterProvider, tracerProvider)
+    return Instrumented(query, meterProvider, tracerProvider)
 
 
 class Instrumented:
     """What reports one query to OpenTelemetry."""
 
-    def __init__(self, registry: Registry, meters: MeterProvider | None, tracers: TracerProvider | None) -> None:
-        self._registry = registry
+    def __init__(self, query: Measured, meters: MeterProvider | None, tracers: TracerProvider | None) -> None:
+        self._registry, self._watchers = query._registry, query._watchers
         self._meter = (meters or metrics.get_meter_provider()).get_meter(SCOPE)
         self._tracer = (tracers or trace.get_tracer_provider()).get_tracer(SCOPE)
         self._lock = threading.Lock()
@@ -82,14 +86,15 @@ class Instrumented:
         for metric in METRICS:
             if metric.kind is not Kind.HISTOGRAM:
                 self._observe(metric.kind, metric.dotted, metric)
-        registry.on_observation.append(self._record)
-        registry.on_ended.append(self._trace)
+        self._registry.on_observation.append(self._record)
+        self._watchers.append(self._trace)
 
     def close(self) -> None:
         """Report nothing more; again is a no-op."""
-        for hooks, hook in ((self._registry.on_observation, self._record), (self._registry.on_ended, self._trace)):
-            if hook in hooks:
-                hooks.remove(hook)  # type: ignore[arg-type]
+        if self._record in self._registry.on_observation:
+            self._registry.on_observation.remove(self._record)
+        if self._trace in self._watchers:
+            self._watchers.remove(self._trace)
         with self._lock:
             self._values, self._read_at = {}, float("inf")
 
@@ -147,26 +152,31 @@ class Instrumented:
 
     # ---- spans
 
-    def _trace(self, ended: Ended) -> None:
+    def _trace(self, outcome: Any) -> None:
+        """Make the spans of an attempt that has ended (``statefx.coordinator.progress.Outcome``)."""
+        attempt = outcome.attempt
+        if attempt.batch is None:  # a former driver began it, which alone knows when
+            return
         attributes: dict[str, Any] = {
             "statefx.topology": self._registry.topology,
-            "statefx.txid": ended.txid,
-            "statefx.attempt": ended.attempt,
-            "statefx.rows": ended.rows,
-            "statefx.outcome": ended.outcome,
+            "statefx.txid": attempt.name.txid,
+            "statefx.attempt": attempt.name.attempt,
+            "statefx.rows": attempt.input_rows,
+            "statefx.outcome": "rolled_back" if outcome.done is None else "committed",
         }
-        span = self._tracer.start_span("transaction", start_time=_nanos(ended.began), attributes=attributes)
-        if ended.reason:
-            span.set_status(Status(StatusCode.ERROR, ended.reason[:200]))
-        within = trace.set_span_in_context(span)
-        at = ended.began
-        for phase, secs in ended.phases.items():
-            child = self._tracer.start_span(phase, within, start_time=_nanos(at))
-            if phase == "run":
-                self._components(child, at, ended.components)
-            at += secs
-            child.end(_nanos(at))
-        span.end(_nanos(ended.ended))
+        span = self._tracer.start_span("transaction", start_time=_nanos(attempt.began), attributes=attributes)
+        within, at, components = trace.set_span_in_context(span), attempt.began, _slowest(attempt.acks)
+        if outcome.done is None:
+            span.set_status(Status(StatusCode.ERROR, outcome.reason[:200]))
+            self._components(span, at, components)
+        else:
+            for phase, secs in attempt.secs.items():
+                child = self._tracer.start_span(phase, within, start_time=_nanos(at))
+                if phase == "run":
+                    self._components(child, at, components)
+                at += secs
+                child.end(_nanos(at))
+        span.end(_nanos(outcome.ended))
 
     def _components(self, span: Span, at: float, components: Mapping[str, float]) -> None:
         within = trace.set_span_in_context(span)
@@ -174,6 +184,14 @@ class Instrumented:
             attributes = {"statefx.component": component}
             child = self._tracer.start_span(component, within, start_time=_nanos(at), attributes=attributes)
             child.end(_nanos(at + secs))
+
+
+def _slowest(acks: Iterable[Ack]) -> dict[str, float]:
+    """Return the seconds of the slowest task of each component."""
+    found: dict[str, float] = {}
+    for ack in acks:
+        found[ack.component] = max(found.get(ack.component, 0.0), sum(ack.metrics.values()) / 1000)
+    return found
 
 
 def _nanos(secs: float) -> int:

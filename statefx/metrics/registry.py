@@ -93,25 +93,6 @@ class Sample:
         return {"name": self.name, "kind": str(self.metric.kind), "labels": dict(self.labels), "value": value}
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """An attempt that was committed or rolled back.
-
-    `began` and `ended` are in seconds since the epoch. `phases` are seconds of the driver, in their order, and
-    `components` those of the slowest task of each.
-    """
-
-    txid: int
-    attempt: int
-    outcome: str
-    began: float
-    ended: float
-    phases: Mapping[str, float] = field(default_factory=dict)
-    components: Mapping[str, float] = field(default_factory=dict)
-    rows: int = 0
-    reason: str = ""  # why it was rolled back
-
-
 Times = tuple[float, ...]
 """Seconds by activity, in the order of `ACTIVITIES`."""
 
@@ -220,8 +201,6 @@ class Registry:
         self._warned = False
         self.on_observation: list[Callable[[Metric, float, Mapping[str, str]], None]] = []
         """Called with each observation of a histogram: the metric, the value, all labels."""
-        self.on_ended: list[Callable[[Ended], None]] = []
-        """Called with each attempt that has ended."""
 
     # ---- counting
 
@@ -242,19 +221,15 @@ class Registry:
         if self.on_observation:
             metric = BY_NAME[name]
             named = {TOPOLOGY: self.topology, **dict(zip(metric.labels, key, strict=True))}
-            self._call(self.on_observation, metric, value, named)
+            self._call(metric, value, named)
 
-    def ended(self, ended: Ended) -> None:
-        """Report an attempt that has ended to whoever wants to know."""
-        self._call(self.on_ended, ended)
-
-    def _call(self, hooks: list[Any], *given: object) -> None:
-        """Call hooks; one that raises is called no more."""
-        for hook in list(hooks):
+    def _call(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Call who watches observations; one that raises is called no more."""
+        for hook in list(self.on_observation):
             try:
-                hook(*given)
+                hook(metric, value, labels)
             except Exception:
-                hooks.remove(hook)
+                self.on_observation.remove(hook)
                 logger.exception("%s: what watches its metrics failed, and is called no more", self.topology)
 
     def _series(self, name: str, labels: Sequence[str]) -> tuple[tuple[str, ...], dict[tuple[str, ...], Value]]:

@@ -47,8 +47,8 @@ class Metrics:
     - What `preCommit` and `preRollback` count is not counted, for they may run more than once; nor is what a spout's
       copy on the driver does.
     - A ``Spout`` counts what ``nextTuple``, ``ack`` and ``fail`` do in the next transaction.
-    - There may be 1,000 series of counters in a topology. What is beyond is counted with ``other`` as the value of each
-      label, and one warning tells of it.
+    - There may be 1,000 series of counters in a topology, and a task may count 500 in a transaction. What is beyond is
+      counted with ``other`` as the value of each label, and one warning tells of it.
     """
 
     def __init__(self) -> None:

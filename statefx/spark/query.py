@@ -344,6 +344,10 @@ class Query:
         return self._coordinator.progress.measures.registry
 
     @property
+    def _watchers(self) -> list[Callable[[Outcome], None]]:
+        return self._coordinator.progress.watchers
+
+    @property
     def recoveries(self) -> list[dict[str, Any]]:
         """Transactions of a former run that were rolled forward or back at start."""
         return list(self._coordinator.progress.recoveries)

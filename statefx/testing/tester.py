@@ -21,7 +21,7 @@ from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participants import Participant, SnapshotPolicy
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.progress import Outcome, Progress, TransactionProgress
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.staging import staged
 from statefx.errors import (
@@ -521,6 +521,10 @@ class TopologyTester:
     @property
     def _registry(self) -> Registry:
         return self._progress.measures.registry
+
+    @property
+    def _watchers(self) -> list[Callable[[Outcome], None]]:
+        return self._progress.watchers
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from statefx.errors import ConfigError
 from statefx.ui import archive
 from statefx.ui.bundle import Tail
 from statefx.ui.door import Door, is_loopback
+from statefx.ui.scraping import Measured
 from statefx.ui.site import Site
 from statefx.ui.watched import FAR_SECS, LIVE_SECS, Watched
 
@@ -42,7 +43,7 @@ _FREED_SECS = 5.0
 _THREAD = "statefx-page"
 
 
-class Shown(Protocol):
+class Shown(Measured, Protocol):
     """A query, as a page needs it."""
 
     @property
@@ -110,10 +111,15 @@ class Server:
         return f"{self.address}?{'&'.join(asked)}" if asked else self.address
 
     def show(
-        self, name: str, checkpoint: Checkpoint, observe: Callable[[], Mapping[str, Any]], least_secs: float = LIVE_SECS
+        self,
+        name: str,
+        checkpoint: Checkpoint,
+        observe: Callable[[], Mapping[str, Any]],
+        least_secs: float = LIVE_SECS,
+        measured: Measured | None = None,
     ) -> Watched:
         """Show a topology. One that is shown under this name already has ended, and is replaced."""
-        watched = Watched(name, checkpoint, observe, least_secs)
+        watched = Watched(name, checkpoint, observe, least_secs, measured)
         self.site.topologies[name] = watched
         return watched
 
@@ -168,7 +174,8 @@ class Page:
 
     def show(self, query: Shown) -> None:
         """Show a query, and begin to answer."""
-        self._watched = self._server.show(self._name, self._checkpoint, query.observation)
+        show = self._server.show
+        self._watched = show(self._name, self._checkpoint, query.observation, measured=query)
         self._server.start()
         if self._server.token is None:
             logger.info("%s: its page is at %s", self._name, self.url)

@@ -22,6 +22,7 @@ from statefx.errors import CheckpointError, CodecError, ConfigError, StatefxErro
 from statefx.ui import archive
 from statefx.ui.bundle import bundle
 from statefx.ui.door import said
+from statefx.ui.scraping import exposed
 from statefx.ui.watched import Watched
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -240,7 +241,11 @@ class Site:
         return Response(f"{worst}\n", 503 if worst in _SICK else 200, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
-        raise HTTPException(404, "no metrics are kept here")
+        measured = [one.measured for one in list(self.topologies.values()) if one.measured is not None]
+        if not measured:
+            raise HTTPException(404, "no driver is here that counts: metrics are those of a query that runs")
+        text, kind = await run_in_threadpool(exposed, measured, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": kind})
 
 
 def _given(request: Request, name: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from statefx.checkpoint import Checkpoint
 from statefx.logs import iso
 from statefx.topology.drawing import layout
+from statefx.ui.scraping import Measured
 from statefx.why import why
 
 logger = logging.getLogger("statefx")
@@ -32,6 +33,12 @@ SHARE = 0.004
 
 DIAGNOSES = 5
 """How many things that bound a topology are told."""
+
+WHY_SECS = 10.0
+"""How long what bounds it stands: it is about the last ten seconds, and looks at every task."""
+
+_UNSENT = ("metrics", "recent")
+"""Sections that no panel shows."""
 
 _LONGEST_SECS = 60.0
 
@@ -69,6 +76,8 @@ class Watched:
         Returns the observation document. May raise: the page says so, and goes on with the last one.
     least_secs : float
         How long an observation is shown at least.
+    measured : Measured, optional
+        Has its metrics.
     clock, now, spent : callable
         Seconds, seconds since the epoch, and seconds of the processor that this thread has used.
     """
@@ -79,11 +88,12 @@ class Watched:
         checkpoint: Checkpoint,
         observe: Callable[[], Mapping[str, Any]],
         least_secs: float = LIVE_SECS,
+        measured: Measured | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.name, self.checkpoint = name, checkpoint
+        self.name, self.checkpoint, self.measured = name, checkpoint, measured
         self._observe, self._least, self._clock, self._now, self._spent = (
             observe, least_secs, clock, now, spent,
         )  # fmt: skip
@@ -117,7 +127,10 @@ class Watched:
                 self._logged = self._clock()
                 logger.warning("the page of %s: it can't be observed: %s: %s", self.name, type(error).__name__, error)
             document = {**self._newest.document, "unread": f"{type(error).__name__}: {error}"}
-        document |= {"layout": self._layout(document.get("graph")), "why": self._why(document)}
+        document |= {
+            "layout": self._layout(document.get("graph")),
+            "why": self.lately(("why",), WHY_SECS, lambda: self._why(document)),
+        }
         number, sections = self._newest.number + 1, {}
         for key, value in summary(document).items():
             text, before = _encode(value), self._newest.sections.get(key)
@@ -163,11 +176,11 @@ class Watched:
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an observation without the tasks of its components: thousands, of which a page shows a few when asked.
+    """Return what pages are sent of an observation: not the tasks of its components, of which they ask for a few.
 
     In their place stands ``skew``: the largest of the rows that tasks have had over their mean.
     """
-    found = dict(document)
+    found = {key: value for key, value in document.items() if key not in _UNSENT}
     components = document.get("components")
     if isinstance(components, Mapping):
         found["components"] = {name: _without_tasks(each) for name, each in components.items()}

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -93,6 +94,24 @@ def test_rows_and_tasks_add_up_to_what_was_sent(place):
         ("count", 2, "bolt"),
     ]
     assert all(task["msPerSec"]["execute"] > 0 for task in components["count"]["tasks"])
+
+
+def test_tasks_of_the_last_transaction_are_placed_in_time(place):
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        assert observer.document()["tasksOfLast"] is None
+        tester.send(lines("to be"))
+        tester.send(lines("or not"))
+        found = observer.document()["tasksOfLast"]
+    assert (found["txid"], found["count"]) == (2, 6)
+    assert {(each["component"], each["task"]) for each in found["tasks"]} == {
+        ("lines", 0), ("lines", 1), ("split", 0), ("split", 1), ("count", 0), ("count", 1),
+    }  # fmt: skip
+    assert min(each["beganMs"] for each in found["tasks"]) == 0
+    for each in found["tasks"]:
+        assert each["phases"][0][1] == each["beganMs"]
+        assert each["phases"][-1][2] == pytest.approx(each["endedMs"], abs=0.01)
+        assert all(before[2] == after[1] for before, after in pairwise(each["phases"]))
 
 
 def test_components_of_statefx_are_left_out_and_their_edges_joined(place):

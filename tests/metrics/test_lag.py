@@ -2,11 +2,14 @@
 
 import pytest
 
+from statefx.connectors.kafka.planning import distances
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.metrics.lag import PARTITIONS_MAX, WINDOW_SECS, Lag
 
 
 def kafka(read, latest):
-    return {"endOffset": {"t": {"0": read}}, "latestOffset": {"t": {"0": latest}}, "partitions": 1}
+    """What Kafka's spouts say."""
+    return distances({TopicPartition("t", 0): read}, {TopicPartition("t", 0): latest})
 
 
 def test_rates_and_eta_follow_from_offsets():
@@ -56,8 +59,9 @@ def test_only_the_partitions_furthest_behind_are_told():
 
 def test_many_partitions_have_a_lag_together():
     lag = Lag()
-    assert lag.take({"partitions": 1000, "avgOffsetsBehindLatest": 2.5}, 0.0)
-    assert lag.as_dict()["lagRecords"] == 2500
+    parts = [TopicPartition("t", number) for number in range(1000)]
+    assert lag.take(distances(dict.fromkeys(parts, 0), {tp: tp.partition % 6 for tp in parts}), 0.0)
+    assert lag.as_dict()["lagRecords"] == pytest.approx(2500, abs=50)  # the average is rounded
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,12 @@ def test_closing_ends_the_reports(sdk):
 def test_a_watcher_that_raises_is_called_no_more(caplog):
     calls = []
 
-    def broken(ended):
-        calls.append(ended)
+    def broken(metric, value, labels):
+        calls.append(metric)
         raise RuntimeError("broken")
 
     with TopologyTester(word_count()) as tester, caplog.at_level(logging.ERROR):
-        tester._registry.on_ended.append(broken)
+        tester._registry.on_observation.append(broken)
         tester.send(lines("a"))
         tester.send(lines("b"))
         assert tester.state("count") == {"a": 1, "b": 1}

@@ -68,8 +68,8 @@ def figures(**more):
         "activity": {"busy": 0.7, "idle": 0.2, "blocked": 0.1, "restoring": 0, "committing": 0},
         "rowsInPerSec": 1234.5, "rowsOutPerSec": 1234.5, "rowsIn": 5000, "rowsOut": 5000, "stateKeys": None,
         "stateBytes": None, "watermark": None, "freshnessSecs": None, "late": 0, "setAside": 0,
-        "tasks": [{"task": 0, "rowsIn": 4000, "rowsInPerSec": 9, "activity": None, "ms": {"execute": 7.5}},
-                  {"task": 1, "rowsIn": 1000, "rowsInPerSec": 9, "activity": None, "ms": {}}],
+        "tasks": [{"task": 0, "rowsIn": 4000, "rowsInPerSec": 9, "activity": None, "msPerSec": {"execute": 7.5}},
+                  {"task": 1, "rowsIn": 1000, "rowsInPerSec": 9, "activity": None, "msPerSec": {}}],
         **more,
     }  # fmt: skip
 

@@ -8,6 +8,7 @@ import threading
 
 import httpx2 as httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from statefx import Checkpoint
 from statefx.errors import ConfigError
@@ -25,6 +26,10 @@ class Query:
         self.name = name
         self.document = {"topology": name, "health": {"state": "healthy", "sentence": "All is well."}, "error": None}
         self.observed = 0
+        self.metrics = [
+            {"name": "statefx_transactions_total", "kind": "counter", "value": 7.0,
+             "labels": {"topology": name, "outcome": "committed"}},
+        ]  # fmt: skip
 
     def observation(self):
         self.observed += 1
@@ -194,6 +199,28 @@ def test_pages_that_are_open_share_one_observation(pages):
     assert query.observed == 1
     for each in streams:
         each.close()
+
+
+def test_metrics_are_those_of_all_queries(pages):
+    page = pages()
+    port = httpx.URL(page.url).port
+    serving._servers[LOOPBACK, port] = page._server
+    page.show(Query())
+    pages(port, name="other").show(Query("other"))
+    found = get(page, "/metrics")
+    samples = [each for family in text_string_to_metric_families(found.text) for each in family.samples]
+    assert {(each.name, each.labels["topology"], each.value) for each in samples} == {
+        ("statefx_transactions_total", "bank", 7.0),
+        ("statefx_transactions_total", "other", 7.0),
+    }
+
+
+def test_metrics_without_their_extra_say_what_to_install(pages, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
+    page = pages()
+    page.show(Query())
+    found = get(page, "/metrics")
+    assert (found.status_code, "pip install 'statefx[metrics]'" in found.json()["error"]) == (400, True)
 
 
 def test_a_page_for_other_machines_has_a_token_in_its_url_and_says_so(pages, monkeypatch, caplog):

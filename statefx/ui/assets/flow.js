@@ -17,7 +17,7 @@ export function delays(document) {
 
 export function freshness(page) {
   const rows = delays(page.document);
-  const holders = Object.entries(page.document.sources || {}).filter(([, each]) => each && each.eventTime && each.eventTime.heldBackBy !== undefined);
+  const holders = Object.entries(page.document.sources || {}).filter(([, each]) => each && each.eventTime && each.eventTime.heldBackBy !== undefined && !(each.eventTime.behindSecs < 0.5));
   if (!rows.length) return h("p", {class: "empty"}, "No component has event time, or none has committed a row with one.");
   const most = Math.max(0.001, ...rows.map((each) => each.late));
   return h("div", null,
@@ -46,7 +46,7 @@ export function lag(page) {
       h("td", {class: "n"}, rate(each.rateIn)), h("td", {class: "n"}, rate(each.rateOut)),
       h("td", {class: "n"}, each.lagRecords === 0 ? "caught up" : typeof each.etaSecs === "number" ? secs(each.etaSecs) : each.rateIn > each.rateOut ? "never, at this rate" : "–")))))),
   rows.map(([name, each]) => partitions(name, each)),
-  rows.filter(([, each]) => Object.keys(each).some((key) => !SAID.has(key))).map(([name, each]) => h("details", {key: name}, h("summary", null, `What ${line(name)} says of itself`), facts(Object.fromEntries(Object.entries(each).filter(([key]) => !SAID.has(key)))))));
+  rows.filter(([, each]) => Object.entries(each).some(([key, value]) => !SAID.has(key) && value !== null)).map(([name, each]) => h("details", {key: name}, h("summary", null, `What ${line(name)} says of itself`), facts(Object.fromEntries(Object.entries(each).filter(([key]) => !SAID.has(key)))))));
 }
 
 function partitions(name, each) {

@@ -220,13 +220,17 @@ export function details(page) {
       measured.watermark && fact("Watermark", measured.watermark)),
     tasks === null ? h("p", {class: "empty"}, "…") : tasks.length === 0 ? h("p", {class: "empty"}, "Nothing is known of its tasks yet.") :
       h("div", {class: "scroll rows tasks", tabindex: "0", role: "region", "aria-label": "Tasks"}, h("table", null,
-        h("thead", null, h("tr", null, h("th", {scope: "col"}, "task"), h("th", {scope: "col"}, "time"), h("th", {scope: "col"}, "rows"), h("th", {scope: "col", class: "n"}, "rows/s"), h("th", {scope: "col", class: "n"}, "last transaction"))),
+        h("thead", null, h("tr", null, h("th", {scope: "col"}, "task"), h("th", {scope: "col"}, "time"), h("th", {scope: "col"}, "rows"), h("th", {scope: "col", class: "n"}, "rows/s"), h("th", {scope: "col", class: "n", title: "milliseconds in each second"}, "works"))),
         h("tbody", null, tasks.map((each) => h("tr", {key: each.task},
           h("th", {scope: "row"}, each.task),
           h("td", {class: "wide"}, activityBar(each.activity, `task ${each.task}`)),
           h("td", {class: "wide"}, h("span", {class: "amount", title: whole(each.rowsIn)}, h("i", {style: {width: `${100 * (each.rowsIn || 0) / most}%`}}), h("span", null, brief(each.rowsIn)))),
           h("td", {class: "n"}, rate(each.rowsInPerSec)),
-          h("td", {class: "n", title: Object.entries(each.ms || {}).map(([k, v]) => `${k} ${millis(v)}`).join(", ")}, each.ms && Object.keys(each.ms).length ? millis(Object.values(each.ms).reduce((a, b) => a + b, 0)) : "–")))))));
+          h("td", {class: "n", title: STEPS.filter((step) => (each.msPerSec || {})[step]).map((step) => `${step} ${millis(each.msPerSec[step])} in each second`).join(", ")}, works(each))))))));
 }
+
+const STEPS = ["restore", "open", "execute", "finish"];
+
+const works = (task) => (task.msPerSec ? `${millis(STEPS.reduce((sum, step) => sum + (task.msPerSec[step] || 0), 0))}/s` : "–");
 
 const fact = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));

@@ -102,7 +102,8 @@ export function gantt(page) {
   const place = (from, to) => ({left: `${100 * (from - begin) / (end - begin)}%`, width: `${Math.max(0.25, 100 * (to - from) / (end - begin))}%`});
   const names = [...new Set(all.flatMap((each) => (each.phases || []).map(([name]) => name)))];
   return h("div", {class: "gantt"},
-    h("p", {class: "soft"}, `Transaction ${last.txid}: ${many(all.length, "task")}, ${millis(end - begin)}`, all.length > ROWS ? `; the ${ROWS} that took longest` : ""),
+    h("p", {class: "soft"}, `Transaction ${last.txid}: ${many(last.count || all.length, "task")}, ${millis(end - begin)}`, (last.count || all.length) > rows.length ? `; the ${rows.length} that worked longest` : "",
+      ". A bar ends when the driver heard of the task; how long it worked stands before that in one piece."),
     h("div", {class: "scroll chart", tabindex: "0", role: "region", "aria-label": "Tasks of the last transaction"},
       h("div", {class: "scale", "aria-hidden": "true"}, [0, 0.25, 0.5, 0.75, 1].map((part) => h("span", {style: {left: `${part * 100}%`}}, millis((end - begin) * part)))),
       rows.map((each) => h("div", {key: `${each.component}/${each.task}`, class: "lane", title: line(`${each.component}/${each.task}: ${(each.phases || []).map(([name, from, to]) => `${name} ${millis(to - from)}`).join(", ")}`)},

@@ -1,0 +1,159 @@
+"""`statefx top` and `statefx why` in a terminal, from documents of any kind."""
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from statefx.command import main
+from statefx.log.location import OBSERVED
+from statefx.log.observation import process
+from statefx.logs import iso
+from statefx.testing import TopologyTester
+from statefx.top import screen
+from tests.test_why import CASES
+from tests.testing.topologies import lines, word_count
+
+BOUND_SECS = 30
+
+
+def shown(document, **more):
+    console = Console(width=160, file=io.StringIO(), force_terminal=False)
+    console.print(screen(document, time.time(), **more))
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def checkpoint(place):
+    with TopologyTester(word_count(), place) as tester:
+        tester.send(lines("a b"))
+    return place
+
+
+def put(place, **more):
+    document = CASES["slow bolt"] | {
+        "format": 1, "generation": 1, "lineage": "l", "checkpoint": os.path.realpath(place), "driver": process(),
+        "writtenAt": iso(time.time()), "endedAt": None,
+    }  # fmt: skip
+    (place / OBSERVED).write_text(json.dumps(document | more))
+    return document | more
+
+
+def test_the_screen_has_health_tasks_transactions_and_bars():
+    text = shown(CASES["slow bolt"] | {"health": {"state": "healthy", "sentence": "well", "remedy": ""}})
+    assert "healthy  well" in text
+    assert "count" in text
+    assert "committed" in text
+
+
+def test_names_that_a_terminal_would_obey_are_shown_as_text():
+    evil = "\x1b[2J\n<script>'\""
+    document = {
+        **CASES["slow bolt"],
+        "topology": evil,
+        "health": {"state": "stuck", "sentence": evil, "remedy": evil},
+        "components": {evil: {"tasks": []}},
+        "sources": {evil: {"eventTime": {"heldBackBy": evil}}},
+        "sinks": {evil: {"stuckSince": iso(0.0), "why": evil}},
+        "transactions": [{"txid": 1, "attempt": 0, "outcome": "rolled back", "reason": evil, "rows": 1}],
+    }
+    text = shown(document)
+    assert "\x1b" not in text
+    assert "\\x1b[2J\\n<script>" in text
+
+
+def test_of_many_components_those_that_fit_are_shown_and_the_others_counted():
+    document = CASES["slow bolt"] | {"components": {f"bolt-{number}": {"tasks": []} for number in range(200)}}
+    text = shown(document, height=40)
+    assert "... and 184 more components" in text
+    assert len(text.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_documents_that_lack_things_are_shown(name):
+    health = {"state": "unknown", "sentence": "nothing is known", "remedy": ""}
+    for key in CASES[name]:
+        shown(CASES[name] | {key: None} | {"health": health})
+    assert "nothing is known" in shown({"health": health})
+
+
+def test_once_prints_a_table_and_its_exit_code_says_whether_it_is_well(checkpoint, capsys):
+    put(checkpoint)
+    assert main(["top", str(checkpoint), "--once", "--table"]) == 0
+    assert "rows/s" in (printed := capsys.readouterr().out) or "component" in printed
+    put(checkpoint, health={"state": "stuck", "since": None, "sentence": "the database is away", "remedy": "mend it"})
+    assert main(["top", str(checkpoint), "--once", "--table"]) == 1
+    printed = capsys.readouterr().out
+    assert "the database is away" in printed
+    assert "mend it" in printed
+
+
+def test_json_is_the_document(checkpoint, capsys):
+    document = put(checkpoint)
+    assert main(["top", str(checkpoint), "--once", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == document
+    assert main(["why", str(checkpoint), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["diagnoses"][0]["name"] == "slow bolt"
+    assert main(["why", str(checkpoint), "--table"]) == 0
+    assert "1. bolt 'count' bounds throughput" in capsys.readouterr().out
+
+
+def test_a_place_without_a_checkpoint_is_told(tmp_path, capsys):
+    for command in ("top", "why"):
+        assert main([command, str(tmp_path)]) == 1
+        assert "statefx:" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_it_anew_each_second_until_q(checkpoint):
+    put(checkpoint)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
+        os.execv(sys.executable, [sys.executable, "-m", "statefx", "top", str(checkpoint)])
+    try:
+        read_until(terminal, b"well")
+        put(checkpoint, health={"state": "failing", "since": None, "sentence": "it has changed", "remedy": ""})
+        read_until(terminal, b"it has changed")
+        (checkpoint / OBSERVED).write_text("torn")
+        read_until(terminal, b"unknown")
+        os.write(terminal, b"q")
+        end = time.monotonic() + BOUND_SECS
+        while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+            assert time.monotonic() < end, "q does not end it"
+            threading.Event().wait(0.05)
+        assert os.waitstatus_to_exitcode(ended[1]) == 0
+        pid = 0
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def read_until(terminal, text):
+    end = time.monotonic() + BOUND_SECS
+    seen = b""
+    while text not in seen:
+        assert time.monotonic() < end, seen[-2000:]
+        if select.select([terminal], [], [], 0.1)[0]:
+            seen += os.read(terminal, 65536)
+    return seen
+
+
+def test_it_is_no_terminal_that_a_pipe_reads(checkpoint):
+    put(checkpoint)
+    command = [sys.executable, "-m", "statefx", "top", str(checkpoint)]
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=BOUND_SECS, stdin=subprocess.DEVNULL
+    )
+    assert json.loads(run.stdout)["topology"] == "sick"
