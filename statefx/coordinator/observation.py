@@ -592,10 +592,17 @@ def health_of(
             )
             remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."
             return health("stuck", iso(running[0].began), sentence, remedy)
+    if not running and (paused := status.get("paused")):
+        sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
+        return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
     if not committed and status.get("run") is None:
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
+    return _well(done, last, now, is_running=bool(running))
+
+
+def _well(done: Sequence[Mapping[str, Any]], last: str, now: float, *, is_running: bool) -> dict[str, Any]:
     at = secs_of(done[-1]["ended"]) if done else None
-    if not running and (at is None or now - at > WINDOW_SECS):
+    if not is_running and (at is None or now - at > WINDOW_SECS):
         return health("idle", None if at is None else iso(at), f"There is nothing to do: {last}.")
     return health(
         "healthy", None, f"Transactions are committed, {_rows_per_sec(done, now):,.0f} rows a second: {last}."

@@ -232,6 +232,14 @@ def test_health_says_what_is_wrong_since_when_and_what_to_do(state):
         assert next(iter(status.values()))["reason"] in found["sentence"]
 
 
+def test_a_paused_query_says_so():
+    given = {"began": 900.0, "ended": None, "error": None, "committed": 1, "running": (), "now": 1001.0}
+    found = health_of({"run": "r", "paused": {"since": "s"}}, transactions=[], **given)
+    assert (found["state"], found["since"]) == ("idle", "s")
+    assert "is paused since s" in found["sentence"]
+    assert "statefx resume" in found["remedy"]
+
+
 def at(secs):
     return observation.iso(secs)
 
