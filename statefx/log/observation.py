@@ -216,16 +216,15 @@ def _as_read(document: Document, location: str, now: float) -> dict[str, Any]:
     """Return a document's health as of its reader: the driver may have died since it was written."""
     said: dict[str, Any] = document.get("health") or health("unknown", None, "The document says nothing of it.")
     written, at = document.get("writtenAt"), secs_of(document.get("writtenAt"))
-    if document.get("checkpoint") != location:
-        sentence = (
-            f"This was copied, with the checkpoint, from {document.get('checkpoint')}, where it was written {written}."
-        )
-        return health("unknown", written, sentence, "A driver that is started on the copy writes its own.")
+    age = 0.0 if at is None else max(0.0, now - at)
+    if document.get("checkpoint") != location and age > STALE_SECS:  # if it is fresh, a mount shows it at another path
+        origin = document.get("checkpoint")
+        sentence = f"This was written {written} about {origin}: the checkpoint was copied or moved from there."
+        return health("unknown", written, sentence, "A driver that is started on this one writes its own.")
     if said.get("state") == "ended" or at is None:
         return said
     driver = document.get("driver") or {}
     running = is_running(driver)
-    age = max(0.0, now - at)
     who = f"Its driver, process {driver.get('pid')} on {driver.get('host')}"
     remedy = (
         "Submit the topology again with this checkpoint: it goes on after the last committed transaction, and nothing "

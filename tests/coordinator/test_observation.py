@@ -410,8 +410,12 @@ def test_what_has_ended_stays_ended(tmp_path):
     assert read(tmp_path, now=1e9, health=ended, driver=ELSEWHERE)["health"] == ended
 
 
+def test_a_mount_at_another_path_shows_a_driver_at_work(tmp_path):
+    assert read(tmp_path, checkpoint="/mnt/words", driver=ELSEWHERE)["health"]["state"] == "healthy"
+
+
 def test_a_copy_says_where_it_was_copied_from(tmp_path):
-    found = read(tmp_path, checkpoint="/data/words")
+    found = read(tmp_path, now=1000.0 + STALE_SECS + 1, checkpoint="/data/words")
     assert found["health"]["state"] == "unknown"
     assert "/data/words" in found["health"]["sentence"]
 
