@@ -108,7 +108,7 @@ class Masked:
         """Return what may be said of a text.
 
         >>> Masked(["count"]).text("bolt 'count': KeyError: 'ann@example.org'")
-        '(KeyError count; 43 characters)'
+        '(KeyError count; 41 characters)'
         """
         found = [*_ERROR.findall(text), *(each for each in _WORD.findall(text) if each in self._names)]
         named = f"{' '.join(dict.fromkeys(found))}; " if found else ""
