@@ -314,7 +314,8 @@ class LocalChain:
             self._engine.seen[*ack.id, ack.token] = collector.watched
         if not self.is_cut:
             self.to_driver.append((kind, body))
-        self._pause()
+        if threading.current_thread() is self._own:  # a sign of life is sent by others, who have no turn to give up
+            self._pause()
 
     def check(self) -> None:
         self._refuse_hung_up()
