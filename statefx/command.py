@@ -460,9 +460,9 @@ def resume(checkpoint: Checkpoint, wait: float) -> Answered:
 @click.argument("logger", default="statefx")
 @waiting
 def loglevel(checkpoint: Checkpoint, level: str, logger: str, wait: float) -> Answered:
-    """Set the level of a logger of the driver and of its workers.
+    """Set the level of a logger.
 
-    LOGGER is the logger's name, by default statefx. It is so until the program ends.
+    On the driver and its workers. LOGGER is the logger's name, by default statefx. It is so until the program ends.
     """
     return checkpoint.loglevel(level, logger, wait=wait)
 

@@ -62,10 +62,10 @@ _json = click.option("--json/--table", "as_json", default=None, help="JSON; by d
 @waiting
 @_json
 def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
-    """Say how a topology is, in one sentence, and show its tasks, transactions, sources and sinks.
+    """Say in one sentence how a topology is.
 
-    Its driver is asked, wherever it runs. Where none answers, it is what one last wrote. The exit code is 1 if it is
-    stuck, failing or dead.
+    Behind it stand its tasks, transactions, sources and sinks. Its driver is asked, wherever it runs. Where none
+    answers, this is what one last wrote. The exit code is 1 if the topology is stuck, failing or dead.
     """
     return _show(Checkpoint(checkpoint).status(wait=wait), as_json)
 
@@ -119,9 +119,9 @@ def _again(at: Checkpoint, last: dict[str, Any]) -> dict[str, Any]:
 @_checkpoint
 @_json
 def why(checkpoint: str, as_json: bool | None) -> int:
-    """Say what bounds a topology's throughput and what keeps its results late, and what would help.
+    """Say why a topology is slow or late.
 
-    The weightiest comes first.
+    What bounds its throughput, what keeps its results late, and what would help; the weightiest first.
     """
     found = Checkpoint(checkpoint).why()
     in_json = not sys.stdout.isatty() if as_json is None else as_json

@@ -39,6 +39,13 @@ CALLS = {
     "migrate": lambda checkpoint, bolt: checkpoint.migrate("rocksdb"),
     "verify": lambda checkpoint, bolt: checkpoint.verify(),
     "repair": lambda checkpoint, bolt: checkpoint.repair(yes=True),
+    "observation": lambda checkpoint, bolt: checkpoint.observation(),
+    "why": lambda checkpoint, bolt: checkpoint.why(),
+    "status": lambda checkpoint, bolt: checkpoint.status(),
+    "stop": lambda checkpoint, bolt: checkpoint.stop(),
+    "pause": lambda checkpoint, bolt: checkpoint.pause(),
+    "resume": lambda checkpoint, bolt: checkpoint.resume(),
+    "loglevel": lambda checkpoint, bolt: checkpoint.loglevel("DEBUG"),
 }
 OF_A_BOLT = ("state", "table", "write", "explain", "quarantined", "downgrade", "rescale", "rename")
 
