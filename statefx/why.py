@@ -23,6 +23,9 @@ WAITING = 0.5
 COLLECTING = 0.25
 """Share of the garbage collector in the time of a task's own code that is worth a sentence."""
 
+QUEUED = 0.4
+"""The same of the time in which it is ready to run and has no processor."""
+
 READING = 0.3
 """The same of reads of state that the cache did not have."""
 
@@ -134,6 +137,8 @@ class _Task:
     """Making what it changed durable, and its part of commits."""
     cpu: float | None
     """The processor's part of all of it."""
+    queued: float
+    """Its part that it was ready to run, while others had all processors."""
     gc: float
     reads: float
     """Reads of state that the cache did not have."""
@@ -144,7 +149,7 @@ class _Task:
     @property
     def outside(self) -> float:
         """The share of its own time in which it waits for something outside, from 0 to 1."""
-        return 0.0 if self.cpu is None or self.busy <= 0 else max(0.0, 1.0 - self.cpu / self.busy)
+        return 0.0 if self.cpu is None or self.busy <= 0 else max(0.0, 1.0 - (self.cpu + self.queued) / self.busy)
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,7 @@ def _task_of(component: str, said: Mapping[str, Any]) -> _Task:
         busy,
         durable,
         ms["cpu"] / 1000 if "cpu" in ms else None,
+        ms.get("queued", 0.0) / 1000,
         ms.get("gc", 0.0) / 1000,
         ms.get("reads", 0.0) / 1000,
         restoring,
@@ -352,8 +358,17 @@ def _outside(facts: _Facts, task: _Task) -> _Cause | None:
 def _slow(facts: _Facts, task: _Task) -> _Cause | None:
     processor = "" if task.cpu is None else f", {_percent(task.cpu / max(task.busy, 1e-9))} of it on the processor"
     tasks = len(facts.tasks[task.component])
+    name = "slow bolt" if facts.components.get(task.component, {}).get("kind") != "spout" else "slow spout"
+    if task.queued >= QUEUED * task.busy:
+        return _Cause(
+            name,
+            f"It is its own code{processor}, {_percent(task.queued / task.busy)} ready to run while others have all "
+            "processors: the machine is full.",
+            "Give the topology more cores (on a cluster, executors), or take other work off this machine; more tasks "
+            "on it don't help. Or work on batches (BatchBolt), or profile its execute.",
+        )
     return _Cause(
-        "slow bolt" if facts.components.get(task.component, {}).get("kind") != "spout" else "slow spout",
+        name,
         f"It is its own code{processor}.",
         f"Give {task.component!r} more than its {tasks} task{'s' * (tasks > 1)} (parallelism, with a slot for each), "
         "work on batches (BatchBolt), or profile its execute.",

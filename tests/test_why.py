@@ -55,7 +55,7 @@ CASES = {
     "skew": document(task(0, busy=0.95, rows=1000.0), task(1, busy=0.1, rows=50.0)),
     "garbage collection": document(task(busy=0.9, gc=500.0)),
     "cache": document(task(busy=0.9, reads=600.0), provider="rocksdb"),
-    "waits outside": document(task(busy=0.9, cpu=50.0)),
+    "waits outside": document(task(busy=0.9, cpu=50.0, queued=100.0)),
     "source": document(task(busy=0.9, cpu=50.0), kind="spout", sources={"count": {"lagRecords": 5000}}),
     "quota": document(task(busy=0.9, cpu=50.0, throttled=800.0), kind="spout"),
     "slow sink": document(phases={"run": 20.0, "hooks": 400.0, "log": 5.0}, sinks={"out": {"commitMs": 390.0}}),
@@ -87,6 +87,13 @@ def test_those_that_wait_are_named_with_the_one_that_they_wait_for():
     assert (found.component, found.task) == ("count", 0)
     assert "90 %" in found.sentence
     assert "'lines' waits for it" in found.sentence
+
+
+def test_a_task_that_waits_for_a_processor_is_not_said_to_wait_outside():
+    [found] = why(document(task(busy=0.9, cpu=300.0, queued=550.0))).diagnoses
+    assert found.name == "slow bolt"
+    assert "61 % ready to run" in found.sentence
+    assert "more tasks on it don't help" in found.remedy
 
 
 def test_of_two_sicknesses_the_one_that_costs_more_comes_first():

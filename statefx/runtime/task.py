@@ -39,7 +39,7 @@ from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.costs import COLLECTIONS, COSTS
+from statefx.runtime.costs import COLLECTIONS, COSTS, queued_secs
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
@@ -156,6 +156,7 @@ class TaskAttempt:
             return None
         logged = logs.enter(logged_of(self.id, self.order.attempt))
         began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
+        queued = queued_secs()
         try:
             return call(*args, **named)
         except BoltError as error:
@@ -176,6 +177,7 @@ class TaskAttempt:
         finally:
             self.secs[metric] += time.perf_counter() - began
             self.costs["cpu"] += time.thread_time() - processor
+            self.costs["queued"] += queued_secs() - queued
             self.costs["gc"] += COLLECTIONS.secs - collected
             logs.leave(logged)
         return None
