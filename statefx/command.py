@@ -1,7 +1,7 @@
 """``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
-Only this module, `statefx.top` and `statefx.ui.command` import click, and only the first two rich: programs that look
-at a checkpoint from Python pay for neither.
+Only this module and `statefx.top` import click and rich: programs that look at a checkpoint from Python pay for
+neither.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from statefx.admin import reading, tables
 from statefx.admin.damage import Repair, Verified
 from statefx.admin.ending import Aborted, abort_plan
 from statefx.admin.migration import Migration, migration_plan
-from statefx.admin.narrowing import as_key
+from statefx.admin.narrowing import key_of
 from statefx.admin.reading import counted
 from statefx.admin.rekeying import Downgrade, downgrade_plan
 from statefx.admin.rescaling import Rescaling, rescaling_plan
@@ -47,7 +47,7 @@ from statefx.log.takeover import read_checkpoint
 from statefx.protocol.log_state import LogState
 from statefx.state.encoding.options import load
 from statefx.top import status, top, waiting, why
-from statefx.ui.command import ui
+from statefx.ui import check_installed
 
 PROGRAM = "statefx"
 
@@ -124,10 +124,7 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "KEY"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return as_key(json.loads(value))
-        except ValueError:
-            return value
+        return key_of(value)
 
 
 class MomentType(click.ParamType):  # type: ignore[type-arg]  # as above
@@ -189,7 +186,35 @@ def _command(function: Callable[..., object]) -> click.Command:
     return command
 
 
-for _each in (status, top, ui, why):
+@_cli.command()
+@click.argument("checkpoint", type=click.Path(readable=False))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="By default any that is free.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="0.0.0.0 lets other machines read the page, with a token: that of STATEFX_UI_TOKEN, or one that is made.",
+)
+def ui(checkpoint: str, port: int, host: str, config: Mapping[str, Any] | None) -> None:
+    """Show a topology in a browser.
+
+    All that its driver saw last, and what the log says: also of one that stands still, has died, or runs on another
+    machine. The page only reads. Ctrl-C ends it.
+    """
+    check_installed("statefx ui")
+    from statefx.ui.serving import opened, standing  # noqa: PLC0415 - the extra
+
+    found = Checkpoint(checkpoint, config)
+    found.transactions()  # there is one, before a port is taken
+    server = opened(host, port, "--port")
+    standing(server, found)
+    click.echo(f"{found.location}: {server.url()} (Ctrl-C ends it)")
+    server.run()
+
+
+ui.params.append(_CONFIG)
+
+for _each in (status, top, why):
     _cli.add_command(_each)
 
 

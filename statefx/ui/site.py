@@ -24,7 +24,6 @@ from statefx.errors import CheckpointError, CodecError, ConfigError, StatefxErro
 from statefx.ui import archive
 from statefx.ui.bundle import bundle
 from statefx.ui.door import said
-from statefx.ui.scraping import exposed
 from statefx.ui.watched import Watched
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -254,6 +253,11 @@ class Site:
         measured = [one.measured for one in list(self.topologies.values()) if one.measured is not None]
         if not measured:
             raise HTTPException(404, "no driver is here that counts: metrics are those of a query that runs")
+        try:
+            from statefx.metrics.prometheus import exposed  # noqa: PLC0415 - another extra
+        except ImportError as error:
+            remedy = "pip install 'statefx[metrics]' where it runs"
+            raise ConfigError(f"/metrics takes prometheus-client: {remedy}") from error
         text, kind = await run_in_threadpool(exposed, measured, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": kind})
 
