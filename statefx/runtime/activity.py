@@ -10,9 +10,11 @@ Below stands what a task's time goes to besides its own code: the collector of g
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import ACTIVITIES
@@ -105,6 +107,20 @@ COLLECTIONS = Collections()
 gc.callbacks.append(COLLECTIONS)
 
 
+class _Schedstat:
+    """The scheduler's figures of the thread that makes it, in a file that is closed with the thread."""
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):  # it could not be opened
+            os.close(self._file)
+
+    def queued_secs(self) -> float:
+        return int(os.pread(self._file, 100, 0).split()[1]) / 1e9
+
+
 _of_thread = threading.local()
 
 
@@ -114,11 +130,9 @@ def queued_secs() -> float:
     Linux counts it by thread, in nanoseconds: the second figure of schedstat (Documentation/scheduler/sched-stats).
     Without it a thread on a machine that is full looks like one that waits for a network.
     """
-    file = getattr(_of_thread, "file", None)
     try:
-        if file is None:
-            file = _of_thread.file = open("/proc/thread-self/schedstat", "rb", buffering=0)  # noqa: SIM115 - the thread's
-        file.seek(0)
-        return int(file.read().split()[1]) / 1e9
+        if not hasattr(_of_thread, "schedstat"):
+            _of_thread.schedstat = _Schedstat()
+        return float(_of_thread.schedstat.queued_secs())
     except (OSError, IndexError, ValueError):
         return 0.0

@@ -17,6 +17,7 @@ from statefx.admin.looking import Transaction
 from statefx.admin.narrowing import key_of
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
+from statefx.log.observation import transaction_entry
 from statefx.logs import iso
 
 STRIP = 60
@@ -30,8 +31,6 @@ HELD_KEYS = 100
 
 VALUE_CHARS = 4_000
 """What is longer is cut: a value may have megabytes."""
-
-_STATES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "GIVEN_UP": "given up", "RESTORED": "restored"}
 
 _CHANGES = ("GENERATION", "RESCALED", "MIGRATED", "RESTORED", "PINNED", "UNPINNED")
 """Records of the log that are about more than one transaction."""
@@ -70,17 +69,7 @@ def attempt(one: Transaction) -> dict[str, Any]:
         phases["run"] = (decided or ended or 0) - began
     if decided is not None and ended is not None:
         phases["commit"] = ended - decided
-    return {
-        "txid": one.txid,
-        "attempt": one.attempt,
-        "generation": one.generation,
-        "outcome": _STATES.get(one.state, "running"),
-        "began": _time(began),
-        "ended": _time(ended),
-        "durationMs": phases,
-        "rows": one.input_rows,
-        "reason": one.reason,
-    }
+    return transaction_entry(one) | {"generation": one.generation, "durationMs": phases}
 
 
 def _time(ms: int | None) -> str | None:
