@@ -100,7 +100,7 @@ class Listener:
         self._beaten: float | None = None
         self._swept: float | None = None
         self._warned: float | None = None
-        self._driver = json.dumps(process()).encode()
+        self._driver = json.dumps(process() | {"checkpoint": log.storage.url}).encode()
         self._thread = threading.Thread(target=logs.carrying(self._run), name="statefx-requests", daemon=True)
 
     def start(self) -> None:
