@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -16,9 +15,8 @@ from tests.docs.tables import DOCS
 from tests.ports import free_port
 
 PAGE = (DOCS / "getting-started.md").read_text(encoding="utf-8").partition("## Write it\n")[2]
-FILES = re.findall(
-    r"`(\w+\.py)`[^`]*?:\n\n<!-- not run: [^\n]*test_tutorial[^\n]* -->\n```python\n(.*?)```", PAGE, re.DOTALL
-)
+FILE = r"`(\w+\.py)`[^`]*?:\n\n<!-- not run: [^\n]*test_tutorial[^\n]* -->\n```python\n(.*?)```"
+FILES = re.findall(FILE, PAGE, re.DOTALL)
 COMMANDS = [
     command.rstrip("\n").partition("\n")[::2]
     for block in re.findall(r"^```console\n\$ (.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -82,17 +80,18 @@ def test_the_tutorial_does_what_it_shows(tmp_path, shell):
     port = str(free_port())
     for name, text in FILES:
         (tmp_path / name).write_text(text.replace(PORT, port))
-    pages = []
+    page = b""
     for command, shown in COMMANDS:
-        until = time.monotonic() + WITHIN_SECS
         code, printed = shell.run(command)
-        while shown and printed.rstrip("\n") != shown and time.monotonic() < until:  # it shows what is committed by now
-            time.sleep(0.5)
+        bound = time.monotonic() + WITHIN_SECS
+        while shown and printed.rstrip() != shown and time.monotonic() < bound:
+            time.sleep(0.5)  # noqa: TID251 - a wait with a bound: it shows what is committed by now
             code, printed = shell.run(command)
-        log = (tmp_path / "bank.log").read_text()[-3000:] if (tmp_path / "bank.log").exists() else ""
-        assert code == 0, f"{command}: {printed}\n{log}"
-        assert not shown or printed.rstrip("\n") == shown, f"{command}\n{log}"
-        if shown and not pages:
-            pages.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/").read())
-    assert f"http://127.0.0.1:{PORT}>" in PAGE
-    assert b"<html" in pages[0]
+        log = tmp_path / "bank.log"
+        story = f"{command}\n{printed}\n{log.read_text()[-3000:] if log.exists() else ''}"
+        assert code == 0, story
+        assert not shown or printed.rstrip() == shown, story
+        if shown and not page:
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read()
+    assert f"<http://127.0.0.1:{PORT}>" in PAGE
+    assert b"<html" in page
