@@ -17,7 +17,7 @@ from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.observation import Observer
-from statefx.coordinator.requests import LOOK_SECS, STOP, Listener
+from statefx.coordinator.requests import LOOK_SECS, STOP, RequestServer
 from statefx.errors import CheckpointError
 from statefx.log import pins
 from statefx.log.observation import bounded
@@ -42,7 +42,7 @@ class Outside:
         self._provider = launch.provider
         self.location = launch.folders.location
         self._observer = Observer(launch, self._log, self._progress, self._status, first_secs=FIRST_SECS)
-        self._answering = Listener(self._log, self._commands(), look_secs=LOOK_SECS, first_secs=FIRST_SECS)
+        self._answering = RequestServer(self._log, self._commands(), look_secs=LOOK_SECS, first_secs=FIRST_SECS)
         self._served = served
         if served is not None:
             served.attach(self)

@@ -63,8 +63,8 @@ Command = Callable[..., Mapping[str, Any]]
 """Is called with the arguments of a request, on a thread of its own; what it raises is the answer."""
 
 
-class Listener:
-    """Listens for requests to the driver of one generation, from `start` to `end`."""
+class RequestServer:
+    """Serves requests to the driver of one generation, from `start` to `end`."""
 
     def __init__(
         self,

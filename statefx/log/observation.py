@@ -19,7 +19,7 @@ from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
 from statefx.logs import iso
-from statefx.protocol.log_state import LogState, Past
+from statefx.protocol.log_state import LogState
 from statefx.storage import FolderStorage, Storage, is_remote
 
 Document = dict[str, Any]
@@ -293,11 +293,11 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
     return found
 
 
-_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "RESTORED": "restored"}
+_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "GIVEN_UP": "given up", "RESTORED": "restored"}
 
 
-def transaction_entry(past: Past) -> dict[str, Any]:
-    """Return an attempt of the log as the document's ``transactions`` have it."""
+def transaction_entry(past: Any) -> dict[str, Any]:
+    """Return an attempt of the log, a `Past` or a `Transaction`, as the document's ``transactions`` have it."""
     return {
         "txid": past.txid,
         "attempt": past.attempt,

@@ -96,7 +96,7 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "rows",
         "from to stream direction",
-        "Rows by edge: out, those that were sent before an allGrouping copies them; in, those that were received.",
+        "Rows by edge: out, before they are combined or an allGrouping copies them; in, those that were received.",
     ),
     _counter("bytes", "from to stream", "Bytes of the rows sent over an edge, as Arrow.", "bytes"),
     _counter("input_rows", "", "Rows of all DataFrames and spouts, each once, as numInputRows."),

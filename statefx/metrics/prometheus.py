@@ -1,30 +1,24 @@
-"""Hands metrics to Prometheus: at a port of the driver, or in a registry of ``prometheus_client``."""
+"""Hands metrics to Prometheus: at a port of the driver, on its page, or in a registry of ``prometheus_client``."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from statefx.errors import ConfigError
 from statefx.metrics.catalog import METRICS, Kind
+from statefx.metrics.registry import Measured
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError("metrics for Prometheus need prometheus-client: pip install 'statefx[metrics]'") from error
 
 _HELP = {metric.exposed: metric.help for metric in METRICS}
-
-
-class Measured(Protocol):
-    """Something with metrics: a query, a client, or a `TopologyTester`."""
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """All metrics as they are now, as plain data."""
 
 
 def collector(query: Measured, *, timestamp: float | None = None) -> Collector:
@@ -81,6 +75,18 @@ def _family(name: str, samples: list[dict[str, Any]], at: float | None) -> Metri
 
 def _values(sample: dict[str, Any], labels: list[str]) -> list[str]:
     return [sample["labels"].get(label, "") for label in labels]
+
+
+def exposed(measured: Iterable[tuple[Measured, float | None]], accept: str) -> tuple[bytes, str]:
+    """Return metrics in the best form of those that a scraper accepts, and its content type.
+
+    Beside each one stands its `timestamp`, as of `collector`.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    for one, timestamp in measured:
+        registry.register(collector(one, timestamp=timestamp))
+    encode, kind = choose_encoder(accept)
+    return encode(registry), kind
 
 
 class MetricsServer:

@@ -38,8 +38,8 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
+from statefx.runtime.activity import COLLECTIONS, COSTS, queued_secs
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.costs import COLLECTIONS, COSTS, queued_secs
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet

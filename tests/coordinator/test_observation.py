@@ -17,7 +17,8 @@ import pytest
 from statefx import BasicBolt, Checkpoint, TopologyBuilder
 from statefx.coordinator import observation
 from statefx.coordinator.attempt import Attempt
-from statefx.coordinator.observation import Observer, Rates, health_of, masked
+from statefx.coordinator.measuring import Rates
+from statefx.coordinator.observation import Observer, health_of, masked
 from statefx.errors import BoltError
 from statefx.log.location import OBSERVED, Folders
 from statefx.log.observation import BYTES_MAX, STALE_SECS, bounded, is_copied, process, read_observation, secs_of

@@ -240,6 +240,7 @@ def test_metrics_are_those_of_all_queries(pages):
 
 def test_metrics_without_their_extra_say_what_to_install(pages, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
+    monkeypatch.delitem(sys.modules, "statefx.metrics.prometheus", raising=False)
     page = pages()
     page.show(Query())
     found = get(page, "/metrics")
