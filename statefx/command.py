@@ -1,13 +1,12 @@
 """``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
-Only this module, `statefx.shell` and `statefx.top` import click, and rich only the first and the last: programs that
-look at a checkpoint from Python pay for neither.
+Only this module, `statefx.shell`, `statefx.top` and `statefx.ui.command` import click, and only this one and
+`statefx.top` rich: programs that look at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +47,7 @@ from statefx.protocol.log_state import LogState
 from statefx.shell import SettingsType
 from statefx.state.encoding.options import load
 from statefx.top import status, top, waiting, why
-from statefx.ui import check_installed
+from statefx.ui.command import ui
 
 PROGRAM = "statefx"
 
@@ -162,36 +161,7 @@ def _command(function: Callable[..., object]) -> click.Command:
     return shell.form(shell.config(_cli.command()(shell.location(run))))
 
 
-@_cli.command()
-@shell.location
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="By default any that is free.")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="0.0.0.0 lets other machines read the page, with a token: that of STATEFX_UI_TOKEN, or one that is made.",
-)
-@shell.config
-@click.option("--json", "as_json", is_flag=True, help="Say where the page is in a line of JSON.")
-def ui(checkpoint: str, port: int, host: str, config: Mapping[str, Any] | None, as_json: bool) -> None:
-    """Show a topology in a browser.
-
-    All that its driver saw last, and what the log says: also of one that stands still, has died, or runs on another
-    machine. The page only reads. Ctrl-C ends it.
-    """
-    check_installed("statefx ui")
-    from statefx.ui.serving import opened, standing  # noqa: PLC0415 - the extra
-
-    found = Checkpoint(checkpoint, config)
-    found.transactions()  # there is one, before a port is taken
-    server = opened(host, port, "--port")
-    standing(server, found)
-    where = {"checkpoint": found.location, "url": server.url()}
-    click.echo(json.dumps(where) if as_json else f"{found.location}: {server.url()} (Ctrl-C ends it)")
-    server.run()
-
-
-for _each in (status, top, why):
+for _each in (status, top, ui, why):
     _cli.add_command(_each)
 
 

@@ -42,7 +42,7 @@ class Outside:
         self._provider = launch.provider
         self.location = launch.folders.location
         self._observer = Observer(launch, self._log, self._progress, self._status, first_secs=FIRST_SECS)
-        self._answering = RequestServer(self._log, self._commands(), look_secs=LOOK_SECS, first_secs=FIRST_SECS)
+        self._requests = RequestServer(self._log, self._commands(), look_secs=LOOK_SECS, first_secs=FIRST_SECS)
         self._served = served
         if served is not None:
             served.attach(self)
@@ -52,20 +52,20 @@ class Outside:
         self._dropped = finalize(session, self.abandon)
         self._dropped.atexit = False
         self._observer.start()
-        self._answering.start()
+        self._requests.start()
 
     def close(self, error: BaseException | None) -> None:
         """Answer what is open, write the end, and go; `error` has ended the client."""
         self._dropped.detach()
         self._observer.end(error)
-        self._answering.end(_OVER)
+        self._requests.end(_OVER)
         if self._served is not None:
             self._served.close()
 
     def abandon(self) -> None:
         """End soon; the garbage collector may call this in the middle of anything, so it waits for no lock."""
         self._observer.end(None, waits=False)
-        self._answering.end(_OVER, waits=False)
+        self._requests.end(_OVER, waits=False)
 
     # ---- what is seen
 

@@ -13,7 +13,6 @@ from statefx.metrics.registry import Measured
 try:
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-    from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError("metrics for Prometheus need prometheus-client: pip install 'statefx[metrics]'") from error
@@ -75,18 +74,6 @@ def _family(name: str, samples: list[dict[str, Any]], at: float | None) -> Metri
 
 def _values(sample: dict[str, Any], labels: list[str]) -> list[str]:
     return [sample["labels"].get(label, "") for label in labels]
-
-
-def exposed(measured: Iterable[tuple[Measured, float | None]], accept: str) -> tuple[bytes, str]:
-    """Return metrics in the best form of those that a scraper accepts, and its content type.
-
-    Beside each one stands its `timestamp`, as of `collector`.
-    """
-    registry = CollectorRegistry(auto_describe=False)
-    for one, timestamp in measured:
-        registry.register(collector(one, timestamp=timestamp))
-    encode, kind = choose_encoder(accept)
-    return encode(registry), kind
 
 
 class MetricsServer:

@@ -25,6 +25,7 @@ from statefx.metrics.registry import Measured
 from statefx.ui import archive
 from statefx.ui.bundle import bundle
 from statefx.ui.door import said
+from statefx.ui.scraping import Written, exposed, written
 from statefx.ui.watched import Watched
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -251,21 +252,16 @@ class Site:
         return Response(f"{worst}\n", 503 if worst in _SICK else 200, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
-        measured: list[tuple[Measured, float | None]] = []
+        measured: list[Measured | Written] = []
         missing: list[str] = []
         for one in list(self.topologies.values()):
-            found = await run_in_threadpool(one.metrics)
+            found = one.measured or written((await run_in_threadpool(one.snapshot)).document)
             if isinstance(found, str):
                 missing.append(f"{one.name}: {found}")
             else:
                 measured.append(found)
         if not measured:
             raise HTTPException(503, "; ".join(missing) or "no topology is shown here")
-        try:
-            from statefx.metrics.prometheus import exposed  # noqa: PLC0415 - another extra
-        except ImportError as error:
-            remedy = "pip install 'statefx[metrics]' where it runs"
-            raise ConfigError(f"/metrics takes prometheus-client: {remedy}") from error
         text, kind = await run_in_threadpool(exposed, measured, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": kind})
 

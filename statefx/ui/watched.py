@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from statefx.checkpoint import Checkpoint
-from statefx.log.observation import secs_of
 from statefx.logs import iso
 from statefx.metrics.registry import Measured
 from statefx.topology.drawing import layout
@@ -28,9 +27,6 @@ LIVE_SECS = 1.0
 
 FAR_SECS = 2.0
 """The same of a checkpoint that is read: the driver writes what it sees every 5 seconds at most."""
-
-_AT_WORK = ("healthy", "idle", "starting", "stuck", "failing")
-"""Health of a driver that writes: metrics of one that has ended would be taken for those of now for ever."""
 
 SHARE = 0.004
 """How much of a core the observations of a topology may take, however large it is."""
@@ -66,13 +62,6 @@ class Snapshot:
         """Return as a JSON object the sections that changed after the snapshot `since`; 0: all of them."""
         found = (b"%b:%b" % (_encode(key), text) for key, (number, text) in self.sections.items() if number > since)
         return b"{" + b",".join(found) + b"}"
-
-
-@dataclass(frozen=True)
-class Written:
-    """The metrics that a driver elsewhere has written beside its log."""
-
-    metrics: list[dict[str, Any]]
 
 
 class Watched:
@@ -173,21 +162,6 @@ class Watched:
             kept = self._clock(), look()
             self._kept[key] = kept
         return kept[1]
-
-    def metrics(self) -> tuple[Measured, float | None] | str:
-        """Return what has the metrics, and when it wrote them (None: they are of now); or why there are none of now."""
-        if self.measured is not None:
-            return self.measured, None
-        document = self.snapshot().document
-        health, found, at = document.get("health") or {}, document.get("metrics"), secs_of(document.get("writtenAt"))
-        if document.get("unread"):
-            return f"the checkpoint can't be read: {document['unread']}"
-        if health.get("state") not in _AT_WORK:
-            sentence = health.get("sentence") or "Nothing is known of this one."
-            return f"metrics are those of a driver at work. {sentence}"
-        if found is None or at is None:
-            return "the driver writes none beside its log, where they would be too large: give it topology.metrics.port"
-        return Written(found), at
 
     @property
     def health(self) -> str:

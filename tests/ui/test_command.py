@@ -66,4 +66,4 @@ def test_a_port_that_is_taken_and_wrong_settings_are_refused(tmp_path):
         code, said = ran(place, "--port", port)
     assert (code, f"--port: port {port} of 127.0.0.1 is taken" in said) == (2, True), said
     code, said = ran(place, "--config", "[]")
-    assert (code, "a JSON object, of names and values" in said) == (2, True), said
+    assert (code, "'--config': a JSON object" in said) == (2, True), said
