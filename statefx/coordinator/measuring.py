@@ -292,9 +292,11 @@ class Measures:
         self.registry.spent(times)
 
     @_never_raising
-    def appended(self, kind: str, size_bytes: int, secs: float) -> None:
+    def appended(self, kind: str, size_bytes: int, secs: float, synced_secs: float) -> None:
         """Count a record of the log."""
         self.registry.observe("statefx_log_append_seconds", secs, kind)
+        if synced_secs:
+            self.registry.observe("statefx_log_fsync_seconds", synced_secs, kind)
         self.registry.add("statefx_log_bytes", size_bytes)
 
     # ---- sinks

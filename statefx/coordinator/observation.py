@@ -122,6 +122,8 @@ class Observer:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Those of other packages, for ``driver``."""
     write_secs: float = WRITE_SECS
+    first_secs: float = 0.0
+    """How long after `start` the first one is written."""
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -302,12 +304,16 @@ class Observer:
     def start(self) -> None:
         self._thread.start()
 
-    def end(self, error: BaseException | None) -> None:
-        """Write the last document, and wait for that, but not for long; `error` has ended the query."""
+    def end(self, error: BaseException | None, *, waits: bool = True) -> None:
+        """Write the last document, and wait for that, but not for long; `error` has ended the query.
+
+        With `waits=False` it takes no lock, and the document is written when the next one is due.
+        """
         self._error, self._ended = error, self.now()
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join(END_SECS)
+        if waits:
+            self._ending.set()
+            if self._thread.is_alive():
+                self._thread.join(END_SECS)
 
     def _keep_written(self) -> None:
         location = self.launch.folders.location
@@ -315,8 +321,10 @@ class Observer:
         # Nobody needs it after a power cut: a sync would wait for the disk, and make transactions wait for it.
         storage = self.launch.folders.storage if remote else FolderStorage(location, durable=False)
         written, pause, last = -SIGN_OF_LIFE_SECS, self.write_secs, None
+        if self.first_secs:
+            self._ending.wait(self.first_secs)
         while True:
-            is_last, processor = self._ending.is_set(), time.thread_time()
+            is_last, processor = self._ended is not None, time.thread_time()
             try:
                 if is_last and isinstance(self._error, FencedError):
                     return
@@ -505,7 +513,7 @@ def health_of(
     if not running and (paused := status.get("paused")):
         sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
         return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
-    if not committed and status.get("run") is None:
+    if not committed and "run" in status and status["run"] is None:  # a client has no run
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
     return _well(done, last, now, is_running=bool(running))
 

@@ -83,6 +83,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # the log
     _seconds("log_append_seconds", "record", "Time to make a record of the log durable, with its fsync, by kind."),
+    _seconds("log_fsync_seconds", "record", "How much of that was fsync: of its file, and of the folder."),
     _counter("log_bytes", "", "Bytes of these records.", "bytes"),
     # tasks and edges
     _counter(

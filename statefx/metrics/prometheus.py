@@ -13,7 +13,6 @@ from statefx.metrics.registry import Measured
 try:
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-    from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError("metrics for Prometheus need prometheus-client: pip install 'statefx[metrics]'") from error
@@ -21,24 +20,26 @@ except ImportError as error:
 _HELP = {metric.exposed: metric.help for metric in METRICS}
 
 
-def collector(query: Measured) -> Collector:
+def collector(query: Measured, *, timestamp: float | None = None) -> Collector:
     """Return the metrics of a query as a collector, for a registry of ``prometheus_client``.
 
     Parameters
     ----------
-    query : Query or TopologyTester
+    query : Query, TransactionalClient or TopologyTester
+    timestamp : float, optional
+        When the metrics were read, in seconds since the epoch; by default a scraper takes them for those of now.
 
     Returns
     -------
     prometheus_client.registry.Collector
         For ``prometheus_client.REGISTRY.register(collector(query))``. It reads the query whenever it is scraped.
     """
-    return _QueryCollector(query)
+    return _QueryCollector(query, timestamp)
 
 
 class _QueryCollector(Collector):
-    def __init__(self, query: Measured) -> None:
-        self._query = query
+    def __init__(self, query: Measured, timestamp: float | None) -> None:
+        self._query, self._timestamp = query, timestamp
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: several topologies of a process have the same names, told apart by a label."""
@@ -49,10 +50,10 @@ class _QueryCollector(Collector):
         for sample in self._query.metrics:
             together.setdefault(sample["name"], []).append(sample)
         for name, samples in together.items():
-            yield _family(name, samples)
+            yield _family(name, samples, self._timestamp)
 
 
-def _family(name: str, samples: list[dict[str, Any]]) -> Metric:
+def _family(name: str, samples: list[dict[str, Any]], at: float | None) -> Metric:
     """Return the samples of one metric; a label that one of them lacks is empty, which Prometheus takes for none."""
     labels = list(dict.fromkeys(label for sample in samples for label in sample["labels"]))
     text = _HELP.get(name, "Of the topology's own.")
@@ -62,26 +63,17 @@ def _family(name: str, samples: list[dict[str, Any]]) -> Metric:
         for sample in samples:
             value = sample["value"]
             buckets = [(str(bound), count) for bound, count in value["buckets"]]
-            histogram.add_metric(_values(sample, labels), buckets, value["sum"])
+            histogram.add_metric(_values(sample, labels), buckets, value["sum"], at)
         return histogram
     made = CounterMetricFamily if kind is Kind.COUNTER else GaugeMetricFamily
     family = made(name, text, labels=labels)
     for sample in samples:
-        family.add_metric(_values(sample, labels), sample["value"])
+        family.add_metric(_values(sample, labels), sample["value"], timestamp=at)
     return family
 
 
 def _values(sample: dict[str, Any], labels: list[str]) -> list[str]:
     return [sample["labels"].get(label, "") for label in labels]
-
-
-def exposed(measured: Iterable[Measured], accept: str) -> tuple[bytes, str]:
-    """Return metrics in the best form of those that a scraper accepts, and its content type."""
-    registry = CollectorRegistry(auto_describe=False)
-    for one in measured:
-        registry.register(collector(one))
-    encode, kind = choose_encoder(accept)
-    return encode(registry), kind
 
 
 class MetricsServer:

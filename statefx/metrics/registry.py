@@ -418,7 +418,7 @@ class UserMetrics:
 
 
 class Measured(Protocol):
-    """Something with metrics: a query, or a `TopologyTester`."""
+    """Something with metrics: a query, a client, or a `TopologyTester`."""
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

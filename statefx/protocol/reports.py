@@ -381,6 +381,8 @@ class Ack(_Message):
     # Milliseconds within those of `metrics` (`statefx.runtime.activity`); shown to people, and decides nothing.
     costs: Mapping[str, float] = field(default_factory=dict, compare=False)
     counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
+    # W3C trace contexts of some of the records that a spout has read; shown to people, and decides nothing.
+    traces: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def id(self) -> TaskId:

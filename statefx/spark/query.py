@@ -562,20 +562,17 @@ class Query:
         }
 
     def _asked_for_savepoint(self, name: str) -> dict[str, Any]:
-        taken = self.savepoint(name)
-        return {"name": taken.name, "txid": taken.txid, "time": taken.time.isoformat(), "bytes": taken.bytes}
+        return savepoints.to_answer(self.savepoint(name))
 
     def _asked_to_delete(self, name: str) -> dict[str, Any]:
         self.deleteSavepoint(name)
         return {"name": name}
 
     def _asked_for_level(self, level: str, name: str) -> dict[str, Any]:
-        found = logging.getLogger(name)
-        was = logging.getLevelName(found.level)
-        found.setLevel(level)
+        done = logs.set_level(level, name)
         if isinstance(self._coordinator.engine, PipelinedEngine):
             self._coordinator.engine.send_levels()
-        return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
+        return done
 
     def _status_after(self, change: Callable[[], None]) -> dict[str, Any]:
         change()

@@ -226,6 +226,12 @@ def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, c
     assert lines or name in ("quarantined", "resolve")
 
 
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS))
+def test_every_command_takes_settings_and_speaks_json(name) -> None:
+    options = {option for parameter in _cli.commands[name].params for option in parameter.opts}
+    assert {"--config", "--json"} <= options
+
+
 def completed(*words: object) -> list[str]:
     context = ShellComplete(_cli, {}, "statefx", "_STATEFX_COMPLETE")
     return [each.value for each in context.get_completions(list(map(str, words[:-1])), str(words[-1]))]

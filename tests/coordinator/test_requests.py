@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,18 @@ def test_a_driver_that_was_killed_before_it_saw_the_request_is_told_from_a_busy_
     assert f"(process {process.pid} on " in found.reason
     assert "is gone without having ended" in found.reason, "on the same machine nobody has to wait for that"
     assert site.names() == [folder_of(2) + DRIVER]
+
+
+def test_a_copy_of_a_checkpoint_at_work_is_told_from_it_at_once(site, tmp_path):
+    site.listening()
+    origin, copy = Path(site.folders.location), tmp_path / "copy"
+    shutil.copytree(origin, copy)
+    began = time.monotonic()
+    with pytest.raises(CheckpointError, match=f"no driver is at work on .*copied from {origin}: the driver of") as told:
+        Checkpoint(copy).stop(wait=600)
+    assert time.monotonic() - began < 60, "nobody there will answer"
+    assert str(copy) in str(told.value)
+    assert site.ask("note").result == {"number": 1}, "the original goes on"
 
 
 def test_a_driver_of_another_machine_that_was_killed_is_waited_for(site, monkeypatch):
