@@ -70,8 +70,6 @@ EXCEPTIONS, RECENT = 20, 20
 SLOW_SECS, SLOW_TIMES = 60.0, 20
 """A transaction counts as stuck after so long, and so many times what the last ones took."""
 
-_TRACE_CHARS = 4_000
-
 
 class History:
     """The last transactions of a driver; `note` is called by its thread, all else by others."""

@@ -20,7 +20,7 @@ from statefx.errors import ConfigError
 from statefx.metrics.registry import Measured
 from statefx.ui import archive
 from statefx.ui.bundle import Tail
-from statefx.ui.door import Door, is_loopback
+from statefx.ui.door import HOSTS, Door, given_names, is_loopback
 from statefx.ui.site import Site
 from statefx.ui.watched import FAR_SECS, LIVE_SECS, Watched
 
@@ -76,9 +76,13 @@ class Server:
         Has the port.
     token : str or None
         What readers need where the address is not loopback.
+    names : frozenset of str
+        Under which the page may be asked for besides its own.
     """
 
-    def __init__(self, host: str, listening: socket.socket, token: str | None) -> None:
+    def __init__(
+        self, host: str, listening: socket.socket, token: str | None, names: frozenset[str] = frozenset()
+    ) -> None:
         self.host, self.port = host, int(listening.getsockname()[1])
         self.token = token
         self.site = Site()
@@ -87,7 +91,7 @@ class Server:
         self.site.lines = self._tail.records
         logger.addHandler(self._tail)
         config = uvicorn.Config(
-            Door(self.site.app, host, self.token, self.port),
+            Door(self.site.app, host, self.token, self.port, names),
             http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_SECS, backlog=_BACKLOG,
         )  # fmt: skip
@@ -232,8 +236,8 @@ def opened(host: str, port: int, wanted: str) -> Server:
 
     ConfigError: the port is taken, or the address is none of this machine's; `wanted` names what asked for it.
     """
-    token = None if is_loopback(host) else _token()
-    return Server(host, _listening(host, port, wanted), token)
+    token, names = None if is_loopback(host) else _token(), given_names(os.environ.get(HOSTS, ""))
+    return Server(host, _listening(host, port, wanted), token, names)
 
 
 def _listening(host: str, port: int, wanted: str) -> socket.socket:

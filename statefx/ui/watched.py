@@ -17,7 +17,7 @@ import msgspec
 from statefx.checkpoint import Checkpoint
 from statefx.logs import iso
 from statefx.metrics.registry import Measured
-from statefx.topology.drawing import layout
+from statefx.topology.drawing import BOLD, NAME_SIZE, TEXT_SIZE, below_name, fitted, layout, paths, shown
 from statefx.why import why
 
 logger = logging.getLogger("statefx")
@@ -201,17 +201,35 @@ def _without_tasks(component: Any) -> Any:
 
 
 def placed(graph: Any) -> dict[str, Any] | None:
-    """Return where the components of a graph stand, in pixels."""
+    """Return where the components of a graph stand, in pixels, and how they are drawn; the page adds its figures.
+
+    It is no finished `svg`: each second only figures are sent, and a component keeps the reader's focus meanwhile.
+    """
     if not isinstance(graph, Mapping):
         return None
     edges = [{name: one.get(name) for name in ("from", "to", "stream")} for one in graph.get("edges") or ()]
     laid = layout({**graph, "edges": edges}, lines=3)  # without room for groupings: what is chosen tells them
+    boxes, courses = paths(graph, laid)
+    components = {str(one.get("name")): one for one in graph.get("components") or () if isinstance(one, Mapping)}
     return {
         "width": laid.width,
         "height": laid.height,
-        "nodes": [node._asdict() for node in laid.nodes],
+        "nodes": [
+            {
+                **node._asdict(),
+                **boxes[node.name]._asdict(),
+                "title": fitted(shown(node.name), NAME_SIZE * BOLD, node.w - _ASIDE),
+                "below": fitted(below_name(components[node.name]), TEXT_SIZE, node.w - _ASIDE),
+            }
+            for node in laid.nodes
+        ],
         "edges": [
-            {"from": route.source, "to": route.target, "stream": route.stream, "points": route.points}
-            for route in laid.edges
+            {"from": route.source, "to": route.target, "stream": route.stream, "end": route.points[-1]}
+            | course._asdict()
+            for route, course in zip(laid.edges, courses, strict=True)
         ],
     }
+
+
+_ASIDE = 28.0
+"""Of a box's width, what its text leaves free."""

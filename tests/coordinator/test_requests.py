@@ -251,7 +251,7 @@ def test_a_driver_that_was_killed_before_it_saw_the_request_is_told_from_a_busy_
 
 
 def test_a_copy_of_a_checkpoint_at_work_is_told_from_it_at_once(site, tmp_path):
-    site.listening()
+    site.serving()
     origin, copy = Path(site.folders.location), tmp_path / "copy"
     shutil.copytree(origin, copy)
     began = time.monotonic()

@@ -15,7 +15,11 @@ from statefx.metrics.catalog import METRICS
 from statefx_rocksdb.provider import Settings
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-PLACES = {"settings": "configuration.md", "rocksdb": "configuration.md", "metrics": "metrics.md"}
+PLACES = {
+    "settings": "configuration.md",
+    "rocksdb": "configuration.md",
+    "metrics": "metrics.md",
+}
 
 
 def settings() -> str:

@@ -26,6 +26,7 @@ from statefx.runtime.worker_log import (
     WorkerLog,
 )
 from tests.spark.running import wait_for
+from tests.test_logs import Kept
 
 ALL = Wanted(records=True, stdout=True, stderr=True, echo=False)
 COUNT = TaskId("count", 3)
@@ -343,15 +344,6 @@ def test_a_finalizer_that_prints_while_a_line_is_taken_does_not_hang(worker):
 
 
 # ---- the driver's end
-
-
-class Kept(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.records = []
-
-    def emit(self, record):
-        self.records.append(record)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from statefx import Checkpoint
 from statefx.errors import ConfigError
 from statefx.ui import claimed, serving, site
+from statefx.ui.door import HOSTS
 from tests.ui.checkpoints import filled
 from tests.ui.waiting import wait_until
 
@@ -271,6 +272,17 @@ def test_a_token_that_can_not_be_one_is_refused(monkeypatch, token):
     monkeypatch.setenv(serving.TOKEN, token)
     with pytest.raises(ConfigError, match="STATEFX_UI_TOKEN must have 16 characters"):
         claimed("0.0.0.0", 0, "bank", "checkpoint")
+
+
+def test_the_environment_names_hosts_of_a_proxy(pages, monkeypatch):
+    monkeypatch.setenv(HOSTS, "statefx.example.org")
+    page = pages()
+    page.show(Query())
+    assert get(page, "/healthz", headers={"host": "statefx.example.org"}).status_code == 200
+    assert get(page, "/healthz", headers={"host": "evil.example"}).status_code == 421
+    monkeypatch.setenv(HOSTS, "*")
+    with pytest.raises(ConfigError, match=HOSTS):
+        pages()
 
 
 def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, caplog):
