@@ -279,8 +279,9 @@ def explain(checkpoint: Checkpoint, component: str, key: Any, task: int | None, 
     if not found.tasks:
         with checkpoint.state(component, task, map=of_map, byTask=True) as view:
             first = [own for _, own in islice(view, KEYS_NAMED)]
+            there = f"the first keys there are {first}" if first else tables.why_empty(view)
         where = "" if of_map is None else f"in map {of_map!r} "
-        raise CheckpointError(f"{found} {where}of {checkpoint.location}; the first keys there are {first or 'none'}")
+        raise CheckpointError(f"{found} {where}of {checkpoint.location}; {there}")
     return tables.explained(found)
 
 

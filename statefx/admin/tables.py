@@ -147,9 +147,9 @@ def bolts(folders: Folders) -> Listing:
 
 def entries(view: StateView) -> Listing:
     """Return the keys and values of a view ``byTask``, which is closed when all of them were read."""
-    component, map, own = view._request.component, view._request.map, view._opened.own
+    own = view._opened.own
     names = ("task", *(["key"] if own is None else own.columns), "value")
-    maps_there: list[Row] = []
+    why: list[str] = []
 
     def rows() -> Iterator[Row]:
         empty = True
@@ -161,26 +161,30 @@ def entries(view: StateView) -> Listing:
                     yield {"task": owner, "key": key, "value": value, **space}
                 else:
                     yield {"task": owner, **plain(own.record(key, value)), **space}
-            if empty and map is None:
-                maps_there.extend(maps(view).rows)
-
-    def note() -> str:
-        if map is not None:
-            return f"there is nothing in map {map!r} of {component!r} now"
-        if not maps_there:
-            return f"{component!r} is empty"
-        there = ", ".join(f"{row['name']} ({row['kind']})" for row in maps_there)
-        said = f"{component!r} has no keys of its own; it has {there}: "
-        shown = [f"--map {shlex.quote(row['name'])}" for row in maps_there if row["kind"] not in _WHOLE]
-        if shown:
-            return f"{said}say {' or '.join(shown)}"
-        first = maps_there[0]
-        return f"{said}in Python Checkpoint(location).state({component!r}).{first['kind']}({first['name']!r}) shows it"
+            if empty:
+                why.append(why_empty(view))
 
     def cells(row: Row) -> Sequence[object]:
         return (row["task"], *(_shown(row[name], own) for name in names[1:]))
 
-    return Listing(names, rows(), cells, note)
+    return Listing(names, rows(), cells, lambda: why[0])
+
+
+def why_empty(view: StateView) -> str:
+    """Return a sentence about a view without keys: which maps of the bolt have some, and what shows them."""
+    component, map = view._request.component, view._request.map
+    if map is not None:
+        return f"there is nothing in map {map!r} of {component!r} now"
+    there = maps(view).rows
+    if not there:
+        return f"{component!r} is empty"
+    told = ", ".join(f"{row['name']} ({row['kind']})" for row in there)
+    told = f"{component!r} has no keys of its own; it has {told}: "
+    shown = [f"--map {shlex.quote(row['name'])}" for row in there if row["kind"] not in _WHOLE]
+    if shown:
+        return f"{told}say {' or '.join(shown)}"
+    first = there[0]
+    return f"{told}in Python Checkpoint(location).state({component!r}).{first['kind']}({first['name']!r}) shows it"
 
 
 def _space(name: str) -> dict[str, Any]:

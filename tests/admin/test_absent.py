@@ -351,6 +351,8 @@ def test_a_bolt_without_keys_of_its_own_names_its_maps(tmp_path, capsys):
         "",
         "'count' has no keys of its own; it has counts (map), last (map): say --map counts or --map last\n",
     )
+    assert main(["explain", str(tmp_path / "ck"), "count", "a"]) == 1
+    assert capsys.readouterr().err.endswith("; it has counts (map), last (map): say --map counts or --map last\n")
 
 
 def test_a_bolt_that_has_no_keys_at_all_names_what_shows_it(tmp_path, capsys):

@@ -93,7 +93,6 @@ def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place):
         assert (committed(driver, "count"), committed(driver, "gone")) == (words(WORK), words(WORK[6:]))
 
 
-@pytest.mark.slow
 def test_savepoints_know_the_names_of_their_time(place):
     with Driver(place) as driver:
         send(driver, WORK[:3], counted("count", "gone"), limits=SMALL)

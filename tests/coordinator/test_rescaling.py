@@ -297,7 +297,6 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
         assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("few", [("v2",), ("v2", "v3"), ("be", "v2")])
 def test_a_few_timers_without_state_of_their_keys_prove_nothing(place, few):
     """Nothing shows that such a key is the grouping's field: it may lie in this task by chance."""
