@@ -293,7 +293,7 @@ def quarantined(checkpoint: Checkpoint, component: str) -> tables.Listing:
 
     Of the bolt COMPONENT, which has onError="quarantineKey"; with how many rows of each key wait, and for which error.
     """
-    return tables.quarantined(checkpoint.quarantined(component))
+    return tables.quarantined(component, checkpoint.quarantined(component))
 
 
 @_command
@@ -667,7 +667,7 @@ def _show(listing: tables.Listing, in_json: bool, limit: int | None) -> None:
     """Print rows; of more than `limit` only the first. Where there are none, a note on stderr says what there is."""
     rows = iter(listing.rows)
     first = list(islice(rows, 1))
-    if not first and listing.note is not None:
+    if not first:
         click.echo(listing.note(), err=True)
     listing = replace(listing, rows=chain(first, rows))
     try:
