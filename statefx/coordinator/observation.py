@@ -124,7 +124,7 @@ class History:
 
     def __init__(self, log: LogState, now: float) -> None:
         self.lock = threading.Lock()
-        past = [transaction_entry(each) for each in log.history.past[-TRANSACTIONS:]]
+        past = [transaction_entry(log, each) for each in log.history.past[-TRANSACTIONS:]]
         self.transactions: deque[dict[str, Any]] = deque(past, TRANSACTIONS)
         self.rates = Rates(now)
         self.edges: dict[int, int] = {}
