@@ -265,8 +265,8 @@ class SqlQueueSpout(QueueSpout):
                 raise
             connection.rollback()
             return InputError(
-                f"{what}.{jobs.id} can't be read: {reason_of(error)}; it names a row, and none is taken while one of the "
-                f"next {limit} has such a name: correct it (UPDATE {jobs.name} SET {jobs.id} = ...)",
+                f"{what}.{jobs.id} can't be read: {reason_of(error)}; it names a row, and none is taken while one of "
+                f"the next {limit} has such a name: correct it (UPDATE {jobs.name} SET {jobs.id} = ...)",
                 field=jobs.id,
             )
 
