@@ -248,7 +248,7 @@ class Ruled(Plain):
             self.state.put(tup.word, count + 1)
 
 
-@pytest.mark.parametrize(("was", "now"), [(3, 1), (2, 3)])
+@pytest.mark.parametrize(("was", "now"), [pytest.param(3, 1, marks=pytest.mark.slow), (2, 3)])
 def test_all_of_the_new_tasks_hold_what_is_broadcast(place, was, now):
     def ruled(tasks):
         builder = TopologyBuilder("ruled")
@@ -334,7 +334,9 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
         assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
-@pytest.mark.parametrize("few", [("v2",), ("v2", "v3"), ("be", "v2")])
+@pytest.mark.parametrize(
+    "few", [("v2",), *(pytest.param(few, marks=pytest.mark.slow) for few in (("v2", "v3"), ("be", "v2")))]
+)
 def test_a_few_timers_without_state_of_their_keys_prove_nothing(place, few):
     """Nothing shows that such a key is the grouping's field: it may lie in this task by chance."""
 
