@@ -9,7 +9,7 @@ import pytest
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.connectors.sql import SqlBackend, SqlPartitionedSpout, SqlQueueSpout
-from statefx.errors import BoltError, ValueMismatchError
+from statefx.errors import BoltError, InputError, ValueMismatchError
 from statefx.testing import TopologyTester
 from statefx.values.backend import Row
 from tests.spouts.queues import NOTES
@@ -159,6 +159,20 @@ def test_unreadable_value_of_a_queue_ends_it_with_its_key(unreadable, tmp_path):
     with (
         TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
         pytest.raises(BoltError, match=f"(?s)hook nextTuple.*InputError.*{named}"),
+    ):
+        tester.drain()
+
+
+@pytest.mark.slow
+def test_unreadable_value_that_rows_are_ordered_by_is_named(postgres_database, tmp_path):
+    postgres_database.run("create table t (at timestamptz not null, v text); create index on t (at)")
+    postgres_database.run("insert into t values (now(), 'a'), ('infinity', 'b')")
+    builder = TopologyBuilder("ordered")
+    builder.setSpout("rows", SqlPartitionedSpout(postgres_database.url, "t", "at", "v string"))
+    builder.setBolt("reader", Reader()).globalGrouping("rows")
+    with (
+        TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
+        pytest.raises(InputError, match=r"the largest t\.at can't be read: timestamp too large"),
     ):
         tester.drain()
 
