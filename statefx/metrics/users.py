@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from statefx.metrics.catalog import TOPOLOGY, Kind, Metric
 from statefx.metrics.registry import SERIES_MAX, Histogram, Sample, Value
-from statefx.protocol.counting import Totals, other_of, parts_of
+from statefx.protocol.counting import Totals, parts_of, placed
 from statefx.protocol.reports import Ack
 
 logger = logging.getLogger("statefx")
+
+_WARNINGS_MAX = 20
+"""Names that are warned of: a program that makes names of keys has no end of them."""
 
 HELP = "Counted by the topology itself: context.metrics."
 
@@ -39,8 +42,8 @@ class UserMetrics:
 
     def _observe(self, component: str, series: str, seen: Histogram) -> None:
         key = component, series
-        if key not in self._histograms and len(self._histograms) >= SERIES_MAX:
-            key = component, other_of(series)
+        known = self._histograms
+        key = component, placed(series, len(known), SERIES_MAX, lambda each: (component, each) in known)
         before = self._histograms.get(key)
         if before is not None and before.bounds != seen.bounds:
             self._warn(series, "tasks give it different buckets: some of its values are left out")
@@ -69,6 +72,6 @@ class UserMetrics:
 
     def _warn(self, series: str, why: str) -> None:
         name, _ = parts_of(series)
-        if name not in self._warned:
+        if name not in self._warned and len(self._warned) < _WARNINGS_MAX:
             self._warned.add(name)
             logger.warning("%s: metric %r of the topology's own: %s. Logged once", self._topology, name, why)
