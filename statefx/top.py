@@ -87,8 +87,8 @@ def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
     """Show what a topology does, each second anew; q ends it.
 
     From what its driver last wrote beside the log: also from another machine, and after the driver's death. With --json
-    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead, or nothing
-    is known of it.
+    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead, or
+    nothing is known of it.
     """
     at = Checkpoint(checkpoint)
     document = at.observation()
@@ -211,7 +211,7 @@ def _table(*names: str) -> Table:
 
 
 def _add(table: Table, *cells: str | Text, style: str | None = None) -> None:
-    """Add a row of texts as they are: rich would obey what stands in brackets, and refuse a reason like "no [/data]"."""
+    """Add a row of texts as they are: rich obeys what stands in brackets, and refuses a reason like "no [/data]"."""
     table.add_row(*(Text(each) if isinstance(each, str) else each for each in cells), style=style)
 
 
