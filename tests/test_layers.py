@@ -120,7 +120,6 @@ MAY_OPEN_FILES = {
     "statefx/spark/preflight.py": "asks where Python is",
     "statefx/spark/tables.py": "asks whether a checkpoint's folder is mounted on an executor",
     **{f"statefx/connectors/files/{name}.py": "the input, which is the user's" for name in ("readers", "spout")},
-    "statefx/runtime/costs.py": "figures of the thread's scheduler, in /proc",
     "statefx/connectors/kafka/clients.py": "looks whether certificates are there, which librdkafka will read",
     "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",
 }
