@@ -1,0 +1,434 @@
+"""The calls of one attempt of an `AsyncBolt`'s task: up to `capacity` of them in flight, on the task's event loop.
+
+::
+
+    chain's thread     feed ----------> wait ----> ready: what a finished call has emitted goes to the collector
+                          |               ^          |
+                          v               |          v
+    loop's thread       next -> worker -> end      (in the order of the tuples, or as calls end)
+
+A worker is a task of the loop that makes one call after the other: a call that awaits nothing costs no task. A second
+worker begins when the first one waits. What a call emits stays in the `Call` itself, which is the collector that it is
+given: so it is known to have succeeded before anything leaves, and no two threads share a collector.
+
+The two threads share counters that one of them alone changes, and deques that one fills and the other empties.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.errors import BoltError
+from statefx.operators.context import DEFAULT_STREAM, Collector
+from statefx.operators.user_errors import place_of_frames
+from statefx.protocol.identity import TransactionAttempt
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.loops import WATCH_SECS, LoopThread
+from statefx.runtime.slices import Slices
+from statefx.runtime.trees import Roots
+from statefx.runtime.user_objects import check_nothing
+from statefx.topology.graph import Edge
+
+HELD_MAX = 10_000
+"""Calls that are done and wait for an earlier one, or for one of their key, at most: what they have emitted is in
+memory."""
+
+WAKE_EVERY = 256
+"""Calls that end before the chain's thread looks at them: it takes the interpreter's lock from the loop each time."""
+
+SLICE_CALLS, SLICE_SECS = 16, 0.005
+"""After so many calls a worker looks whether it has kept the loop for longer than that without waiting."""
+
+_NO_ANCHORS = ()
+
+
+@dataclass(slots=True)
+class Fed:
+    """Tuples of one batch; `keys` if those of one key are to keep their order, `roots` if they are tracked."""
+
+    edge: Edge | None
+    batch: pa.RecordBatch | None
+    tuples: Sequence[Any]
+    roots: Sequence[Roots] | None = None
+    keys: Sequence[Any] | None = None
+    begin: Callable[[], None] | None = None
+    """What the loop's thread is to do before the first of them."""
+
+
+class Call(Collector):
+    """One call, and the collector that it is given: what it emits waits here until it has ended.
+
+    `rows` are rows of the default stream as they are, and for all else what emits it when it is called with the task's
+    collector. `error` is what it has raised. `counted` are what is called to count, once the call is kept.
+    """
+
+    __slots__ = ("_out", "_width", "at", "coroutine", "counted", "done", "error", "fed", "key", "roots", "rows", "tup")
+
+    def __init__(self, out: TaskCollector, width: int, tup: Any, fed: Fed, at: int) -> None:
+        self._out = out
+        self._width = width
+        self.tup = tup
+        self.fed = fed
+        self.at = at
+        self.rows: list[Any] = []
+        self.coroutine: Any = None
+        self.counted: list[Callable[[], None]] = []
+        self.error: BaseException | None = None
+        self.done = False
+
+    @property
+    def attempt(self) -> TransactionAttempt:  # type: ignore[override]  # it does not change
+        return self._out.attempt
+
+    def emit(
+        self,
+        values: Any = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        anchors: Any = _NO_ANCHORS,
+        **fields: Any,
+    ) -> None:
+        if self.done:
+            raise self._too_late()
+        if (
+            type(values) is tuple
+            and len(values) == self._width
+            and task is None
+            and stream is DEFAULT_STREAM
+            and not fields
+            and anchors is _NO_ANCHORS
+        ):
+            self.rows.append(values)
+            return
+        out = self._out
+        if anchors is not _NO_ANCHORS:
+            out.check_anchors(anchors)
+        row = out.checked(values, stream, fields)
+        self.rows.append(lambda collector: collector.emit(row, stream=stream, task=task))
+
+    def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
+        if self.done:
+            raise self._too_late()
+        fitted = self._out.checked_batch(batch, stream)
+        self.rows.append(lambda collector: collector.emitBatch(fitted, stream))
+
+    def ack(self, tup: Any) -> None:
+        self._out.check_tuple("ack", tup)  # otherwise it says nothing: a BasicBolt's tuples are acked for it
+
+    def fail(self, tup: Any, reason: str = "") -> None:
+        if self.done:
+            raise self._too_late()
+        self._out.check_tuple("fail", tup)
+        if self.roots is None:
+            raise self._out.failed(tup, reason)
+        self.rows.append(lambda collector: collector.fail(tup, reason))
+
+    def resetTimeout(self, tup: Any) -> None:
+        self._out.check_tuple("resetTimeout", tup)
+        self.rows.append(lambda collector: collector.resetTimeout(tup))
+
+    def _too_late(self) -> BoltError:
+        return self._out.too_late(is_lost=self.error is None)
+
+    def again(self) -> None:
+        """Forget what the call has emitted and counted: it is made once more."""
+        self.rows, self.counted = [], []
+
+
+class _Worker:
+    """A task of the loop that makes calls; `since` is when the present one began, by the loop's clock."""
+
+    __slots__ = ("call", "is_cancelled", "since", "task")
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self.is_cancelled = False
+        self.since = 0.0
+        self.task: asyncio.Task[None] | None = None
+
+
+class Calls:
+    """The calls of one attempt; methods say which thread calls them.
+
+    `execute` is the bolt's; `timeout_secs` bounds each call. With `fails_at_once`, the first error ends the attempt: none
+    is of a row alone. `current` tells code which call it belongs to. `slices` run the steps of calls that have state.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        who: str,
+        execute: Callable[[Any, Any], Any],
+        out: TaskCollector,
+        *,
+        capacity: int,
+        timeout_secs: float | None,
+        ordered: bool,
+        fails_at_once: bool,
+        current: ContextVar[Any] | None,
+    ) -> None:
+        self._loop, self._who, self._execute, self._out = loop, who, execute, out
+        self._capacity, self._timeout_secs, self._ordered = capacity, timeout_secs, ordered
+        self._fails_at_once, self._current = fails_at_once, current
+        self.slices: Slices | None = None
+        self._width = out.plain_width
+        self._fed: deque[Fed] = deque()
+        self._now: Iterator[tuple[int, Any]] = iter(())
+        self._batch: Fed | None = None
+        self._queue: deque[Call] = deque()
+        """Calls whose rows have not been taken: by the order of their tuples, or of those that are done."""
+        self._released: deque[Call] = deque()
+        """Calls whose key has become free."""
+        self._keys: dict[Any, deque[Call] | None] = {}
+        """Keys that a call is made for, with the calls that wait for it."""
+        self._workers: set[_Worker] = set()
+        self._fed_count = self.delivered = 0  # changed by the chain's thread alone
+        self._taken = self._ended = 0  # changed by the loop's thread alone
+        self._stalled = self._stopped = False
+        self._fatal: BaseException | None = None
+        self._changed = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._left: list[asyncio.Task[None]] = []
+        """Tasks of calls that have taken too long."""
+
+    # ---- the chain's thread
+
+    def feed(self, fed: Fed) -> None:
+        """Give the loop tuples."""
+        if fed.tuples:
+            self._fed_count += len(fed.tuples)
+            self._fed.append(fed)
+            self._loop.post(self._kick)
+
+    def ready(self) -> Iterator[Call]:
+        """Yield the calls that have ended and may leave."""
+        queue, ordered = self._queue, self._ordered
+        while queue and (not ordered or queue[0].done):
+            self.delivered += 1
+            yield queue.popleft()
+
+    def is_done(self, *, all: bool) -> bool:
+        """Return whether all tuples have begun, and so more may be fed, or all have ended and been taken."""
+        if all:
+            return self.delivered == self._fed_count
+        return self._taken == self._fed_count and self._taken - self.delivered < HELD_MAX
+
+    def wait(self) -> None:
+        """Wait until something has changed."""
+        if self._stalled and self._taken - self.delivered < HELD_MAX:
+            self._loop.post(self._kick)
+        if not self._changed.wait(WATCH_SECS):
+            self._loop.watch(self._who)
+        self._changed.clear()
+
+    def check(self) -> None:
+        """Raise what fails the attempt as a whole."""
+        if self._fatal is not None:
+            raise self._fatal
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether calls that have taken too long still run."""
+        return not all(task.done() for task in self._left)
+
+    def interrupt(self) -> None:
+        """Wake the thread that waits, for its attempt is abandoned; any thread."""
+        self._stopped = True
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Cancel all calls, and wait for none."""
+        self._stopped = True
+        self._fed.clear()
+        self._loop.post(self._cancel_all)
+
+    # ---- the loop's thread
+
+    def _kick(self) -> None:
+        """Begin a worker; others follow if it waits for something."""
+        if self._has_more() and len(self._workers) < self._capacity:
+            self._begin()
+            self._loop.loop.call_soon(self._begin_others)
+
+    def _begin_others(self) -> None:
+        left = self._fed_count - self._taken + len(self._released)
+        for _ in range(min(self._capacity - len(self._workers), left)):
+            self._begin()
+
+    def _has_more(self) -> bool:
+        return bool(self._released) or (self._taken < self._fed_count and not self._stopped)
+
+    def _begin(self) -> None:
+        worker = _Worker()
+        self._workers.add(worker)
+        worker.task = self._loop.loop.create_task(self._work(worker))
+
+    async def _work(self, worker: _Worker) -> None:
+        try:
+            await self._make_calls(worker)
+        except asyncio.CancelledError:  # only of one that was released: those of calls are theirs
+            pass
+        except BaseException as error:  # noqa: BLE001 - reported by the chain's thread
+            self.fail(error)
+        self._workers.discard(worker)
+
+    async def _make_calls(self, worker: _Worker) -> None:
+        """Make one call after the other, while there are some."""
+        time, perform, following, end = self._loop.loop.time, self._perform, self._next, self._end
+        calls, began = 0, time()
+        if self._timer is None and self._timeout_secs is not None:
+            self._timer = self._loop.loop.call_later(self._timeout_secs, self._look)
+        while (call := following()) is not None:
+            worker.call, worker.since = call, time()
+            await perform(worker, call)
+            if worker.call is not call:  # it has taken too long: another worker is in the place of this one
+                return
+            end(call)
+            if worker.is_cancelled:  # asyncio counts what has cancelled a task: another one goes on
+                self._loop.loop.call_soon(self._kick)
+                return
+            calls += 1
+            if not calls % SLICE_CALLS:
+                if time() - began > SLICE_SECS:
+                    await asyncio.sleep(0)
+                began = time()
+
+    def _next(self) -> Call | None:
+        """Return the call to begin now, or None if there is none for now."""
+        if self._stopped:
+            return None
+        if self._released:
+            return self._released.popleft()
+        while True:
+            if self._taken - self.delivered >= HELD_MAX:
+                self._stalled = True
+                self._changed.set()
+                return None
+            self._stalled = False
+            found = next(self._now, None)
+            if found is None:
+                if not self._fed:
+                    return None
+                fed = self._batch = self._fed.popleft()
+                self._now = enumerate(fed.tuples)
+                if fed.begin is not None:
+                    fed.begin()
+                continue
+            at, tup = found
+            fed = self._batch  # type: ignore[assignment]  # there was a batch
+            call = Call(self._out, self._width, tup, fed, at)
+            call.roots = None if fed.roots is None else fed.roots[at]
+            if self._ordered:
+                self._queue.append(call)
+            self._taken += 1
+            if self._taken == self._fed_count:
+                self._changed.set()
+            if fed.keys is None:
+                call.key = None
+                return call
+            key = call.key = fed.keys[at]
+            if key not in self._keys:
+                self._keys[key] = None
+                return call
+            waiting = self._keys[key]
+            if waiting is None:
+                waiting = self._keys[key] = deque()
+            waiting.append(call)
+
+    async def _perform(self, worker: _Worker, call: Call) -> None:
+        """Make one call, to its end."""
+        try:
+            await self._try(call)
+        except asyncio.CancelledError as error:
+            worker.is_cancelled = True
+            if not call.done:
+                call.error = RuntimeError("the call was cancelled, by code of the bolt's or of a library that it calls")
+                call.error.__cause__ = error
+        except BaseException as error:  # noqa: BLE001 - it belongs to the call, whatever it is
+            if not call.done:
+                call.error = error
+
+    async def _try(self, call: Call) -> None:
+        if self._current is not None:
+            self._current.set(call)
+        coroutine = call.coroutine = self._execute(call.tup, call)
+        given = await (coroutine if self.slices is None else self.slices.run(coroutine, call))
+        if given is not None:
+            check_nothing("execute", given)
+
+    def _end(self, call: Call) -> None:
+        """Note that a call has ended."""
+        call.done = True
+        if not self._ordered:
+            self._queue.append(call)
+        if call.key is not None:
+            waiting = self._keys[call.key]
+            if waiting:
+                self._released.append(waiting.popleft())
+            else:
+                del self._keys[call.key]
+        if call.error is not None and (self._fails_at_once or not isinstance(call.error, Exception)):
+            self.fail(call.error)
+        self._ended += 1
+        if self._ended == self._fed_count or self._stalled or not self._ended % WAKE_EVERY:
+            self._changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the attempt as a whole."""
+        self._fatal = self._fatal or error
+        self._stopped = True
+        self._changed.set()
+
+    def _look(self) -> None:
+        """End the calls that have taken too long, and look again when the next one may have."""
+        self._timer = None
+        now, secs = self._loop.loop.time(), self._timeout_secs
+        assert secs is not None
+        if not self._workers:
+            return
+        late = [each for each in self._workers if each.call is not None and now - each.since >= secs]
+        for worker in late:
+            call, task = worker.call, worker.task
+            assert call is not None and task is not None
+            call.error = TimeoutError(f"the call took longer than {secs:g} s{_place(call.coroutine)}")
+            self._release(worker)
+            self._end(call)
+        since = min((each.since for each in self._workers), default=now)
+        self._timer = self._loop.loop.call_later(max(since + secs - now, 0.0), self._look)
+        if late:
+            self._kick()
+
+    def _release(self, worker: _Worker) -> None:
+        """Take a worker out: it is cancelled, and whatever its call still does concerns nobody."""
+        worker.call = None
+        self._workers.discard(worker)
+        assert worker.task is not None
+        worker.task.cancel()
+        self._left.append(worker.task)
+
+    def _cancel_all(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for worker in list(self._workers):
+            if worker.call is not None:
+                worker.call.error = worker.call.error or asyncio.CancelledError()
+                worker.call.done = True
+            self._release(worker)
+
+
+def _place(coroutine: Any) -> str:
+    """Return where a call waits, in brackets: the last line of the user's on its way to what it awaits."""
+    frames = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        frames.append(frame)
+        coroutine = coroutine.cr_await
+    return place_of_frames(frames)
