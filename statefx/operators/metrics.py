@@ -62,7 +62,7 @@ class Metrics:
         self.journal: Journal | None = None
         """While calls are guarded: undoes what the call has counted."""
         self.calls: ContextVar[Any] | None = None
-        """Where several calls are in flight: the present one, in whose ``counted`` stands what it will have counted."""
+        """Where several calls are in flight: the present one, which counts when it is kept."""
 
     def counter(self, name: str, /, **labels: Any) -> Counter:
         """Return a counter: something that only grows.
@@ -130,7 +130,7 @@ class Metrics:
         if call is None:
             return False
         if not call.done:
-            call.counted.append(count)
+            call.count_later(count)
         return True
 
     def take(self) -> Counted:

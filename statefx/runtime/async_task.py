@@ -32,18 +32,21 @@ _CALL: ContextVar[Call | None] = ContextVar("statefx_call", default=None)
 class AsyncBoltTask(BoltTask):
     """Runs one bolt whose calls are in flight together.
 
-    `feed` returns when all its tuples' calls have begun: the chain may bring more rows meanwhile. `end` waits for all
-    calls before anything else that a bolt does at its end. Only while no call is in flight does the chain's thread touch
-    the state.
+    `feed` returns when the calls of all its tuples have begun: the chain may bring more rows meanwhile. `end` waits for
+    all calls before anything else that a bolt does at its end. Only while no call is in flight does the chain's thread
+    touch the state.
     """
 
     _calls: Calls | None = None
     _slices: Slices | None = None
+    _ticks = False
+    """Whether the call is that of a tick."""
 
     def begin(self) -> None:
         super().begin()
         bolt: AsyncBolt = self._object
         attempt, guarded = self.attempt, self._guarded
+        self._ticks = False
         self._loop, self._who = loop_of(bolt), f"bolt {self.id.component!r}, task {self.id.task},"
         if guarded is not None:
             guarded.state = None
@@ -55,6 +58,7 @@ class AsyncBoltTask(BoltTask):
             self._who,
             bolt.execute if bolt.threads is None else partial(_in_thread, self._loop, bolt),
             attempt.collector,
+            send_ended=self._send_ended,
             capacity=min(bolt.capacity, bolt.threads or bolt.capacity),
             timeout_secs=seconds_of(bolt.timeout),
             ordered=bolt.ordered,
@@ -104,23 +108,19 @@ class AsyncBoltTask(BoltTask):
         return self._advance(all=False)
 
     def _advance(self, *, all: bool) -> bool:
-        """Send on what calls have emitted until all have begun, or ended; return True if the outbox is full."""
-        calls, attempt = self._calls, self.attempt
-        assert calls is not None
+        """Have calls begin, or end, and what they emit sent on; return True if the outbox is full."""
+        assert self._calls is not None
         with self._hook("execute"):
-            while True:
-                attempt.refuse_abandoned()
-                calls.check()
-                if self._send_ended(calls):
-                    return True
-                if calls.is_done(all=all):
-                    return False
-                calls.wait()
+            return self._calls.advance(all=all, check=self.attempt.refuse_abandoned)
 
-    def _send_ended(self, calls: Calls) -> bool:
-        """Send on what the calls that have ended have emitted, by the same way as rows of other bolts."""
-        attempt, guarded = self.attempt, self._guarded
-        if guarded is None:
+    def _send_ended(self) -> bool:
+        """Send on what the calls that have ended have emitted, by the same way as rows of other bolts.
+
+        Called by the loop's thread while this one waits. Return True if the outbox is full.
+        """
+        attempt, guarded, calls = self.attempt, self._guarded, self._calls
+        assert calls is not None
+        if guarded is None or self._ticks:
             collector, outbox = attempt.collector, attempt.outbox
             for call in calls.ready():
                 self._send(call, collector)
@@ -137,8 +137,9 @@ class AsyncBoltTask(BoltTask):
         assert guarded is not None
         for call in calls.ready():
             self._current = call
-            if call.fed.edge is not None and call.fed.batch is not None:
-                guarded.dealing_with(call.fed.edge, call.fed.batch, call.at)
+            assert call.fed.edge is not None
+            assert call.fed.batch is not None
+            guarded.dealing_with(call.fed.edge, call.fed.batch, call.at)
             yield (call.tup, call.roots) if tracked else call.tup
 
     def _send_current(self, tup: Any, collector: Any) -> None:
@@ -158,14 +159,14 @@ class AsyncBoltTask(BoltTask):
                 raise
             # What it has changed in state stands, and others may have read it: the row alone can't be undone.
             raise bolt_error(error, *self.id, "emit", self.attempt.txid) from error
-        for count in call.counted:
+        for count in call.counted or ():
             count()
 
     # ---- the end
 
     def end(self) -> None:
         attempt = self.attempt
-        self._drain()
+        self._advance(all=True)
         if attempt.trees is not None and isinstance(self._object, Stateful):
             attempt.trees.end_input()
         if self.id.component in attempt.order.ticks:
@@ -180,10 +181,6 @@ class AsyncBoltTask(BoltTask):
         attempt.costs["cpu"] += max(self._loop.cpu_secs() - self._cpu_secs, 0.0)
         super().end()
 
-    def _drain(self) -> None:
-        while self._advance(all=True):
-            pass  # what does not leave now waits in the outbox, as rows of finishBatch do
-
     def _tick(self) -> None:
         """Do nothing: `end` has given the bolt its tick, while calls could be made."""
 
@@ -191,14 +188,8 @@ class AsyncBoltTask(BoltTask):
         self._sliced()
         assert self._calls is not None
         self._calls.feed(Fed(None, None, [Tick(self.component.tick_secs)]))
-        with self._hook("execute"):
-            while not self._calls.is_done(all=True):
-                self.attempt.refuse_abandoned()
-                self._calls.check()
-                for call in self._calls.ready():
-                    self._send(call, self.attempt.collector)
-                if not self._calls.is_done(all=True):
-                    self._calls.wait()
+        self._ticks = True  # an error of it is of no row
+        self._advance(all=True)
 
     def keep(self) -> None:
         hangs = self._calls is not None and self._calls.leaves_some

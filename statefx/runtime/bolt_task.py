@@ -114,8 +114,8 @@ class BoltTask(Task):
             fields = ", ".join(f'"{name}"' for name in plan.schema(edge).names)
             if (spout := _unplanned(plan, edge.source)) is not None:
                 why = (
-                    f"the tuples of {spout!r} may come again in another transaction, where nobody knows them: emit what "
-                    "the source itself knows a message by, such as its id, and give the service that"
+                    f"the tuples of {spout!r} may come again in another transaction, where nobody knows them: emit "
+                    "what the source itself knows a message by, such as its id, and give the service that"
                 )
             elif self.component.combines:
                 why = "its input is added up before it comes, and not each time alike: leave out the combiner"

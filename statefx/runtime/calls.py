@@ -2,16 +2,22 @@
 
 ::
 
-    chain's thread     feed ----------> wait ----> ready: what a finished call has emitted goes to the collector
-                          |               ^          |
-                          v               |          v
-    loop's thread       next -> worker -> end      (in the order of the tuples, or as calls end)
+    chain's thread     feed          advance .................. goes on
+                         |              |                          ^
+                         v              v                          |
+    loop's thread      workers make calls, and send on what those that have ended have emitted
+                                        (in the order of the tuples, or as calls end)
 
 A worker is a task of the loop that makes one call after the other: a call that awaits nothing costs no task. A second
 worker begins when the first one waits. What a call emits stays in the `Call` itself, which is the collector that it is
-given: so it is known to have succeeded before anything leaves, and no two threads share a collector.
+given: so it is known to have succeeded before anything leaves.
 
-The two threads share counters that one of them alone changes, and deques that one fills and the other empties.
+While the chain's thread waits in `advance`, it has **lent** the loop's thread all that is its own: the collector, the
+outbox, the guard of calls. Otherwise each few calls would cost two switches of threads, of up to 5 ms each on Python's
+lock. At all other times calls go on, and what they have emitted waits.
+
+Otherwise the two threads share counters that one of them alone changes, and a deque that one fills and the other
+empties.
 """
 
 from __future__ import annotations
@@ -41,13 +47,14 @@ HELD_MAX = 10_000
 """Calls that are done and wait for an earlier one, or for one of their key, at most: what they have emitted is in
 memory."""
 
-WAKE_EVERY = 256
-"""Calls that end before the chain's thread looks at them: it takes the interpreter's lock from the loop each time."""
+SEND_EVERY = 256
+"""Calls that end before it is looked what may leave."""
 
 SLICE_CALLS, SLICE_SECS = 16, 0.005
 """After so many calls a worker looks whether it has kept the loop for longer than that without waiting."""
 
 _NO_ANCHORS = ()
+_NO_KEY = object()
 
 
 @dataclass(slots=True)
@@ -80,7 +87,9 @@ class Call(Collector):
         self.at = at
         self.rows: list[Any] = []
         self.coroutine: Any = None
-        self.counted: list[Callable[[], None]] = []
+        self.counted: list[Callable[[], None]] | None = None
+        self.roots: Roots = None
+        self.key: Any = _NO_KEY
         self.error: BaseException | None = None
         self.done = False
 
@@ -141,7 +150,13 @@ class Call(Collector):
 
     def again(self) -> None:
         """Forget what the call has emitted and counted: it is made once more."""
-        self.rows, self.counted = [], []
+        self.rows, self.counted = [], None
+
+    def count_later(self, count: Callable[[], None]) -> None:
+        """Have something counted when the call is kept."""
+        if self.counted is None:
+            self.counted = []
+        self.counted.append(count)
 
 
 class _Worker:
@@ -159,8 +174,9 @@ class _Worker:
 class Calls:
     """The calls of one attempt; methods say which thread calls them.
 
-    `execute` is the bolt's; `timeout_secs` bounds each call. With `fails_at_once`, the first error ends the attempt: none
-    is of a row alone. `current` tells code which call it belongs to. `slices` run the steps of calls that have state.
+    `execute` is the bolt's; `timeout_secs` bounds each call. `send_ended` sends on what ended calls have emitted,
+    and returns True if the outbox is full. With `fails_at_once`, the first error ends the attempt: none is of a row
+    alone. `current` tells code which call it belongs to. `slices` run the steps of calls that have state.
     """
 
     def __init__(
@@ -173,17 +189,18 @@ class Calls:
         capacity: int,
         timeout_secs: float | None,
         ordered: bool,
+        send_ended: Callable[[], bool],
         fails_at_once: bool,
         current: ContextVar[Any] | None,
     ) -> None:
         self._loop, self._who, self._execute, self._out = loop, who, execute, out
         self._capacity, self._timeout_secs, self._ordered = capacity, timeout_secs, ordered
-        self._fails_at_once, self._current = fails_at_once, current
+        self._send_ended, self._fails_at_once, self._current = send_ended, fails_at_once, current
         self.slices: Slices | None = None
         self._width = out.plain_width
         self._fed: deque[Fed] = deque()
         self._now: Iterator[tuple[int, Any]] = iter(())
-        self._batch: Fed | None = None
+        self._batch = Fed(None, None, ())
         self._queue: deque[Call] = deque()
         """Calls whose rows have not been taken: by the order of their tuples, or of those that are done."""
         self._released: deque[Call] = deque()
@@ -191,9 +208,11 @@ class Calls:
         self._keys: dict[Any, deque[Call] | None] = {}
         """Keys that a call is made for, with the calls that wait for it."""
         self._workers: set[_Worker] = set()
-        self._fed_count = self.delivered = 0  # changed by the chain's thread alone
-        self._taken = self._ended = 0  # changed by the loop's thread alone
+        self._fed_count = 0  # changed by the chain's thread alone
+        self._taken = self._ended = self._sent = 0  # changed by the loop's thread alone
         self._stalled = self._stopped = False
+        self._lent = self._wants_all = self._has_paused = False
+        self._lock = threading.Lock()
         self._fatal: BaseException | None = None
         self._changed = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -203,37 +222,32 @@ class Calls:
     # ---- the chain's thread
 
     def feed(self, fed: Fed) -> None:
-        """Give the loop tuples."""
+        """Give the loop tuples, to begin when `advance` is called."""
         if fed.tuples:
             self._fed_count += len(fed.tuples)
             self._fed.append(fed)
-            self._loop.post(self._kick)
 
-    def ready(self) -> Iterator[Call]:
-        """Yield the calls that have ended and may leave."""
-        queue, ordered = self._queue, self._ordered
-        while queue and (not ordered or queue[0].done):
-            self.delivered += 1
-            yield queue.popleft()
+    def advance(self, *, all: bool, check: Callable[[], None]) -> bool:
+        """Wait until all tuples have begun, so that more may be fed; or until `all` has ended and was sent on.
 
-    def is_done(self, *, all: bool) -> bool:
-        """Return whether all tuples have begun, and so more may be fed, or all have ended and been taken."""
-        if all:
-            return self.delivered == self._fed_count
-        return self._taken == self._fed_count and self._taken - self.delivered < HELD_MAX
-
-    def wait(self) -> None:
-        """Wait until something has changed."""
-        if self._stalled and self._taken - self.delivered < HELD_MAX:
-            self._loop.post(self._kick)
-        if not self._changed.wait(WATCH_SECS):
-            self._loop.watch(self._who)
+        Return True if it has to pause, for more would be emitted than may wait; never if `all`. Whatever fails the
+        attempt is raised, also by `check`, which is asked now and then.
+        """
         self._changed.clear()
-
-    def check(self) -> None:
-        """Raise what fails the attempt as a whole."""
+        check()
+        self._wants_all, self._has_paused, self._lent = all, False, True
+        self._loop.post(self._serve_and_kick)
+        try:
+            while not self._changed.wait(WATCH_SECS):
+                check()
+                self._loop.watch(self._who)
+            check()
+        finally:
+            with self._lock:  # what is sent on is no code of the user's: it takes no longer than that
+                self._lent = False
         if self._fatal is not None:
             raise self._fatal
+        return self._has_paused
 
     @property
     def leaves_some(self) -> bool:
@@ -242,16 +256,49 @@ class Calls:
 
     def interrupt(self) -> None:
         """Wake the thread that waits, for its attempt is abandoned; any thread."""
-        self._stopped = True
+        self.stop()
         self._changed.set()
 
     def stop(self) -> None:
         """Cancel all calls, and wait for none."""
         self._stopped = True
-        self._fed.clear()
         self._loop.post(self._cancel_all)
 
-    # ---- the loop's thread
+    # ---- the loop's thread: what leaves
+
+    def ready(self) -> Iterator[Call]:
+        """Yield the calls that have ended and may leave."""
+        queue, ordered = self._queue, self._ordered
+        while queue and (not ordered or queue[0].done):
+            self._sent += 1
+            yield queue.popleft()
+
+    def _serve(self) -> None:
+        """Send on what may leave, if that is lent, and wake the chain's thread if it has got what it waits for."""
+        with self._lock:
+            if not self._lent:
+                return
+            try:
+                while self._send_ended():
+                    if not self._wants_all:
+                        self._has_paused = True
+                        break
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                self.fail(error)
+            if self._fatal is not None or self._has_paused or self._is_done():
+                self._lent = False
+                self._changed.set()
+
+    def _is_done(self) -> bool:
+        if self._wants_all:
+            return self._sent == self._fed_count
+        return self._taken == self._fed_count and self._taken - self._sent < HELD_MAX
+
+    def _serve_and_kick(self) -> None:
+        self._serve()
+        self._kick()
+
+    # ---- the loop's thread: calls
 
     def _kick(self) -> None:
         """Begin a worker; others follow if it waits for something."""
@@ -283,18 +330,28 @@ class Calls:
 
     async def _make_calls(self, worker: _Worker) -> None:
         """Make one call after the other, while there are some."""
-        time, perform, following, end = self._loop.loop.time, self._perform, self._next, self._end
+        loop, execute, following, end = self._loop.loop, self._execute, self._next, self._end
+        is_plain, time = self._current is None and self.slices is None, loop.time
         calls, began = 0, time()
         if self._timer is None and self._timeout_secs is not None:
-            self._timer = self._loop.loop.call_later(self._timeout_secs, self._look)
+            self._timer = loop.call_later(self._timeout_secs, self._look)
         while (call := following()) is not None:
             worker.call, worker.since = call, time()
-            await perform(worker, call)
+            try:
+                if is_plain:  # as `_try` does it: a coroutine around another costs as much as an emit
+                    coroutine = call.coroutine = execute(call.tup, call)
+                    given = await coroutine
+                else:
+                    given = await self._try(call)
+                if given is not None:
+                    check_nothing("execute", given)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the call, whatever it is
+                self._note(error, worker, call)
             if worker.call is not call:  # it has taken too long: another worker is in the place of this one
                 return
             end(call)
             if worker.is_cancelled:  # asyncio counts what has cancelled a task: another one goes on
-                self._loop.loop.call_soon(self._kick)
+                loop.call_soon(self._kick)
                 return
             calls += 1
             if not calls % SLICE_CALLS:
@@ -302,75 +359,75 @@ class Calls:
                     await asyncio.sleep(0)
                 began = time()
 
+    @staticmethod
+    def _note(error: BaseException, worker: _Worker, call: Call) -> None:
+        """Note what a call has raised."""
+        if isinstance(error, asyncio.CancelledError):
+            worker.is_cancelled = True
+            cause = error
+            error = RuntimeError("the call was cancelled, by code of the bolt's or of a library that it calls")
+            error.__cause__ = cause
+        if not call.done:
+            call.error = error
+
     def _next(self) -> Call | None:
         """Return the call to begin now, or None if there is none for now."""
         if self._stopped:
             return None
         if self._released:
             return self._released.popleft()
-        while True:
-            if self._taken - self.delivered >= HELD_MAX:
-                self._stalled = True
-                self._changed.set()
-                return None
-            self._stalled = False
+        while self._taken - self._sent < HELD_MAX or self._has_room():
             found = next(self._now, None)
             if found is None:
                 if not self._fed:
                     return None
-                fed = self._batch = self._fed.popleft()
-                self._now = enumerate(fed.tuples)
-                if fed.begin is not None:
-                    fed.begin()
+                self._open(self._fed.popleft())
                 continue
             at, tup = found
-            fed = self._batch  # type: ignore[assignment]  # there was a batch
+            fed = self._batch
             call = Call(self._out, self._width, tup, fed, at)
-            call.roots = None if fed.roots is None else fed.roots[at]
+            if fed.roots is not None:
+                call.roots = fed.roots[at]
             if self._ordered:
                 self._queue.append(call)
             self._taken += 1
-            if self._taken == self._fed_count:
-                self._changed.set()
-            if fed.keys is None:
-                call.key = None
+            if self._taken == self._fed_count and not self._wants_all:
+                self._serve()
+            if fed.keys is None or self._is_first(call, fed.keys[at]):
                 return call
-            key = call.key = fed.keys[at]
-            if key not in self._keys:
-                self._keys[key] = None
-                return call
-            waiting = self._keys[key]
-            if waiting is None:
-                waiting = self._keys[key] = deque()
-            waiting.append(call)
+        return None
 
-    async def _perform(self, worker: _Worker, call: Call) -> None:
-        """Make one call, to its end."""
-        try:
-            await self._try(call)
-        except asyncio.CancelledError as error:
-            worker.is_cancelled = True
-            if not call.done:
-                call.error = RuntimeError("the call was cancelled, by code of the bolt's or of a library that it calls")
-                call.error.__cause__ = error
-        except BaseException as error:  # noqa: BLE001 - it belongs to the call, whatever it is
-            if not call.done:
-                call.error = error
+    def _open(self, fed: Fed) -> None:
+        """Go on with another batch."""
+        self._batch, self._now = fed, enumerate(fed.tuples)
+        if fed.begin is not None:
+            fed.begin()
 
-    async def _try(self, call: Call) -> None:
+    def _is_first(self, call: Call, key: Any) -> bool:
+        """Return whether no earlier call of a key is under way; otherwise have the call wait for those."""
+        call.key = key
+        if key not in self._keys:
+            self._keys[key] = None
+            return True
+        waiting = self._keys[key]
+        if waiting is None:
+            waiting = self._keys[key] = deque()
+        waiting.append(call)
+        return False
+
+    async def _try(self, call: Call) -> Any:
+        """Make a call once, and return what ``execute`` does."""
         if self._current is not None:
             self._current.set(call)
         coroutine = call.coroutine = self._execute(call.tup, call)
-        given = await (coroutine if self.slices is None else self.slices.run(coroutine, call))
-        if given is not None:
-            check_nothing("execute", given)
+        return await (coroutine if self.slices is None else self.slices.run(coroutine, call))
 
     def _end(self, call: Call) -> None:
         """Note that a call has ended."""
         call.done = True
         if not self._ordered:
             self._queue.append(call)
-        if call.key is not None:
+        if call.key is not _NO_KEY:
             waiting = self._keys[call.key]
             if waiting:
                 self._released.append(waiting.popleft())
@@ -379,8 +436,16 @@ class Calls:
         if call.error is not None and (self._fails_at_once or not isinstance(call.error, Exception)):
             self.fail(call.error)
         self._ended += 1
-        if self._ended == self._fed_count or self._stalled or not self._ended % WAKE_EVERY:
-            self._changed.set()
+        if self._ended == self._fed_count or not self._ended % SEND_EVERY:
+            self._serve()
+        if self._stalled and self._has_room():
+            self._kick()
+
+    def _has_room(self) -> bool:
+        """Return whether another call may begin, once what may leave has left."""
+        self._serve()
+        self._stalled = self._taken - self._sent >= HELD_MAX
+        return not self._stalled
 
     def fail(self, error: BaseException) -> None:
         """Fail the attempt as a whole."""
@@ -397,8 +462,8 @@ class Calls:
             return
         late = [each for each in self._workers if each.call is not None and now - each.since >= secs]
         for worker in late:
-            call, task = worker.call, worker.task
-            assert call is not None and task is not None
+            call = worker.call
+            assert call is not None
             call.error = TimeoutError(f"the call took longer than {secs:g} s{_place(call.coroutine)}")
             self._release(worker)
             self._end(call)

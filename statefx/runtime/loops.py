@@ -214,7 +214,7 @@ class Threads:
         self._idle = self._number = 0
 
     async def run(self, call: Callable[[], None]) -> None:
-        """Run a call in one of the threads; the loop's thread calls it. Once cancelled, nobody waits for that thread."""
+        """Run a call in one of the threads; on the loop. Once it is cancelled, nobody waits for that thread."""
         future: asyncio.Future[None] = self._loop.loop.create_future()
         context = copy_context()
         if self._idle:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Protocol
 
 from statefx.errors import StatePhaseError
@@ -96,8 +97,8 @@ class Slices:
                     if journal:
                         self._undo()
                     raise StatePhaseError(
-                        f"{self._who} changed state and then awaited: other calls go on meanwhile, and what they change "
-                        "could no longer be told apart if one of them fails. Change state after the last await"
+                        f"{self._who} changed state and then awaited: other calls go on meanwhile, and what they "
+                        "change could no longer be told apart if one of them fails. Change state after the last await"
                     )
             return awaited
 
@@ -130,9 +131,9 @@ class _Sliced:
         while True:
             try:
                 if error is None:
-                    awaited = step(call, lambda: coroutine.send(value), coroutine)  # noqa: B023 - called at once
+                    awaited = step(call, partial(coroutine.send, value), coroutine)
                 else:
-                    awaited = step(call, lambda: coroutine.throw(error), coroutine)  # noqa: B023
+                    awaited = step(call, partial(coroutine.throw, error), coroutine)
             except StopIteration as end:
                 return end.value
             value, error = None, None

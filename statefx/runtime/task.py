@@ -121,7 +121,8 @@ class TaskAttempt:
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
     each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
     and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that. `is_abandoned` is set by any thread. `secs` are by metric, `costs` by cost.
+    know that the task has prepared; only the log says what becomes of that.
+    `secs` are by metric, `costs` by cost. `is_abandoned` is set by any thread.
     """
 
     deployment: Deployment

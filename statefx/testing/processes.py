@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -97,8 +97,8 @@ class Process(Worker):
         component = deployment.plan.components[id.component]
         is_async = isinstance(component.operator, AsyncBolt)
         watched = WatchedAsyncBolt if is_async else WatchedBolt
-        make: Callable[..., Task] = watched if component.kind is ComponentKind.BOLT else task_of
-        task = make(self, deployment, id, fresh=self._fresh)
+        make: Callable[..., Any] = watched if component.kind is ComponentKind.BOLT else task_of
+        task: Task = make(self, deployment, id, fresh=self._fresh)
         task.collector_class = WatchingCollector
         return task
 

@@ -92,8 +92,8 @@ def check_keyed(reader: Component, inputs: Sequence[DeclaredInput]) -> None:
     for one in inputs:
         if not one.grouping.fields and not one.grouping.broadcast:
             raise TopologyError(
-                f"{named(reader)} reads {one.source!r} by {one.grouping}: calls overlap, and only those of one key keep "
-                f"their order, so that state of a key has one call at a time. Group it by fields, as "
+                f"{named(reader)} reads {one.source!r} by {one.grouping}: calls overlap, and only those of one key "
+                f"keep their order, so that state of a key has one call at a time. Group it by fields, as "
                 f'.fieldsGrouping({one.source!r}, "user")',
                 component=reader.id,
                 source=one.source,
