@@ -81,10 +81,10 @@ class AsyncBoltTask(BoltTask):
         batch, roots = self._without_roots(edge, batch)
         with self._hook("execute"):
             columns = values_of(batch, name_shown(edge.source), edge)
-        tuples = list(map(self._class_of(edge, batch), zip(*columns, strict=True)))
+        tuples = map(self._class_of(edge, batch), zip(*columns, strict=True))
         if self.attempt.trees is not None:
-            roots = list(islice(self._received(roots), len(tuples)))
-        fed = Fed(edge, batch, tuples, roots)
+            roots = list(islice(self._received(roots), batch.num_rows))
+        fed = Fed(edge, batch, tuples, batch.num_rows, roots)
         if (slices := self._sliced()) is not None:
             keys = keys_of(edge, batch, columns)
             fed.keys = _comparable(keys, [batch.schema.field(name).type for name in edge.grouping.fields])
@@ -122,8 +122,12 @@ class AsyncBoltTask(BoltTask):
         assert calls is not None
         if guarded is None or self._ticks:
             collector, outbox = attempt.collector, attempt.outbox
+            emit = collector.emit
             for call in calls.ready():
-                self._send(call, collector)
+                if call.row is not None and call.error is None and call.counted is None:
+                    emit(call.row)
+                else:
+                    self._send(call, collector)
                 if outbox.pressing:
                     return True
             return False
@@ -149,7 +153,9 @@ class AsyncBoltTask(BoltTask):
         if call.error is not None:
             raise call.error
         try:
-            for row in call.rows:
+            if call.row is not None:
+                collector.emit(call.row)
+            for row in call.rows or ():
                 if type(row) is tuple:
                     collector.emit(row)
                 else:
@@ -187,7 +193,7 @@ class AsyncBoltTask(BoltTask):
     def _give_tick(self) -> None:
         self._sliced()
         assert self._calls is not None
-        self._calls.feed(Fed(None, None, [Tick(self.component.tick_secs)]))
+        self._calls.feed(Fed(None, None, iter([Tick(self.component.tick_secs)]), 1))
         self._ticks = True  # an error of it is of no row
         self._advance(all=True)
 

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -59,11 +60,15 @@ _NO_KEY = object()
 
 @dataclass(slots=True)
 class Fed:
-    """Tuples of one batch; `keys` if those of one key are to keep their order, `roots` if they are tracked."""
+    """Tuples of one batch; `keys` if those of one key are to keep their order, `roots` if they are tracked.
+
+    Tuples are made as they are taken: garbage collection looks at all that there are, again and again.
+    """
 
     edge: Edge | None
     batch: pa.RecordBatch | None
-    tuples: Sequence[Any]
+    tuples: Iterator[Any]
+    number: int
     roots: Sequence[Roots] | None = None
     keys: Sequence[Any] | None = None
     begin: Callable[[], None] | None = None
@@ -73,11 +78,20 @@ class Fed:
 class Call(Collector):
     """One call, and the collector that it is given: what it emits waits here until it has ended.
 
-    `rows` are rows of the default stream as they are, and for all else what emits it when it is called with the task's
-    collector. `error` is what it has raised. `counted` are what is called to count, once the call is kept.
+    `row` is what it has emitted if that is one row of the default stream alone. Otherwise `rows` has such rows as they
+    are, and for all else what emits it when it is called with the task's collector. `error` is what it has raised.
+    `counted` are what is called to count, once the call is kept.
     """
 
-    __slots__ = ("_out", "_width", "at", "coroutine", "counted", "done", "error", "fed", "key", "roots", "rows", "tup")
+    # Of the class as long as a call has none of its own: most calls never do, and to set one costs as much as an emit.
+    row: tuple[Any, ...] | None = None
+    rows: list[Any] | None = None
+    counted: list[Callable[[], None]] | None = None
+    error: BaseException | None = None
+    coroutine: Any = None
+    roots: Roots = None
+    key: Any = _NO_KEY
+    done = False
 
     def __init__(self, out: TaskCollector, width: int, tup: Any, fed: Fed, at: int) -> None:
         self._out = out
@@ -85,13 +99,6 @@ class Call(Collector):
         self.tup = tup
         self.fed = fed
         self.at = at
-        self.rows: list[Any] = []
-        self.coroutine: Any = None
-        self.counted: list[Callable[[], None]] | None = None
-        self.roots: Roots = None
-        self.key: Any = _NO_KEY
-        self.error: BaseException | None = None
-        self.done = False
 
     @property
     def attempt(self) -> TransactionAttempt:  # type: ignore[override]  # it does not change
@@ -116,19 +123,22 @@ class Call(Collector):
             and not fields
             and anchors is _NO_ANCHORS
         ):
-            self.rows.append(values)
+            if self.row is None and self.rows is None:
+                self.row = values
+            else:
+                self._keep(values)
             return
         out = self._out
         if anchors is not _NO_ANCHORS:
             out.check_anchors(anchors)
         row = out.checked(values, stream, fields)
-        self.rows.append(lambda collector: collector.emit(row, stream=stream, task=task))
+        self._keep(lambda collector: collector.emit(row, stream=stream, task=task))
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
         if self.done:
             raise self._too_late()
         fitted = self._out.checked_batch(batch, stream)
-        self.rows.append(lambda collector: collector.emitBatch(fitted, stream))
+        self._keep(lambda collector: collector.emitBatch(fitted, stream))
 
     def ack(self, tup: Any) -> None:
         self._out.check_tuple("ack", tup)  # otherwise it says nothing: a BasicBolt's tuples are acked for it
@@ -139,18 +149,24 @@ class Call(Collector):
         self._out.check_tuple("fail", tup)
         if self.roots is None:
             raise self._out.failed(tup, reason)
-        self.rows.append(lambda collector: collector.fail(tup, reason))
+        self._keep(lambda collector: collector.fail(tup, reason))
 
     def resetTimeout(self, tup: Any) -> None:
         self._out.check_tuple("resetTimeout", tup)
-        self.rows.append(lambda collector: collector.resetTimeout(tup))
+        self._keep(lambda collector: collector.resetTimeout(tup))
+
+    def _keep(self, row: Any) -> None:
+        if self.rows is None:
+            self.rows = [] if self.row is None else [self.row]
+            self.row = None
+        self.rows.append(row)
 
     def _too_late(self) -> BoltError:
         return self._out.too_late(is_lost=self.error is None)
 
     def again(self) -> None:
         """Forget what the call has emitted and counted: it is made once more."""
-        self.rows, self.counted = [], None
+        self.row = self.rows = self.counted = None
 
     def count_later(self, count: Callable[[], None]) -> None:
         """Have something counted when the call is kept."""
@@ -160,7 +176,7 @@ class Call(Collector):
 
 
 class _Worker:
-    """A task of the loop that makes calls; `since` is when the present one began, by the loop's clock."""
+    """A task of the loop that makes calls; `since` is when the present one began, as of `time.monotonic`."""
 
     __slots__ = ("call", "is_cancelled", "since", "task")
 
@@ -200,7 +216,7 @@ class Calls:
         self._width = out.plain_width
         self._fed: deque[Fed] = deque()
         self._now: Iterator[tuple[int, Any]] = iter(())
-        self._batch = Fed(None, None, ())
+        self._batch = Fed(None, None, iter(()), 0)
         self._queue: deque[Call] = deque()
         """Calls whose rows have not been taken: by the order of their tuples, or of those that are done."""
         self._released: deque[Call] = deque()
@@ -223,8 +239,8 @@ class Calls:
 
     def feed(self, fed: Fed) -> None:
         """Give the loop tuples, to begin when `advance` is called."""
-        if fed.tuples:
-            self._fed_count += len(fed.tuples)
+        if fed.number:
+            self._fed_count += fed.number
             self._fed.append(fed)
 
     def advance(self, *, all: bool, check: Callable[[], None]) -> bool:
@@ -331,12 +347,12 @@ class Calls:
     async def _make_calls(self, worker: _Worker) -> None:
         """Make one call after the other, while there are some."""
         loop, execute, following, end = self._loop.loop, self._execute, self._next, self._end
-        is_plain, time = self._current is None and self.slices is None, loop.time
-        calls, began = 0, time()
+        is_plain = self._current is None and self.slices is None
+        calls, began = 0, monotonic()
         if self._timer is None and self._timeout_secs is not None:
             self._timer = loop.call_later(self._timeout_secs, self._look)
         while (call := following()) is not None:
-            worker.call, worker.since = call, time()
+            worker.call, worker.since = call, monotonic()
             try:
                 if is_plain:  # as `_try` does it: a coroutine around another costs as much as an emit
                     coroutine = call.coroutine = execute(call.tup, call)
@@ -355,9 +371,9 @@ class Calls:
                 return
             calls += 1
             if not calls % SLICE_CALLS:
-                if time() - began > SLICE_SECS:
+                if monotonic() - began > SLICE_SECS:
                     await asyncio.sleep(0)
-                began = time()
+                began = monotonic()
 
     @staticmethod
     def _note(error: BaseException, worker: _Worker, call: Call) -> None:
@@ -435,8 +451,8 @@ class Calls:
                 del self._keys[call.key]
         if call.error is not None and (self._fails_at_once or not isinstance(call.error, Exception)):
             self.fail(call.error)
-        self._ended += 1
-        if self._ended == self._fed_count or not self._ended % SEND_EVERY:
+        ended = self._ended = self._ended + 1
+        if ended == self._fed_count or not ended % SEND_EVERY:
             self._serve()
         if self._stalled and self._has_room():
             self._kick()
@@ -456,7 +472,7 @@ class Calls:
     def _look(self) -> None:
         """End the calls that have taken too long, and look again when the next one may have."""
         self._timer = None
-        now, secs = self._loop.loop.time(), self._timeout_secs
+        now, secs = monotonic(), self._timeout_secs
         assert secs is not None
         if not self._workers:
             return
