@@ -1,13 +1,12 @@
 """``statefx``, or ``python -m statefx``: looks at a checkpoint, asks the query that runs, or acts, with ``--yes``.
 
-Only this module, `statefx.top` and `statefx.ui.command` import click, and only the first two rich: programs that look
-at a checkpoint from Python pay for neither.
+Only this module, `statefx.shell`, `statefx.top` and `statefx.ui.command` import click, and only this one and
+`statefx.top` rich: programs that look at a checkpoint from Python pay for neither.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,12 +22,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from statefx import __version__
+from statefx import __version__, shell
 from statefx.admin import reading, tables
 from statefx.admin.damage import Repair, Verified
 from statefx.admin.ending import Aborted, abort_plan
 from statefx.admin.migration import Migration, migration_plan
-from statefx.admin.narrowing import as_key
+from statefx.admin.narrowing import key_of
 from statefx.admin.reading import counted
 from statefx.admin.rekeying import Downgrade, downgrade_plan
 from statefx.admin.rescaling import Rescaling, rescaling_plan
@@ -45,6 +44,7 @@ from statefx.log.pins import Savepoint
 from statefx.log.requests import Answered, Silence
 from statefx.log.takeover import read_checkpoint
 from statefx.protocol.log_state import LogState
+from statefx.shell import SettingsType
 from statefx.state.encoding.options import load
 from statefx.top import status, top, waiting, why
 from statefx.ui.command import ui
@@ -103,31 +103,13 @@ def _option(found: re.Match[str]) -> str:
     return f"--{numbered} " if numbered else f"--{bare}"
 
 
-class SettingsType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
-    """A JSON object."""
-
-    name = "JSON"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
-        try:
-            found = json.loads(value)
-        except ValueError as error:
-            self.fail(f"no JSON: {error}", param, ctx)
-        if not isinstance(found, dict):
-            self.fail("a JSON object, of names and values", param, ctx)
-        return found
-
-
-class KeyType(click.ParamType):  # type: ignore[type-arg]  # as above
+class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
     """A key of state: JSON, or a text."""
 
     name = "KEY"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return as_key(json.loads(value))
-        except ValueError:
-            return value
+        return key_of(value)
 
 
 class MomentType(click.ParamType):  # type: ignore[type-arg]  # as above
@@ -148,14 +130,6 @@ _map = click.option(
 _limit = click.option(
     "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
 )
-_CONFIG = click.Option(
-    ["--config"], type=SettingsType(), help="Settings as given to submit, a JSON object. Needed only if the state "
-    "provider has a secret, such as a password: the checkpoint does not keep it.",
-)  # fmt: skip
-_FORM = click.Option(
-    ["--json/--table", "as_json"], default=None, help="A line of JSON for each row, or a table; by default a table on "
-    "a terminal, and JSON for whatever else reads it.",
-)  # fmt: skip
 
 
 @click.group(name="statefx")
@@ -180,13 +154,11 @@ def _command(function: Callable[..., object]) -> click.Command:
         limit: int | None = 0,
         **given: Any,
     ) -> int:
-        in_json = not sys.stdout.isatty() if as_json is None else as_json
-        shown = SHOWN if limit is None and not in_json else limit or None
-        return _print(function(Checkpoint(checkpoint, config), **given), in_json, shown)
+        is_json = shell.in_json(as_json)
+        shown = SHOWN if limit is None and not is_json else limit or None
+        return _print(function(Checkpoint(checkpoint, config), **given), is_json, shown)
 
-    command = _cli.command()(run)
-    command.params = [click.Argument(["checkpoint"], type=click.Path(readable=False)), *command.params, _CONFIG, _FORM]
-    return command
+    return shell.form(shell.config(_cli.command()(shell.location(run))))
 
 
 for _each in (status, top, ui, why):

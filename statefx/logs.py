@@ -252,6 +252,14 @@ _STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskNam
 """Attributes of each record of Python's; all others come from ``extra``."""
 
 
+def set_level(level: str, name: str) -> dict[str, str]:
+    """Set the level of a logger of this process; return how it is and was, as the answer to a request."""
+    found = logging.getLogger(name)
+    was = logging.getLevelName(found.level)
+    found.setLevel(level)
+    return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
+
+
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()

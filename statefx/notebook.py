@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from statefx.errors import ConfigError, StatefxError
 from statefx.log.pins import savepoint
+from statefx.metrics.lag import lag_told
 from statefx.protocol.log_state import LogState
 from statefx.state.registry import name_of
 from statefx.topology.drawing import FONT, PALETTE, brief, escaped, paint, shown, svg, theme
@@ -511,13 +512,10 @@ def _lags(recent: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[float]], 
 
 def _records(says: Any) -> float | None:
     """Return how many records a spout is behind, if it says so."""
-    says = _mapping(says)
-    behind, partitions = says.get("avgOffsetsBehindLatest"), says.get("partitions")
-    if isinstance(says.get("lagRecords"), int | float):
-        return float(says["lagRecords"])
-    if isinstance(behind, int | float) and isinstance(partitions, int):
-        return float(behind * partitions)
-    return float(says["pending"]) if isinstance(says.get("pending"), int | float) else None
+    if (told := lag_told(says)) is not None:
+        return float(told[0])
+    pending = _mapping(says).get("pending")
+    return float(pending) if isinstance(pending, int | float) else None
 
 
 def _behind_secs(progress: Mapping[str, Any], name: str) -> float:

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from statefx import shell
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import read_observation, secs_of
@@ -45,7 +46,6 @@ _COLOURS = {
 
 _WIDTH_WITHOUT_TERMINAL = 160
 
-_checkpoint = click.argument("checkpoint", type=click.Path(readable=False))  # completed by the shell
 waiting = click.option(
     "--wait",
     type=click.FloatRange(0),
@@ -54,24 +54,24 @@ waiting = click.option(
     metavar="SECS",
     help="A driver that does not react for so long counts as gone.",
 )
-_json = click.option("--json/--table", "as_json", default=None, help="JSON; by default if no terminal reads it.")
 
 
 @click.command()
-@_checkpoint
+@shell.location
 @waiting
-@_json
-def status(checkpoint: str, wait: float, as_json: bool | None) -> int:
+@shell.config
+@shell.form
+def status(checkpoint: str, wait: float, config: Mapping[str, Any] | None, as_json: bool | None) -> int:
     """Say in one sentence how a topology is.
 
     Behind it stand its tasks, transactions, sources and sinks. Its driver is asked, wherever it runs. Where none
     answers, this is what one last wrote. The exit code is 1 if the topology is stuck, failing or dead.
     """
-    return _show(Checkpoint(checkpoint).status(wait=wait), as_json)
+    return _show(Checkpoint(checkpoint, config).status(wait=wait), as_json)
 
 
 def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
-    if as_json or (as_json is None and not sys.stdout.isatty()):
+    if shell.in_json(as_json):
         click.echo(json.dumps(document))
     else:
         _console().print(screen(document, time.time()))
@@ -79,16 +79,17 @@ def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
 
 
 @click.command()
-@_checkpoint
+@shell.location
 @click.option("--once", is_flag=True, help="Show it once, as status does.")
-@_json
-def top(checkpoint: str, once: bool, as_json: bool | None) -> int:
+@shell.config
+@shell.form
+def top(checkpoint: str, once: bool, config: Mapping[str, Any] | None, as_json: bool | None) -> int:
     """Show what a topology does, each second anew; q ends it.
 
     From what its driver last wrote beside the log: also from another machine, and after the driver's death. With --json
     a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead.
     """
-    at = Checkpoint(checkpoint)
+    at = Checkpoint(checkpoint, config)
     document = at.observation()
     if once or (as_json is None and not (sys.stdout.isatty() and sys.stdin.isatty())):
         return _show(document, as_json)
@@ -116,16 +117,16 @@ def _again(at: Checkpoint, last: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@_checkpoint
-@_json
-def why(checkpoint: str, as_json: bool | None) -> int:
+@shell.location
+@shell.config
+@shell.form
+def why(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | None) -> int:
     """Say why a topology is slow or late.
 
     What bounds its throughput, what keeps its results late, and what would help; the weightiest first.
     """
-    found = Checkpoint(checkpoint).why()
-    in_json = not sys.stdout.isatty() if as_json is None else as_json
-    click.echo(json.dumps(found.as_dict()) if in_json else clean(found, "\n"))
+    found = Checkpoint(checkpoint, config).why()
+    click.echo(json.dumps(found.as_dict()) if shell.in_json(as_json) else clean(found, "\n"))
     return 0
 
 

@@ -309,7 +309,17 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
         ),
         (
             TransactionalClient,
-            {"transaction", "begin", "committed", "generation", "recoveries", "status", "close"},
+            {
+                "transaction",
+                "begin",
+                "committed",
+                "generation",
+                "recoveries",
+                "status",
+                "metrics",
+                "metricsUrl",
+                "close",
+            },
         ),
     ],
 )

@@ -178,3 +178,15 @@ def _kind(column: pa.DataType) -> type | None:
 def _region(begin: bytes, kind: type) -> Range:
     tag = encode_key(kind() if kind is not date else date.min)[0]
     return begin + bytes([tag]), begin + bytes([tag + 1])
+
+
+def key_of(text: str) -> Any:
+    """Return the key that a text means, as on the command line: JSON, an array for a tuple; else the text itself.
+
+    >>> key_of('"7"'), key_of("7"), key_of("seven"), key_of('["a", 1]')
+    ('7', 7, 'seven', ('a', 1))
+    """
+    try:
+        return as_key(json.loads(text))
+    except ValueError:
+        return text

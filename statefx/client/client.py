@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from statefx.client.messages import ACKS, Receiver
+from statefx.client.outside import Outside
 from statefx.client.session import Session
 from statefx.client.transaction import OpenTransaction
 from statefx.coordinator.launch import Launch
+from statefx.coordinator.progress import Outcome
 from statefx.errors import ConfigError, TopologyError
 from statefx.log.adoption import Adopt
+from statefx.metrics.registry import Registry
 from statefx.operators.bolts import StatefulBolt
 from statefx.operators.schema import parse_schema, to_ddl
 from statefx.operators.sinks import Sink
@@ -118,14 +121,28 @@ class TransactionalClient:
         acks = _sinks_of(queues)
         schemas = _with_letters(deadLetters or {}, queues, sinks, schemas)
         topology = _topology(id, sinks, schemas, state, acks)
-        self._session = self._opened(
-            Launch(topology, config, checkpointLocation, adopt, caller="TransactionalClient", dumps=None)
-        )
+        launch = Launch(topology, config, checkpointLocation, adopt, caller="TransactionalClient", dumps=None)
+        if launch.settings.ui_port is not None:
+            raise ConfigError(
+                "topology.ui.port: a client serves no page: leave it out, and run statefx ui "
+                f"{launch.folders.location}, which shows what the client writes there",
+                key="topology.ui.port",
+            )
+        served = launch.metrics_server()
+        try:
+            self._session = self._opened(launch)
+        except BaseException:
+            if served is not None:
+                served.close()
+            raise
         origin, txid = self._session.coordinator.log.state.origin, self.committed + 1
         self._session.dead_letters = dict(deadLetters or {})
         self._session.queues = {
             name: Receiver(name, spout, origin, self.generation, txid) for name, spout in queues.items()
         }
+        self._outside = Outside(launch, self._session.coordinator, served)
+        self._outside.start(self._session)
+        self._session.outside = self._outside
 
     def _opened(self, launch: Launch) -> Session:
         return Session(launch)
@@ -176,6 +193,27 @@ class TransactionalClient:
     def status(self) -> dict[str, Any]:
         """Its status; ``stuck`` says since when and why a commit can't be carried out. Any thread may call it."""
         return self._session.coordinator.progress.status()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics now: each a dict of ``name``, as Prometheus shows it, ``kind``, ``labels``, ``value``.
+
+        As `Query.metrics`; ``topology`` is the `id`. Any thread may call it.
+        """
+        return self._outside.metrics
+
+    @property
+    def metricsUrl(self) -> str | None:
+        """Where Prometheus reads the metrics; None without ``topology.metrics.port``."""
+        return self._outside.url
+
+    @property
+    def _registry(self) -> Registry:
+        return self._outside.registry
+
+    @property
+    def _watchers(self) -> list[Callable[[Outcome], None]]:
+        return self._session.coordinator.progress.watchers
 
     def close(self) -> None:
         """Roll back what is open, and release everything; for any thread, again is a no-op.

@@ -18,6 +18,7 @@ import pyarrow as pa
 from statefx.client.buffer import TransactionBuffer
 from statefx.client.engine import Changes, ClientEngine, reason_of
 from statefx.client.messages import ACKS, Received, Receiver, to_batches
+from statefx.client.outside import Outside
 from statefx.coordinator.attempt import Batch
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.retrying import RenewInputError, StoppedError
@@ -82,6 +83,8 @@ class Session:
         """Set by the client, when what a former one has left is ended."""
         self.dead_letters: Mapping[str, str] = {}
         """The sink of each queue whose messages are handed out a few times only; set by the client."""
+        self.outside: Outside | None = None
+        """Set by the client, when it can be used."""
         self._begun = 0
         self._states = frozenset(one.id for one in launch.topology.components if one.stateful)
         self._timeout_secs = launch.settings.transaction_timeout_secs
@@ -445,7 +448,7 @@ class Session:
         with self._lock:
             if self._closed or self._at_work:  # by a signal's handler, in the middle of a commit, which now ends
                 return
-            self._closed = True
+            self._closed, error = True, self._ended
             for buffer in list(self._open):
                 self.abort(buffer)
             self._ended = self._ended or TransactionError("it was closed")
@@ -453,6 +456,8 @@ class Session:
                 receiver.close()
             self._engine.close()
             self.coordinator.end()
+        if self.outside is not None:
+            self.outside.close(error)
 
     def _overdue(self, buffer: TransactionBuffer) -> TransactionTimeoutError | None:
         """Return the error of a transaction that was open for too long.

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statefx.admin.looking import check_free
 from statefx.admin.rekeying import NewForm, Rekey
@@ -68,6 +68,9 @@ from statefx.topology.checks import encodings_of
 from statefx.topology.graph import INTERNAL, Topology
 from statefx.topology.identity import identify
 from statefx.topology.submission import check_misplaced, check_sendable, check_settings
+
+if TYPE_CHECKING:
+    from statefx.metrics.prometheus import MetricsServer
 
 logger = logging.getLogger("statefx")
 
@@ -301,6 +304,16 @@ class Launch:
         # is recovered, so that no task of an older driver prepares or commits meanwhile (rule 4.2).
         self.participants(log).fence()
         return log
+
+    def metrics_server(self) -> MetricsServer | None:
+        """Begin to serve metrics, if a port is given; before `start`, since a port that is taken is a mistake."""
+        if self.settings.metrics_port is None:
+            return None
+        try:
+            from statefx.metrics.prometheus import MetricsServer  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ConfigError(f"topology.metrics.port is {self.settings.metrics_port}: {error}") from error
+        return MetricsServer(self.settings.metrics_host, self.settings.metrics_port)
 
     def participants(self, log: TransactionLog) -> Participants:
         return Participants(StateParticipant.of(self.plan, log, self.provider, self.folders.storage), self.others)

@@ -1,4 +1,4 @@
-"""Counts what happens in the registry of metrics: transactions, rows, state, event time, sources, sinks.
+"""Counts what happens, for metrics and for the observation: transactions, rows, state, event time, sources, sinks.
 
 Counters are fed by what the driver does anyway, each once. Gauges are read where their values are, when somebody asks.
 Nothing here ever raises: a topology does not end because of its metrics.
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec
+from itertools import islice
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from statefx.coordinator.attempt import Attempt
 from statefx.log.log import TransactionLog
 from statefx.metrics.lag import Lag
-from statefx.metrics.registry import Registry, Sample
-from statefx.metrics.users import UserMetrics
+from statefx.metrics.registry import Registry, Sample, UserMetrics
 from statefx.operators.acker import is_of_acks
 from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.spouts import DEAD
@@ -30,7 +32,63 @@ from statefx.topology.graph import INTERNAL, ComponentKind
 
 logger = logging.getLogger("statefx")
 
+WINDOW_SECS = 10.0
+"""Over how long rates are taken."""
+
+_ROWS = "rows"
+
 _Given = ParamSpec("_Given")
+
+
+class Rates:
+    """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least."""
+
+    def __init__(self, now: float) -> None:
+        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque([(now, now, {})])
+        """When the first and the last transaction of a slot have ended, and the sums."""
+
+    def until(self, now: float) -> dict[Any, dict[str, float]]:
+        """Return the sums that a transaction is to be added to which has ended now."""
+        first, _, sums = self._slots[-1]
+        if len(self._slots) == 1 or now - first >= WINDOW_SECS / 4:  # the first slot is only the beginning of time
+            first, sums = now, {}
+        else:
+            self._slots.pop()
+        self._slots.append((first, now, sums))
+        while len(self._slots) > 2 and self._slots[1][1] < now - WINDOW_SECS:
+            self._slots.popleft()
+        return sums
+
+    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
+        """Return the sums per second; nothing if no transaction has ended for long."""
+        since, ended = self._slots[0][1], self._slots[-1][1]
+        found: dict[Any, dict[str, float]] = {}
+        if len(self._slots) < 2 or now - ended > max(WINDOW_SECS, 2 * (ended - since)):
+            return found
+        secs = max(now - since, 0.001)
+        for _, _, sums in islice(self._slots, 1, None):
+            for name, amounts in sums.items():
+                _add(found.setdefault(name, {}), {what: amount / secs for what, amount in amounts.items()})
+        return found
+
+
+def _add(totals: dict[Any, Any], more: Mapping[Any, float]) -> None:
+    for name, amount in more.items():
+        totals[name] = totals.get(name, 0) + amount
+
+
+class Flow(NamedTuple):
+    """What has gone over edges, by their ids, and through tasks: totals of this driver, and what it is a second."""
+
+    sent: dict[int, int]
+    """Rows, before they are combined or copied to all tasks."""
+    received: dict[int, int]
+    bytes: dict[int, int]
+    tasks: dict[TaskId, tuple[int, int]]
+    """Rows in and out; those of a stream once, however many edges leave it."""
+    edges_per_sec: dict[int, float]
+    tasks_per_sec: dict[TaskId, dict[str, float]]
+    """``rows`` in, and milliseconds by step and by cost, as acks tell them."""
 
 
 def _never_raising(
@@ -76,6 +134,11 @@ class Measures:
         """What each component reads from."""
         for edge in self._edges.values():
             self._read.setdefault(edge.target, set()).add(edge.source)
+        self._lock = threading.Lock()
+        """Of what `flow` returns."""
+        self._flow = Flow({}, {}, {}, {}, {}, {})
+        self._rates = Rates(now())
+        self.registry.gather(self._flowing)
         self._last_commit: float | None = None
         self._found_keys: dict[str, int] = {}
         self._counts: dict[TaskId, Mapping[str, int | float]] = {}
@@ -112,7 +175,7 @@ class Measures:
         registry.observe("statefx_transaction_duration_seconds", sum(attempt.secs.values()), "all")
         registry.add("statefx_input_rows", attempt.input_rows)
         acks = attempt.complete.acks
-        self._count_rows(acks)
+        self._count_rows(acks.values())
         self._count_trees(acks)
         self._users.committed(acks.values())
         for ack in acks.values():
@@ -123,31 +186,52 @@ class Measures:
                 found[ack.component] = found.get(ack.component, 0) + ack.found_keys
         self._found_keys = found
 
-    def _count_rows(self, acks: Mapping[TaskId, Ack]) -> None:
-        registry = self.registry
-        emitted: dict[tuple[str, str], int] = {}
-        for id, edge in self._edges.items():
-            ends = name_shown(edge.source), edge.target, edge.stream
-            sent = [ack for task, ack in acks.items() if task.component == edge.source]
-            got = [ack for task, ack in acks.items() if task.component == edge.target]
-            rows = sum(ack.emitted.get(id, 0) for ack in sent)
-            stream = edge.source, edge.stream
-            emitted[stream] = max(emitted.get(stream, 0), rows)
-            registry.add("statefx_rows", rows, *ends, "out")
-            registry.add("statefx_rows", sum(ack.received.get(id, 0) for ack in got), *ends, "in")
-            registry.add("statefx_bytes", sum(ack.sent_bytes.get(id, 0) for ack in sent), *ends)
-        for (component, name), rows in emitted.items():
-            if rows and name in (DEAD_LETTER, DEAD):
-                registry.add("statefx_dead_letters", rows, component)
+    def _count_rows(self, acks: Iterable[Ack]) -> None:
+        """Add up what acks say of rows and time; the driver waits for it: microseconds for each task."""
+        flow = self._flow
+        with self._lock:
+            sums = self._rates.until(self._now())
+            for ack in acks:
+                rows, streams = sum(ack.received.values()), self._emitted(ack)
+                rows_in, rows_out = flow.tasks.get(ack.id, (0, 0))
+                flow.tasks[ack.id] = rows_in + rows, rows_out + sum(streams.values())
+                of_task = sums.setdefault(ack.id, {_ROWS: 0})
+                of_task[_ROWS] += rows
+                _add(of_task, ack.metrics)
+                _add(of_task, ack.costs)
+                sent = {**ack.emitted, **ack.rows_before_combining}
+                _add(flow.sent, sent)
+                _add(flow.received, ack.received)
+                _add(flow.bytes, ack.sent_bytes)
+                for id, emitted in sent.items():
+                    _add(sums.setdefault(id, {}), {_ROWS: emitted})
+                if dead := streams.get(DEAD_LETTER, 0) + streams.get(DEAD, 0):
+                    self.registry.add("statefx_dead_letters", dead, ack.component)
+
+    def _emitted(self, ack: Ack) -> dict[str, int]:
+        """Return how many rows a task has emitted by stream, however many edges leave it."""
+        found: dict[str, int] = {}
+        for id, rows in ack.emitted.items():
+            edge = self._edges.get(id)
+            if edge is not None:
+                found[edge.stream] = max(found.get(edge.stream, 0), ack.rows_before_combining.get(id) or rows)
+        return found
+
+    def flow(self) -> Flow:
+        """Return what has gone over edges and through tasks so far; any thread may call it."""
+        with self._lock:
+            per_sec = self._rates.per_sec(self._now())
+            flow = self._flow
+            return Flow(
+                dict(flow.sent), dict(flow.received), dict(flow.bytes), dict(flow.tasks),
+                {id: amounts[_ROWS] for id, amounts in per_sec.items() if isinstance(id, int)},
+                {task: amounts for task, amounts in per_sec.items() if isinstance(task, TaskId)},
+            )  # fmt: skip
 
     def _count_task(self, ack: Ack) -> None:
         registry, component = self.registry, ack.component
         if component.startswith(INTERNAL):
             return
-        rows = sum(ack.received.values())
-        if component in self._sources:
-            rows = self._emitted(ack)
-        registry.add("statefx_task_rows", rows, component, str(ack.task))
         counts = {
             "statefx_rows_set_aside": ack.set_aside.rows,
             "statefx_state_keys_changed": ack.keys,
@@ -163,15 +247,6 @@ class Measures:
         for reason, amount in (("gone", ack.left_out.gone), ("refused", ack.left_out.refused)):
             if amount:
                 registry.add("statefx_rows_left_out", amount, component, reason)
-
-    def _emitted(self, ack: Ack) -> int:
-        """Return how many rows a task of a source has emitted, each once, however many edges leave its stream."""
-        found: dict[str, int] = {}
-        for id, rows in ack.emitted.items():
-            edge = self._edges.get(id)
-            if edge is not None:
-                found[edge.stream] = max(found.get(edge.stream, 0), ack.rows_before_combining.get(id) or rows)
-        return sum(found.values())
 
     def _count_trees(self, acks: Mapping[TaskId, Ack]) -> None:
         for task, ack in acks.items():
@@ -217,9 +292,11 @@ class Measures:
         self.registry.spent(times)
 
     @_never_raising
-    def appended(self, kind: str, size_bytes: int, secs: float) -> None:
+    def appended(self, kind: str, size_bytes: int, secs: float, synced_secs: float) -> None:
         """Count a record of the log."""
         self.registry.observe("statefx_log_append_seconds", secs, kind)
+        if synced_secs:
+            self.registry.observe("statefx_log_fsync_seconds", synced_secs, kind)
         self.registry.add("statefx_log_bytes", size_bytes)
 
     # ---- sinks
@@ -280,6 +357,18 @@ class Measures:
         for source, lag in list(self._lags.items()):
             yield from self._behind(source, lag.as_dict())
         yield from self._users.samples(state.counters)
+
+    def _flowing(self) -> Iterator[Sample]:
+        sample, flow = self.registry.sample, self.flow()
+        for id, edge in self._edges.items():
+            ends = name_shown(edge.source), edge.target, edge.stream
+            yield sample("statefx_rows", flow.sent.get(id, 0), *ends, "out")
+            yield sample("statefx_rows", flow.received.get(id, 0), *ends, "in")
+            yield sample("statefx_bytes", flow.bytes.get(id, 0), *ends)
+        for (component, task), (rows_in, rows_out) in flow.tasks.items():
+            if not component.startswith(INTERNAL):
+                rows = rows_out if component in self._sources else rows_in
+                yield sample("statefx_task_rows", rows, component, str(task))
 
     def _times(self, state: LogState) -> Iterator[Sample]:
         sample, now = self.registry.sample, self._now()

@@ -18,17 +18,17 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from importlib.metadata import version
-from itertools import islice
 from statistics import median
 from typing import Any
 
 from statefx.config import SETTINGS
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.launch import Launch
+from statefx.coordinator.measuring import WINDOW_SECS, Flow
 from statefx.coordinator.progress import Outcome, Progress
 from statefx.errors import FencedError
 from statefx.log.log import TransactionLog
@@ -62,9 +62,6 @@ CORE_SHARE = 0.01
 END_SECS = 5.0
 """How long the end of a query waits for its last document."""
 
-WINDOW_SECS = 10.0
-"""Over how long rates are taken."""
-
 TASKS_SHOWN = 64
 """How many tasks of the last transaction are told: those that took longest."""
 
@@ -76,113 +73,41 @@ SLOW_SECS, SLOW_TIMES = 60.0, 20
 _TRACE_CHARS = 4_000
 
 
-Amounts = Mapping[str, float]
-
-
-_ROWS = "rows"
-
-
-class Rates:
-    """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least."""
-
-    def __init__(self, now: float) -> None:
-        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque([(now, now, {})])
-        """When the first and the last transaction of a slot have ended, and the sums."""
-
-    def until(self, now: float) -> dict[Any, dict[str, float]]:
-        """Return the sums that a transaction is to be added to which has ended now."""
-        first, _, sums = self._slots[-1]
-        if len(self._slots) == 1 or now - first >= WINDOW_SECS / 4:  # the first slot is only the beginning of time
-            first, sums = now, {}
-        else:
-            self._slots.pop()
-        self._slots.append((first, now, sums))
-        while len(self._slots) > 2 and self._slots[1][1] < now - WINDOW_SECS:
-            self._slots.popleft()
-        return sums
-
-    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
-        """Return the sums per second; nothing if no transaction has ended for long."""
-        since, ended = self._slots[0][1], self._slots[-1][1]
-        found: dict[Any, dict[str, float]] = {}
-        if len(self._slots) < 2 or now - ended > max(WINDOW_SECS, 2 * (ended - since)):
-            return found
-        secs = max(now - since, 0.001)
-        for _, _, sums in islice(self._slots, 1, None):
-            for name, amount in sums.items():
-                _add(found.setdefault(name, {}), ((what, each / secs) for what, each in amount.items()))
-        return found
-
-
-def _add(totals: dict[Any, Any], more: Iterable[tuple[Any, float]]) -> None:
-    for name, count in more:
-        totals[name] = totals.get(name, 0) + count
-
-
 class History:
-    """Totals and the last transactions of a driver; `note` is called by its thread, all else by others."""
+    """The last transactions of a driver; `note` is called by its thread, all else by others."""
 
-    def __init__(self, log: LogState, now: float) -> None:
+    def __init__(self, log: LogState) -> None:
         self.lock = threading.Lock()
         past = [transaction_entry(each) for each in log.history.past[-TRANSACTIONS:]]
         self.transactions: deque[dict[str, Any]] = deque(past, TRANSACTIONS)
-        self.rates = Rates(now)
-        self.edges: dict[int, int] = {}
-        self.tasks: dict[TaskId, tuple[int, int]] = {}
-        """By task, the rows that came in and went out."""
-        self.late: dict[str, int] = {}
-        self.set_aside: dict[str, int] = {}
         self.call_ms: dict[str, float] = {}
         """By sink, how long its last commit ran on the driver."""
-        self.committed = 0
-        """Transactions of this driver."""
         self.last: Attempt | None = None
-        """The last that was committed."""
+        """The last that this driver has committed."""
 
     def note(self, outcome: Outcome) -> None:
-        attempt, done = outcome.attempt, outcome.done
-        entry = {
-            "txid": attempt.name.txid,
-            "attempt": attempt.name.attempt,
-            "outcome": "rolled back" if done is None else "committed",
+        attempt = outcome.attempt
+        entry = _entry(attempt) | {
+            "outcome": "rolled back" if outcome.done is None else "committed",
             "began": iso(attempt.began),
             "ended": iso(outcome.ended),
-            "durationMs": {name: round(secs * 1000, 3) for name, secs in attempt.secs.items()},
-            "rows": attempt.input_rows,
             "reason": outcome.reason,
         }
         with self.lock:
             self.transactions.append(entry)
-            if done is None:
-                return
-            self.committed, self.last = self.committed + 1, attempt
-            self.call_ms |= {name: round(secs * 1000, 3) for name, secs in outcome.call_secs.items()}
-            _add(self.late, done.late.items())
-            _add(self.set_aside, ((bolt, aside.rows) for bolt, aside in done.set_aside.items()))
-            if attempt.complete is not None:
-                self._count(attempt, outcome.ended)
+            if outcome.done is not None:
+                self.last = attempt
+                self.call_ms |= {name: round(secs * 1000, 3) for name, secs in outcome.call_secs.items()}
 
-    def _count(self, attempt: Attempt, ended: float) -> None:
-        """Add up what the acks of a transaction say; the driver waits for it: 3 microseconds for each task."""
-        assert attempt.complete is not None
-        sums = self.rates.until(ended)
-        for task, ack in attempt.complete.acks.items():
-            rows = sum(ack.received.values())
-            rows_in, rows_out = self.tasks.get(task, (0, 0))
-            self.tasks[task] = rows_in + rows, rows_out + sum(ack.emitted.values())
-            known = sums.get(task)
-            if known is None:
-                sums[task] = {**ack.metrics, **ack.costs, _ROWS: rows}
-            else:
-                known[_ROWS] += rows
-                for spent in (ack.metrics, ack.costs):
-                    for name, ms in spent.items():
-                        known[name] = known.get(name, 0.0) + ms
-            for edge, count in ack.emitted.items():
-                emitted = ack.rows_before_combining.get(edge) or count
-                self.edges[edge] = self.edges.get(edge, 0) + emitted
-                of_edge = sums.setdefault(edge, {_ROWS: 0.0})
-                of_edge[_ROWS] += emitted
+
+def _entry(attempt: Attempt) -> dict[str, Any]:
+    """Return what an entry of ``transactions`` has of any attempt."""
+    return {
+        "txid": attempt.name.txid,
+        "attempt": attempt.name.attempt,
+        "durationMs": {name: round(secs * 1000, 3) for name, secs in list(attempt.secs.items())},
+        "rows": attempt.input_rows,
+    }
 
 
 @dataclass
@@ -199,13 +124,15 @@ class Observer:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Those of other packages, for ``driver``."""
     write_secs: float = WRITE_SECS
+    first_secs: float = 0.0
+    """How long after `start` the first one is written."""
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self._began = self.now()
         state = self.log.state
         self._generation, self._lineage = state.generation, state.lineage
-        self.history = History(state, self._began)
+        self.history = History(state)
         self.progress.watchers.append(self.history.note)
         self._driver = process() | {"python": platform.python_version(), "statefx": version("statefx"), **self.versions}
         self._graph = graph_of(self.launch.topology, self.launch.settings.state_provider)
@@ -227,17 +154,12 @@ class Observer:
         if self._ended is not None:
             status["isActive"] = False
         with self.history.lock:
-            history = self.history
-            per_sec = history.rates.per_sec(now)
-            edges, late, set_aside = dict(history.edges), dict(history.late), dict(history.set_aside)
-            transactions = [dict(each) for each in history.transactions]
-            tasks = dict(history.tasks)
-            call_ms, committed = dict(history.call_ms), history.last
-        rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
+            transactions = [dict(each) for each in self.history.transactions]
+            call_ms, committed = dict(self.history.call_ms), self.history.last
         running = self.progress.running()
         transactions += [self._running_entry(attempt, now) for attempt in running]
-        registry = self.progress.measures.registry
-        activity = registry.activity(WINDOW_SECS)
+        measures = self.progress.measures
+        flow = measures.flow()
         return {
             "format": FORMAT,
             "generation": self._generation,
@@ -252,48 +174,39 @@ class Observer:
             "status": status,
             "health": self._health(status, running, transactions, now),
             "graph": self._graph,
-            "components": self._components(state, per_sec, edges, tasks, activity, late, set_aside, now),
+            "components": self._components(state, flow, now),
             "edges": [
-                {**_ends(edge), "rowsPerSec": round(rates.get(edge.id, 0.0), 1), "rows": edges.get(edge.id, 0)}
+                {
+                    **_ends(edge),
+                    "rowsPerSec": round(flow.edges_per_sec.get(edge.id, 0.0), 1),
+                    "rows": flow.sent.get(edge.id, 0),
+                }
                 for edge in shown_edges(self.launch.topology)
             ],
-            "sources": self._sources(state, rates, now),
+            "sources": self._sources(state, flow, now),
             "sinks": _sinks(status, call_ms),
             "transactions": transactions[-TRANSACTIONS:],
             "tasksOfLast": None if committed is None else _tasks_of(committed),
             "exceptions": self.progress.exceptions,
             "recent": self.progress.recent()[-RECENT:],
-            "metrics": registry.as_dicts(),
+            "metrics": measures.registry.as_dicts(),
             "config": self._config,
         }
 
     def _running_entry(self, attempt: Attempt, now: float) -> dict[str, Any]:
-        return {
-            "txid": attempt.name.txid,
-            "attempt": attempt.name.attempt,
+        return _entry(attempt) | {
             "outcome": "running",
             "began": iso(attempt.began or now),
             "ended": None,
             "phase": attempt.phase,
-            "durationMs": {name: round(secs * 1000, 3) for name, secs in list(attempt.secs.items())},
-            "rows": attempt.input_rows,
             "reason": "",
             "waitsFor": [str(task) for task in sorted(attempt.waiting)[:3]],
         }
 
-    def _components(
-        self,
-        state: LogState,
-        per_sec: Mapping[Any, Amounts],
-        edges: Mapping[int, int],
-        tasks: Mapping[TaskId, tuple[int, int]],
-        activity: Mapping[str, Mapping[int, Mapping[str, float]]],
-        late: Mapping[str, int],
-        set_aside: Mapping[str, int],
-        now: float,
-    ) -> dict[str, Any]:
+    def _components(self, state: LogState, flow: Flow, now: float) -> dict[str, Any]:
         last, stored = self.progress.last, state.stored_bytes()
-        rates = {edge: amounts[_ROWS] for edge, amounts in per_sec.items() if isinstance(edge, int)}
+        registry, rates = self.progress.measures.registry, flow.edges_per_sec
+        activity = registry.activity(WINDOW_SECS)
         topology, found = self.launch.topology, {}
         for name in shown(topology):
             into = [edge.id for edge in topology.inputs(name)]
@@ -301,12 +214,12 @@ class Observer:
             own = activity.get(name, {})
             one: dict[str, Any] = {
                 "activity": _mean(list(own.values())),
-                "rowsIn": sum(edges.get(edge, 0) for edge in into),
+                "rowsIn": sum(flow.sent.get(edge, 0) for edge in into),
                 "rowsInPerSec": round(sum(rates.get(edge, 0.0) for edge in into), 1),
-                "rowsOut": int(_out(topology, name, edges)),
+                "rowsOut": int(_out(topology, name, flow.sent)),
                 "rowsOutPerSec": round(_out(topology, name, rates), 1),
-                "late": late.get(name, 0),
-                "setAside": set_aside.get(name, 0),
+                "late": registry.value("statefx_rows_late", name),
+                "setAside": registry.value("statefx_rows_set_aside", name),
                 "stateKeys": None if last is None else last.found_keys.get(name),
                 "stateBytes": stored.get(name),
                 "watermark": None if watermark is None else time_of(watermark).isoformat(),
@@ -314,14 +227,15 @@ class Observer:
                 "tasks": [],
             }
             for number in range(topology.component(name).parallelism or len(own)):
-                rows_in, rows_out = tasks.get(TaskId(name, number), (0, 0))
-                amounts = {what: round(each, 1) for what, each in per_sec.get(TaskId(name, number), {}).items()}
+                task = TaskId(name, number)
+                rows_in, rows_out = flow.tasks.get(task, (0, 0))
+                amounts = {what: round(each, 1) for what, each in flow.tasks_per_sec.get(task, {}).items()}
                 of_task = {"task": number, "activity": own.get(number), "rowsIn": rows_in, "rowsOut": rows_out}
-                one["tasks"].append({**of_task, "rowsInPerSec": amounts.pop(_ROWS, 0.0), "msPerSec": amounts})
+                one["tasks"].append({**of_task, "rowsInPerSec": amounts.pop("rows", 0.0), "msPerSec": amounts})
             found[name] = one
         return found
 
-    def _sources(self, state: LogState, rates: Mapping[Any, float], now: float) -> dict[str, Any]:
+    def _sources(self, state: LogState, flow: Flow, now: float) -> dict[str, Any]:
         last, topology, found = self.progress.last, self.launch.topology, {}
         lags, held = self.progress.measures.lags(), self.progress.measures.holder()
         for name in shown(topology):
@@ -330,7 +244,7 @@ class Observer:
                 continue
             said = None if last is None else last.sources.get(name)
             one: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"said": said}
-            one |= {"rateOut": round(_out(topology, name, rates), 1)}
+            one |= {"rateOut": round(_out(topology, name, flow.edges_per_sec), 1)}
             if name in lags:
                 one |= {what: each for what, each in lags[name].items() if what != "rateOut"}
             if component.timings:
@@ -374,7 +288,7 @@ class Observer:
             began=self._began,
             ended=self._ended,
             error=self._error,
-            committed=self.history.committed,
+            committed=self.history.last is not None,
             running=running,
             transactions=transactions,
             now=now,
@@ -392,12 +306,16 @@ class Observer:
     def start(self) -> None:
         self._thread.start()
 
-    def end(self, error: BaseException | None) -> None:
-        """Write the last document, and wait for that, but not for long; `error` has ended the query."""
+    def end(self, error: BaseException | None, *, waits: bool = True) -> None:
+        """Write the last document, and wait for that, but not for long; `error` has ended the query.
+
+        With `waits=False` it takes no lock, and the document is written when the next one is due.
+        """
         self._error, self._ended = error, self.now()
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join(END_SECS)
+        if waits:
+            self._ending.set()
+            if self._thread.is_alive():
+                self._thread.join(END_SECS)
 
     def _keep_written(self) -> None:
         location = self.launch.folders.location
@@ -405,8 +323,10 @@ class Observer:
         # Nobody needs it after a power cut: a sync would wait for the disk, and make transactions wait for it.
         storage = self.launch.folders.storage if remote else FolderStorage(location, durable=False)
         written, pause, last = -SIGN_OF_LIFE_SECS, self.write_secs, None
+        if self.first_secs:
+            self._ending.wait(self.first_secs)
         while True:
-            is_last, processor = self._ending.is_set(), time.thread_time()
+            is_last, processor = self._ended is not None, time.thread_time()
             try:
                 if is_last and isinstance(self._error, FencedError):
                     return
@@ -551,7 +471,7 @@ def health_of(
     began: float,
     ended: float | None,
     error: BaseException | None,
-    committed: int,
+    committed: bool,
     running: Sequence[Attempt],
     transactions: Sequence[Mapping[str, Any]],
     now: float,
@@ -595,7 +515,7 @@ def health_of(
     if not running and (paused := status.get("paused")):
         sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
         return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
-    if not committed and status.get("run") is None:
+    if not committed and "run" in status and status["run"] is None:  # a client has no run
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
     return _well(done, last, now, is_running=bool(running))
 

@@ -63,8 +63,8 @@ Command = Callable[..., Mapping[str, Any]]
 """Is called with the arguments of a request, on a thread of its own; what it raises is the answer."""
 
 
-class Listener:
-    """Listens for requests to the driver of one generation, from `start` to `end`."""
+class RequestServer:
+    """Serves requests to the driver of one generation, from `start` to `end`."""
 
     def __init__(
         self,
@@ -72,12 +72,15 @@ class Listener:
         commands: Mapping[str, Command],
         *,
         look_secs: float = LOOK_SECS,
+        first_secs: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._storage = log.storage
         self._commands = commands
         self._look_secs = look_secs
+        self._first_secs = first_secs
+        """How long after `start` it begins; what ends before leaves no trace."""
         self._clock = clock
         self._folder = folder_of(log.state.generation)
         self._wake = threading.Event()
@@ -97,22 +100,30 @@ class Listener:
         self._beaten: float | None = None
         self._swept: float | None = None
         self._warned: float | None = None
-        self._driver = json.dumps(process()).encode()
+        self._driver = json.dumps(process() | {"checkpoint": log.storage.url}).encode()
         self._thread = threading.Thread(target=logs.carrying(self._run), name="statefx-requests", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def end(self, answer: Mapping[str, Any]) -> None:
-        """Answer what is still open, and go; `answer` is that to requests to stop. Waits for at most `END_SECS`."""
+    def end(self, answer: Mapping[str, Any], *, waits: bool = True) -> None:
+        """Answer what is still open, and go; `answer` is that to requests to stop. Waits for at most `END_SECS`.
+
+        With `waits=False` it takes no lock, and all of this is done with the next look.
+        """
         self._ending = answer
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(END_SECS)
+        if waits:
+            self._wake.set()
+            if self._thread.ident is not None:
+                self._thread.join(END_SECS)
 
     # ---- the thread
 
     def _run(self) -> None:
+        if self._first_secs:
+            self._wake.wait(self._first_secs)
+            if self._ending is not None:
+                return
         while self._ending is None:
             self._try(self._look)
             self._wake.wait(self._look_secs)

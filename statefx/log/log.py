@@ -42,7 +42,7 @@ from statefx.log.entries import (
 from statefx.protocol.log_rules import apply, checkpoint
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Checkpoint, Record
-from statefx.storage import Storage
+from statefx.storage import Storage, sync_secs
 
 RECORDS_BEFORE_CHECKPOINT = 100
 
@@ -89,8 +89,8 @@ class TransactionLog:
         self._first = entries[0] if entries else None
         self._kinds: dict[int, type[Record]] = {entry.number: type(entry.record) for entry in entries}
         self._marked = False
-        self.appended: Callable[[str, int, float], None] = lambda kind, size_bytes, seconds: None
-        """Called with each record that is durable: its kind, its size, and how long that took."""
+        self.appended: Callable[[str, int, float, float], None] = lambda kind, size_bytes, secs, synced_secs: None
+        """Called with each record that is durable: its kind, its size, how long that took, and how much was fsync."""
 
     def append(self, record: Record) -> int:
         """Make `record` durable as the next one and apply it to `state`; return its number.
@@ -157,9 +157,9 @@ class TransactionLog:
             path=self.where,
             number=entry.number,
         )
-        began = time.perf_counter()
+        began, synced = time.perf_counter(), sync_secs()
         self._create(entry)
-        taken_secs = time.perf_counter() - began
+        taken_secs, synced_secs = time.perf_counter() - began, sync_secs() - synced
         # Rule 3.3: any other record would have met a fencing record under its number. Only with these can a driver that
         # slept since it read the log win a number that was used.
         if isinstance(record, FENCING):
@@ -172,7 +172,7 @@ class TransactionLog:
         if isinstance(record, Checkpoint):
             self._first, self._unfolded = entry, 1
         self._refusal = None
-        self.appended(record.kind, len(entry.data), taken_secs)
+        self.appended(record.kind, len(entry.data), taken_secs, synced_secs)
         return entry.number
 
     def _create(self, entry: Entry) -> None:

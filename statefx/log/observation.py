@@ -19,8 +19,8 @@ from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
 from statefx.logs import iso
-from statefx.protocol.log_state import LogState, Past
-from statefx.storage import FolderStorage, Storage
+from statefx.protocol.log_state import LogState
+from statefx.storage import FolderStorage, Storage, is_remote
 
 Document = dict[str, Any]
 
@@ -209,21 +209,37 @@ def read_observation(folders: Folders, now: float | None = None) -> Document:
         sentence = f"{OBSERVED} in {folders.location} is cut off, or written by a newer statefx ({error})."
         remedy = "A running driver replaces it within a minute. It may be deleted: no start reads it."
         return {**nothing, "health": health("unknown", None, sentence, remedy)}
-    return {**found, "health": _as_read(found, folders.location, now)}
+    return {**found, "health": _as_read(found, folders, now)}
 
 
-def _as_read(document: Document, location: str, now: float) -> dict[str, Any]:
+def is_copied(origin: object, location: str, driver: Mapping[str, Any]) -> bool:
+    """Return whether what a driver wrote about its checkpoint `origin` lies in a copy of that one.
+
+    False where nobody can tell: another machine may have the same folder mounted at another path.
+    """
+    if not isinstance(origin, str) or origin == location:
+        return False
+    if is_remote(origin) and is_remote(location):
+        return True
+    try:
+        return driver.get("machine") == _machine() and not os.path.samefile(origin, location)
+    except OSError:  # no /proc, or `origin` is gone
+        return False
+
+
+def _as_read(document: Document, folders: Folders, now: float) -> dict[str, Any]:
     """Return a document's health as of its reader: the driver may have died since it was written."""
+    location, driver = folders.location, document.get("driver") or {}
     said: dict[str, Any] = document.get("health") or health("unknown", None, "The document says nothing of it.")
     written, at = document.get("writtenAt"), secs_of(document.get("writtenAt"))
     age = 0.0 if at is None else max(0.0, now - at)
-    if document.get("checkpoint") != location and age > STALE_SECS:  # if it is fresh, a mount shows it at another path
-        origin = document.get("checkpoint")
+    origin = document.get("checkpoint")
+    # Of a fresh one a mount may show it at another path.
+    if is_copied(origin, location, driver) or (origin != location and age > STALE_SECS):
         sentence = f"This was written {written} about {origin}: the checkpoint was copied or moved from there."
         return health("unknown", written, sentence, "A driver that is started on this one writes its own.")
     if said.get("state") == "ended" or at is None:
         return said
-    driver = document.get("driver") or {}
     running = is_running(driver)
     who = f"Its driver, process {driver.get('pid')} on {driver.get('host')}"
     remedy = (
@@ -232,13 +248,27 @@ def _as_read(document: Document, location: str, now: float) -> dict[str, Any]:
     )
     if running is False:
         return health("dead", written, f"{who}, is gone without having ended: it was killed, or crashed.", remedy)
-    if running is None and age > STALE_SECS:
+    if running is None and abs(now - at) > STALE_SECS:
+        stored = _stored(folders.storage)
+        silent = age if stored is None else now - stored
+        if silent > STALE_SECS:
+            sentence = (
+                f"{who}, has written nothing for {silent:.0f} s, and writes every {SIGN_OF_LIFE_SECS:.0f} s at least: "
+                "it has died, hangs, or can't reach the checkpoint."
+            )
+            return health("dead", written, sentence, f"Look at that machine. If the process is gone: {remedy}")
         sentence = (
-            f"{who}, has written nothing for {age:.0f} s, and writes every {SIGN_OF_LIFE_SECS:.0f} s at least: it has "
-            "died, hangs, or can't reach the checkpoint."
+            f"{who}, dates what it wrote {abs(now - at):.0f} s {'before' if at < now else 'after'} now, while the "
+            f"storage says that it was written {max(silent, 0.0):.0f} s ago: clocks differ, or {OBSERVED} came from a "
+            f"backup. It said: {said.get('sentence')}"
         )
-        return health("dead", written, sentence, f"Look at that machine. If the process is gone: {remedy}")
+        return health("unknown", written, sentence, "Ask the driver itself: statefx status. Set the clocks right.")
     return said
+
+
+def _stored(storage: Storage) -> float | None:
+    """Return when the document was stored, by the clock of the storage; None if nothing tells."""
+    return next((each.modified for each in storage.list(OBSERVED) if each.name == OBSERVED), None)
 
 
 def observation_with_log(folders: Folders, log: LogState, now: float | None = None) -> Document:
@@ -263,11 +293,11 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
     return found
 
 
-_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "RESTORED": "restored"}
+_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "GIVEN_UP": "given up", "RESTORED": "restored"}
 
 
-def transaction_entry(past: Past) -> dict[str, Any]:
-    """Return an attempt of the log as the document's ``transactions`` have it."""
+def transaction_entry(past: Any) -> dict[str, Any]:
+    """Return an attempt of the log, a `Past` or a `Transaction`, as the document's ``transactions`` have it."""
     return {
         "txid": past.txid,
         "attempt": past.attempt,

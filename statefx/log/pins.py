@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from statefx.errors import CheckpointError, ConfigError, StatePhaseError
 from statefx.log.log import TransactionLog
@@ -46,6 +47,11 @@ class Savepoint:
 
     def __str__(self) -> str:
         return f"{self.name}: transaction {self.txid}, taken at {self.time:%Y-%m-%d %H:%M:%S} UTC, {self.bytes} bytes"
+
+
+def to_answer(taken: Savepoint) -> dict[str, Any]:
+    """Return a savepoint as a driver's answer to the request for it has it."""
+    return {"name": taken.name, "txid": taken.txid, "time": taken.time.isoformat(), "bytes": taken.bytes}
 
 
 def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:

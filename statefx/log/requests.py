@@ -26,7 +26,7 @@ from uuid import uuid4
 from statefx import errors
 from statefx.errors import AlreadyExistsError, CheckpointError, FencedError, StatefxError, StorageError
 from statefx.log.location import Folders
-from statefx.log.observation import is_running
+from statefx.log.observation import is_copied, is_running
 from statefx.log.takeover import read_checkpoint
 from statefx.storage import Storage, is_remote
 
@@ -193,9 +193,12 @@ class _Asking:
 
     def run(self) -> Answered | Silence:
         try:
-            driver = self._driver()
+            driver, origin = self._driver(), self._process.get("checkpoint")
+            nobody = f"no driver is at work on the checkpoint in {self.folders.location}"
             if driver is None:
-                return self._silence(None, f"no driver is at work on the checkpoint in {self.folders.location}")
+                return self._silence(None, nobody)
+            if is_copied(origin, self.folders.location, self._process):
+                return self._silence(None, f"{nobody}, which was copied from {origin}: {driver} is at work there")
             if self._is_gone:
                 return self._silence(driver, self._gone(driver))
             self._write()

@@ -138,8 +138,9 @@ class Renaming:
         if self.keeping is None:
             return
         kept = {*map(name_shown, found.topology.stateful), *found.topology.streams}
-        lacking = sorted(kept - self.keeping - self.names.keys() - self.dropped)
-        lacking = [one for one in lacking if not one.startswith(INTERNAL)]
+        lacking = sorted(
+            one for one in kept - self.keeping - self.names.keys() - self.dropped if not one.startswith(INTERNAL)
+        )
         if lacking:
             raise ConfigError(
                 f"rename: the checkpoint in {location} keeps nothing under the name {old!r}. What it has and this "

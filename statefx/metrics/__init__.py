@@ -1,7 +1,7 @@
 """What is measured: the table of metrics, the registry that has their values, and what hands them on.
 
-`catalog` is the table from which everything is made, `registry` has the values of statefx's own metrics and `users`
-those of a user's, and `prometheus` hands them on. A user's program needs `statefx.metrics.prometheus.collector` alone;
+`catalog` is the table from which everything is made, `registry` has the values, and `prometheus` and `otel` hand them
+on. A user's program needs `statefx.metrics.prometheus.collector` alone;
 for annotations, here are the types of ``context.metrics``.
 """
 

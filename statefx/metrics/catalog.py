@@ -83,6 +83,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # the log
     _seconds("log_append_seconds", "record", "Time to make a record of the log durable, with its fsync, by kind."),
+    _seconds("log_fsync_seconds", "record", "How much of that was fsync: of its file, and of the folder."),
     _counter("log_bytes", "", "Bytes of these records.", "bytes"),
     # tasks and edges
     _counter(
@@ -95,7 +96,7 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "rows",
         "from to stream direction",
-        "Rows by edge: out, those that were sent before an allGrouping copies them; in, those that were received.",
+        "Rows by edge: out, before they are combined or an allGrouping copies them; in, those that were received.",
     ),
     _counter("bytes", "from to stream", "Bytes of the rows sent over an edge, as Arrow.", "bytes"),
     _counter("input_rows", "", "Rows of all DataFrames and spouts, each once, as numInputRows."),

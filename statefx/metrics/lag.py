@@ -38,7 +38,7 @@ class Lag:
 
     def take(self, said: Any, now: float) -> bool:
         """Take what a spout says of itself; return False if it says nothing of its lag."""
-        found = _told(said)
+        found = lag_told(said)
         if found is None:
             return False
         self.lag, self.partitions, read = found
@@ -79,7 +79,7 @@ class Lag:
         }
 
 
-def _told(said: Any) -> tuple[float, dict[str, float], float | None] | None:
+def lag_told(said: Any) -> tuple[float, dict[str, float], float | None] | None:
     """Return the lag, that of each partition, and the offsets read, as far as a spout tells."""
     if not isinstance(said, Mapping):
         return None

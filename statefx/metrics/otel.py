@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from statefx.metrics.catalog import METRICS, SECONDS, Kind, Metric
@@ -14,8 +15,10 @@ from statefx.protocol.reports import Ack
 
 try:
     from opentelemetry import metrics, trace
+    from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-    from opentelemetry.trace import Span, Status, StatusCode, TracerProvider
+    from opentelemetry.trace import Link, Span, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError("OpenTelemetry needs its SDK: pip install 'statefx[otel]'") from error
 
@@ -25,6 +28,12 @@ SCOPE = "statefx"
 
 FRESH_SECS = 1.0
 """How long values count as those of now: a collection asks for each metric, and all are read at once."""
+
+
+LINKS_MAX = 32
+"""How many traces a transaction's span is linked to."""
+
+_PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Measured(Protocol):
@@ -47,7 +56,8 @@ def instrument(
 
     Metrics have dots after ``statefx``, and no ``_total``; a histogram of the user's own is two counters, ``.count``
     and ``.sum``. A transaction's span ends when it is committed or rolled back; its children are its phases, and below
-    ``run`` its components, each as long as its slowest task: phases follow each other, components run side by side.
+    ``run`` its components, each as long as its slowest task: phases follow each other, components run side by side. It
+    is linked to the spans that some of the records of a `KafkaSpout` name in their header ``traceparent``.
 
     Parameters
     ----------
@@ -164,7 +174,9 @@ class Instrumented:
             "statefx.rows": attempt.input_rows,
             "statefx.outcome": "rolled_back" if outcome.done is None else "committed",
         }
-        span = self._tracer.start_span("transaction", start_time=_nanos(attempt.began), attributes=attributes)
+        span = self._tracer.start_span(
+            "transaction", start_time=_nanos(attempt.began), attributes=attributes, links=_links(attempt.acks)
+        )
         within, at, components = trace.set_span_in_context(span), attempt.began, _slowest(attempt.acks)
         if outcome.done is None:
             span.set_status(Status(StatusCode.ERROR, outcome.reason[:200]))
@@ -192,6 +204,13 @@ def _slowest(acks: Iterable[Ack]) -> dict[str, float]:
     for ack in acks:
         found[ack.component] = max(found.get(ack.component, 0.0), sum(ack.metrics.values()) / 1000)
     return found
+
+
+def _links(acks: Iterable[Ack]) -> list[Link]:
+    """Return links to the spans in which some of the records were produced that the transaction has read."""
+    parents = islice(dict.fromkeys(chain.from_iterable(ack.traces for ack in acks)), LINKS_MAX)
+    contexts = (_PROPAGATOR.extract({"traceparent": parent}, context=Context()) for parent in parents)
+    return [Link(trace.get_current_span(context).get_span_context()) for context in contexts]
 
 
 def _nanos(secs: float) -> int:

@@ -1,13 +1,14 @@
-"""Hands metrics to Prometheus: at a port of the driver, or in a registry of ``prometheus_client``."""
+"""Hands metrics to Prometheus: at a port of the driver, on its page, or in a registry of ``prometheus_client``."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from statefx.errors import ConfigError
 from statefx.metrics.catalog import METRICS, Kind
+from statefx.metrics.registry import Measured
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -19,32 +20,26 @@ except ImportError as error:
 _HELP = {metric.exposed: metric.help for metric in METRICS}
 
 
-class Measured(Protocol):
-    """Something with metrics: a query, or a `TopologyTester`."""
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """All metrics as they are now, as plain data."""
-
-
-def collector(query: Measured) -> Collector:
+def collector(query: Measured, *, timestamp: float | None = None) -> Collector:
     """Return the metrics of a query as a collector, for a registry of ``prometheus_client``.
 
     Parameters
     ----------
-    query : Query or TopologyTester
+    query : Query, TransactionalClient or TopologyTester
+    timestamp : float, optional
+        When the metrics were read, in seconds since the epoch; by default a scraper takes them for those of now.
 
     Returns
     -------
     prometheus_client.registry.Collector
         For ``prometheus_client.REGISTRY.register(collector(query))``. It reads the query whenever it is scraped.
     """
-    return _QueryCollector(query)
+    return _QueryCollector(query, timestamp)
 
 
 class _QueryCollector(Collector):
-    def __init__(self, query: Measured) -> None:
-        self._query = query
+    def __init__(self, query: Measured, timestamp: float | None) -> None:
+        self._query, self._timestamp = query, timestamp
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: several topologies of a process have the same names, told apart by a label."""
@@ -55,10 +50,10 @@ class _QueryCollector(Collector):
         for sample in self._query.metrics:
             together.setdefault(sample["name"], []).append(sample)
         for name, samples in together.items():
-            yield _family(name, samples)
+            yield _family(name, samples, self._timestamp)
 
 
-def _family(name: str, samples: list[dict[str, Any]]) -> Metric:
+def _family(name: str, samples: list[dict[str, Any]], at: float | None) -> Metric:
     """Return the samples of one metric; a label that one of them lacks is empty, which Prometheus takes for none."""
     labels = list(dict.fromkeys(label for sample in samples for label in sample["labels"]))
     text = _HELP.get(name, "Of the topology's own.")
@@ -68,12 +63,12 @@ def _family(name: str, samples: list[dict[str, Any]]) -> Metric:
         for sample in samples:
             value = sample["value"]
             buckets = [(str(bound), count) for bound, count in value["buckets"]]
-            histogram.add_metric(_values(sample, labels), buckets, value["sum"])
+            histogram.add_metric(_values(sample, labels), buckets, value["sum"], at)
         return histogram
     made = CounterMetricFamily if kind is Kind.COUNTER else GaugeMetricFamily
     family = made(name, text, labels=labels)
     for sample in samples:
-        family.add_metric(_values(sample, labels), sample["value"])
+        family.add_metric(_values(sample, labels), sample["value"], timestamp=at)
     return family
 
 

@@ -1,4 +1,4 @@
-"""The values of all metrics of one driver: counted by its thread, read by any."""
+"""The values of all metrics of one driver, its own and those of a user: counted by its thread, read by any."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from statefx.metrics.catalog import BY_NAME, SECONDS, TOPOLOGY, Kind, Metric
+from statefx.protocol.counting import Totals, other_of, parts_of
 from statefx.protocol.identity import TaskId
-from statefx.protocol.reports import ACTIVITIES
+from statefx.protocol.reports import ACTIVITIES, Ack
 
 logger = logging.getLogger("statefx")
 
@@ -290,6 +291,11 @@ class Registry:
         named = {TOPOLOGY: self.topology, **dict(zip(metric.labels, labels, strict=True))}
         return Sample(metric, named, value)
 
+    def value(self, name: str, *labels: str) -> Value:
+        """Return what was counted of one series so far."""
+        with self._lock:
+            return self._values.get(name, {}).get(labels, 0)
+
     def samples(self) -> list[Sample]:
         """Return all that is known now, by metric; any thread may call it."""
         gathered: list[Sample] = []
@@ -305,35 +311,40 @@ class Registry:
                 for labels, value in series.items()
             ]
             found += self._task_times()
-        return _ordered(_bounded(found + gathered))
+        return _ordered(self._bounded(found + gathered))
 
     def _task_times(self) -> Iterable[Sample]:
         for (component, task), times in sorted(self._times.totals().items()):
             for activity, secs in zip(ACTIVITIES, times, strict=True):
                 yield self.sample("statefx_task_time_seconds", secs, component, str(task), activity)
 
+    def _bounded(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Return samples, of each metric `SERIES_MAX`; those beyond are added up, or left out if a sum is nonsense."""
+        counts: dict[str, int] = {}
+        others: dict[str, Sample] = {}
+        left_out = set[str]()
+        found = []
+        for sample in samples:
+            name = sample.metric.name
+            counts[name] = counts.get(name, 0) + 1
+            if counts[name] <= SERIES_MAX:
+                found.append(sample)
+                continue
+            labels = {label: value if label == TOPOLOGY else OTHER for label, value in sample.labels.items()}
+            if sample.labels != labels:  # else it was told when it was counted
+                left_out.add(name)
+            if sample.metric.kind is Kind.COUNTER:
+                before = others[name].value if name in others else 0
+                assert not isinstance(before, Histogram)
+                assert not isinstance(sample.value, Histogram)
+                others[name] = Sample(sample.metric, labels, before + sample.value)
+        for name in left_out:
+            self._leave_out(name)
+        return [*found, *others.values()]
+
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return `samples` as plain data."""
         return [sample.as_dict() for sample in self.samples()]
-
-
-def _bounded(samples: Iterable[Sample]) -> list[Sample]:
-    """Return samples, of each metric `SERIES_MAX`; what is beyond is added up, or left out where a sum says nothing."""
-    counts: dict[str, int] = {}
-    others: dict[str, Sample] = {}
-    found = []
-    for sample in samples:
-        name = sample.metric.name
-        counts[name] = counts.get(name, 0) + 1
-        if counts[name] <= SERIES_MAX:
-            found.append(sample)
-        elif sample.metric.kind is Kind.COUNTER:
-            labels = {label: value if label == TOPOLOGY else OTHER for label, value in sample.labels.items()}
-            before = others[name].value if name in others else 0
-            assert not isinstance(before, Histogram)
-            assert not isinstance(sample.value, Histogram)
-            others[name] = Sample(sample.metric, labels, before + sample.value)
-    return [*found, *others.values()]
 
 
 def _ordered(samples: list[Sample]) -> list[Sample]:
@@ -342,3 +353,73 @@ def _ordered(samples: list[Sample]) -> list[Sample]:
     for sample in samples:
         together.setdefault(sample.metric.name, []).append(sample)
     return [sample for of_one in together.values() for sample in of_one]
+
+
+USERS_HELP = "Counted by the topology itself: context.metrics."
+
+
+class UserMetrics:
+    """Metrics that bolts and spouts of one topology count; one thread calls `committed`, any other `samples`."""
+
+    def __init__(self, topology: str) -> None:
+        self._topology = topology
+        self._gauges: dict[tuple[str, int, str], float] = {}
+        self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._kinds: dict[str, Metric] = {}
+        self._warned: set[str] = set()
+
+    def committed(self, acks: Iterable[Ack]) -> None:
+        """Take what the tasks of a committed transaction have set and observed."""
+        for ack in acks:
+            for series, value in ack.counted.gauges.items():
+                key = ack.component, ack.task, series
+                if key in self._gauges or len(self._gauges) < SERIES_MAX:
+                    self._gauges[key] = value
+                else:
+                    self._warn(series, f"there are more than {SERIES_MAX} gauges: it is left out")
+            for series, (bounds, counts, total) in ack.counted.histograms.items():
+                self._observe(ack.component, series, Histogram(bounds, counts, total))
+
+    def _observe(self, component: str, series: str, seen: Histogram) -> None:
+        key = component, series
+        if key not in self._histograms and len(self._histograms) >= SERIES_MAX:
+            key = component, other_of(series)
+        before = self._histograms.get(key)
+        if before is not None and before.bounds != seen.bounds:
+            self._warn(series, "tasks give it different buckets: some of its values are left out")
+            return
+        self._histograms[key] = seen if before is None else before + seen
+
+    def samples(self, counters: Totals) -> Iterator[Sample]:
+        """Yield all values; `counters` are the log's totals."""
+        for component, own in counters.items():
+            for series, total in own.items():
+                yield from self._sample(Kind.COUNTER, component, series, total)
+        for (component, task, series), value in list(self._gauges.items()):
+            yield from self._sample(Kind.GAUGE, component, series, value, task=str(task))
+        for (component, series), histogram in list(self._histograms.items()):
+            yield from self._sample(Kind.HISTOGRAM, component, series, histogram)
+
+    def _sample(self, kind: Kind, component: str, series: str, value: Value, **more: str) -> Iterator[Sample]:
+        name, labels = parts_of(series)
+        metric = self._kinds.setdefault(name, Metric(name, kind, "", (), USERS_HELP))
+        if metric.kind is not kind:
+            self._warn(
+                series, f"it is a {metric.kind} in one component and a {kind} in another: the latter is left out"
+            )
+            return
+        yield Sample(metric, {TOPOLOGY: self._topology, "component": component, **more, **labels}, value)
+
+    def _warn(self, series: str, why: str) -> None:
+        name, _ = parts_of(series)
+        if name not in self._warned:
+            self._warned.add(name)
+            logger.warning("%s: metric %r of the topology's own: %s. Logged once", self._topology, name, why)
+
+
+class Measured(Protocol):
+    """Something with metrics: a query, a client, or a `TopologyTester`."""
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All metrics as they are now, as plain data."""

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any
 from statefx.operators.hooks import SPOUTS, TRACKED_SPOUTS, check_hooks, overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from statefx.operators.context import Collector, Context, SpoutCollector
     from statefx.operators.sinks import Sink
@@ -78,6 +78,8 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     outputFields: Any = None
     _throttled_secs: float = 0.0
     """How long the source has held back requests of this copy so far, as by a quota; shown to people."""
+    _traces: Sequence[str] = ()
+    """W3C trace contexts of some of the records that were read in this attempt, which its task begins empty."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

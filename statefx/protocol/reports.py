@@ -378,9 +378,11 @@ class Ack(_Message):
     time: TimeReport | None = None  # of a task that has event time
     # When the task's first timer of the clock is due, in milliseconds since 1970; 0: there is none.
     due_ms: int = 0
-    # Milliseconds within those of `metrics` (`statefx.runtime.costs`); shown to people, and decides nothing.
+    # Milliseconds within those of `metrics` (`statefx.runtime.activity`); shown to people, and decides nothing.
     costs: Mapping[str, float] = field(default_factory=dict, compare=False)
     counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
+    # W3C trace contexts of some of the records that a spout has read; shown to people, and decides nothing.
+    traces: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def id(self) -> TaskId:

@@ -77,7 +77,8 @@ class SpoutTask(SourceTask):
 
     def begin(self) -> None:
         super().begin()
-        self.attempt.costs["throttled"] = -float(self._opened_object()._throttled_secs)
+        spout: ReplayingSpout = self._opened_object()
+        self.attempt.costs["throttled"], spout._traces = -float(spout._throttled_secs), []
         self._metadata: dict[str, Json] = {}
         self._told: Mapping[str, Json] = {}
         self._left_out = LeftOut()
@@ -90,7 +91,8 @@ class SpoutTask(SourceTask):
         self._refuse_late_rows()
         self.flush()
         self.attempt.costs["throttled"] += self._object._throttled_secs
-        return Prepared(metadata=self._metadata or None, left_out=self._left_out)
+        traces = tuple(self._object._traces)
+        return Prepared(metadata=self._metadata or None, left_out=self._left_out, traces=traces)
 
     def keep(self) -> None:
         if self._fresh:

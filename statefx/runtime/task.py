@@ -38,8 +38,8 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
+from statefx.runtime.activity import COLLECTIONS, COSTS, queued_secs
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.costs import COLLECTIONS, COSTS, queued_secs
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
@@ -95,6 +95,7 @@ class Prepared:
     counts: Mapping[str, int | float] = field(default_factory=dict)
     due_ms: int = 0
     counted: Counted = NOTHING_COUNTED
+    traces: tuple[str, ...] = ()
 
     def check_size(self, id: TaskId) -> None:
         """Raise BoltError for what no ack may carry."""
@@ -240,6 +241,7 @@ class TaskAttempt:
             due_ms=prepared.due_ms,
             costs={name: round(secs * 1000, 3) for name, secs in self.costs.items() if secs > 0},
             counted=prepared.counted,
+            traces=prepared.traces,
         )
 
     def _metrics(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from statefx import logs
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.observation import Observer
 from statefx.coordinator.progress import Outcome, TransactionProgress
-from statefx.coordinator.requests import STOP, Listener
+from statefx.coordinator.requests import STOP, RequestServer
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import BoltError, CheckpointError, ConfigError, FencedError, StatefxError
 from statefx.listeners import Listeners, TopologyListener
@@ -219,7 +219,7 @@ class Query:
             self._thread = threading.Thread(target=logs.carrying(self._run), name=f"statefx-{name}", daemon=True)
         self._started = threading.Event()
         self._ended = threading.Event()
-        self._answering: Listener | None = None
+        self._requests: RequestServer | None = None
 
     def __repr__(self) -> str:
         ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
@@ -232,13 +232,13 @@ class Query:
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         with self._logged():
-            self._answering = Listener(self._coordinator.log, self._commands())
+            self._requests = RequestServer(self._coordinator.log, self._commands())
         if self._observer is not None:
             self._observer.start()
         if self._page is not None:
             self._page.show(self)
         self._thread.start()
-        self._answering.start()
+        self._requests.start()
         while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
         if self._ended.is_set():
@@ -532,8 +532,8 @@ class Query:
                 self._observer.end(self._error)
             self._repeats.close()
             self._listeners.close(self._error, self._waiting | self._stopping)
-            if self._answering is not None:
-                self._answering.end(self._last_answer())
+            if self._requests is not None:
+                self._requests.end(self._last_answer())
             self._ended.set()
             self._started.set()
             if self._page is not None:
@@ -562,20 +562,17 @@ class Query:
         }
 
     def _asked_for_savepoint(self, name: str) -> dict[str, Any]:
-        taken = self.savepoint(name)
-        return {"name": taken.name, "txid": taken.txid, "time": taken.time.isoformat(), "bytes": taken.bytes}
+        return savepoints.to_answer(self.savepoint(name))
 
     def _asked_to_delete(self, name: str) -> dict[str, Any]:
         self.deleteSavepoint(name)
         return {"name": name}
 
     def _asked_for_level(self, level: str, name: str) -> dict[str, Any]:
-        found = logging.getLogger(name)
-        was = logging.getLevelName(found.level)
-        found.setLevel(level)
+        done = logs.set_level(level, name)
         if isinstance(self._coordinator.engine, PipelinedEngine):
             self._coordinator.engine.send_levels()
-        return {"logger": name, "level": logging.getLevelName(found.level), "was": was}
+        return done
 
     def _status_after(self, change: Callable[[], None]) -> dict[str, Any]:
         change()

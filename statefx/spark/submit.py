@@ -50,7 +50,7 @@ from statefx.topology.graph import Topology
 from statefx.topology.submission import check_closing, check_trees
 
 if TYPE_CHECKING:
-    from statefx.metrics.prometheus import MetricsServer
+    pass
 
 logger = logging.getLogger("statefx")
 
@@ -170,7 +170,9 @@ def _submit(
     check_slots(topology, launch.plan, session, launch.folders.storage.url)
     frame = None if topology.reads_spouts else _check_frame(launch)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
-    served = _metrics_server(launch.settings, opened)
+    served = launch.metrics_server()
+    if served is not None:
+        opened.callback(served.close)
     page = _page(launch, config, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
@@ -202,19 +204,6 @@ def _submit(
     query.start()
     opened.pop_all()
     return query
-
-
-def _metrics_server(settings: Config, opened: ExitStack) -> MetricsServer | None:
-    """Begin to serve metrics, if a port is given: a port that is taken is found out before anything is changed."""
-    if settings.metrics_port is None:
-        return None
-    try:
-        from statefx.metrics.prometheus import MetricsServer  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ConfigError(f"topology.metrics.port is {settings.metrics_port}: {error}") from error
-    served = MetricsServer(settings.metrics_host, settings.metrics_port)
-    opened.callback(served.close)
-    return served
 
 
 def _page(launch: Launch, config: Mapping[str, Any] | None, opened: ExitStack) -> Page | None:

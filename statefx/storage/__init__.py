@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from statefx.storage.contract import Storage, Stored
-from statefx.storage.folder import FolderStorage, path_of
+from statefx.storage.folder import FolderStorage, path_of, sync_secs
 
-__all__ = ["FolderStorage", "Storage", "Stored", "is_remote", "path_of", "storage_at"]
+__all__ = ["FolderStorage", "Storage", "Stored", "is_remote", "path_of", "storage_at", "sync_secs"]
 
 
 def is_remote(location: str) -> bool:

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,7 @@ class FolderStorage(Storage):
             while left:
                 left = left[os.write(file, left) :]
             usable = False  # after a failed fsync the kernel may say that dirty pages are clean: no further try
-            os.fsync(file)
+            _sync(file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -153,7 +154,7 @@ class FolderStorage(Storage):
                 yield file
                 file.flush()
                 if self._durable:
-                    os.fsync(file.fileno())
+                    _sync(file.fileno())
             # Not before the content is durable: a rename may reach the disk first, and the name would stand for
             # nothing.
             try:
@@ -269,6 +270,26 @@ def _each(names: Sequence[str], look: Callable[[str], _Found]) -> list[_Found]:
     return found
 
 
+class _Spent(threading.local):
+    sync_secs = 0.0
+
+
+_spent = _Spent()
+
+
+def sync_secs() -> float:
+    """Return how many seconds this thread has waited for fsync of files and folders, since it began."""
+    return _spent.sync_secs
+
+
+def _sync(descriptor: int) -> None:
+    began = time.perf_counter()
+    try:
+        os.fsync(descriptor)
+    finally:
+        _spent.sync_secs += time.perf_counter() - began
+
+
 def _temporary(path: str) -> str:
     folder, name = os.path.split(path)
     return os.path.join(folder, f"{_UNFINISHED}{name}-{uuid4().hex}")
@@ -303,6 +324,6 @@ def sync_folder(folder: str) -> None:
     """Make the names in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
     finally:
         os.close(descriptor)

@@ -128,6 +128,11 @@ class LocalRunEngine(RunEngine):
         for run in self.runs:
             run.is_over = True
 
+    def end_chains(self) -> None:
+        """End the threads of all chains where they stand; one that is frozen outlives its driver."""
+        for run in self.runs:
+            run.kill(frozen=False)
+
     def close(self) -> None:
         """End all runs."""
         super().close()
@@ -179,9 +184,11 @@ class LocalRun:
     def fail(self, why: str) -> None:
         self._engine.on_ended(self, JobFailedError(why))
 
-    def kill(self) -> None:
+    def kill(self, *, frozen: bool = True) -> None:
+        """End its chains where they stand, those that are frozen only if `frozen` says so."""
         for chain in self.chains.values():
-            chain.kill()
+            if frozen or not chain.frozen:
+                chain.kill()
 
     def deliver(self, sender: ChainId, batch: pa.RecordBatch) -> None:
         """Put the rows of a sender into its channels."""

@@ -573,12 +573,17 @@ class TopologyTester:
         try:
             return do()
         except BoltError as error:
-            self._ended = error
+            self._end(error)
             # else pytest shows 20 frames of statefx between a test and its bolt
             raise error.with_traceback(None) from error.__cause__
         except BaseException as error:
-            self._ended = error
+            self._end(error)
             raise
+
+    def _end(self, error: BaseException) -> None:
+        """Go on no more; the chains end too, whose threads would otherwise keep all of this for ever."""
+        self._ended = error
+        self._engine.end_chains()
 
     def _pause(self, secs: float) -> bool:
         self.pauses.append(secs)

@@ -5,7 +5,6 @@ All of it goes through `Checkpoint`, which changes nothing, and may be called wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,9 +14,10 @@ from typing import Any
 from statefx.admin import tables
 from statefx.admin.columns import json_text
 from statefx.admin.looking import Transaction
-from statefx.admin.narrowing import as_key
+from statefx.admin.narrowing import key_of
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
+from statefx.log.observation import transaction_entry
 from statefx.logs import iso
 
 STRIP = 60
@@ -31,8 +31,6 @@ HELD_KEYS = 100
 
 VALUE_CHARS = 4_000
 """What is longer is cut: a value may have megabytes."""
-
-_STATES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "GIVEN_UP": "given up", "RESTORED": "restored"}
 
 _CHANGES = ("GENERATION", "RESCALED", "MIGRATED", "RESTORED", "PINNED", "UNPINNED")
 """Records of the log that are about more than one transaction."""
@@ -71,17 +69,7 @@ def attempt(one: Transaction) -> dict[str, Any]:
         phases["run"] = (decided or ended or 0) - began
     if decided is not None and ended is not None:
         phases["commit"] = ended - decided
-    return {
-        "txid": one.txid,
-        "attempt": one.attempt,
-        "generation": one.generation,
-        "outcome": _STATES.get(one.state, "running"),
-        "began": _time(began),
-        "ended": _time(ended),
-        "durationMs": phases,
-        "rows": one.input_rows,
-        "reason": one.reason,
-    }
+    return transaction_entry(one) | {"generation": one.generation, "durationMs": phases}
 
 
 def _time(ms: int | None) -> str | None:
@@ -141,18 +129,6 @@ def maps(checkpoint: Checkpoint, component: str) -> list[Any]:
     with suppress(StatefxError, OSError), checkpoint.state(component, byTask=True) as view:
         return [each for each in tables.maps(view).rows if each["kind"] in ("map", "broadcast")]
     return []
-
-
-def key_of(text: str) -> Any:
-    """Return the key that a text means, as on the command line: JSON, an array for a tuple; else the text itself.
-
-    >>> key_of('"7"'), key_of("7"), key_of("seven"), key_of('["a", 1]')
-    ('7', 7, 'seven', ('a', 1))
-    """
-    try:
-        return as_key(json.loads(text))
-    except ValueError:
-        return text
 
 
 def explained(checkpoint: Checkpoint, component: str, key: str, map: str | None, task: int | None) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import uvicorn
 
 from statefx.checkpoint import Checkpoint
 from statefx.errors import ConfigError
+from statefx.metrics.registry import Measured
 from statefx.ui import archive
 from statefx.ui.bundle import Tail
 from statefx.ui.door import Door, is_loopback
-from statefx.ui.scraping import Measured
 from statefx.ui.site import Site
 from statefx.ui.watched import FAR_SECS, LIVE_SECS, Watched
 

@@ -21,10 +21,11 @@ from starlette.routing import Route
 
 from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, CodecError, ConfigError, StatefxError
+from statefx.metrics.registry import Measured
 from statefx.ui import archive
 from statefx.ui.bundle import bundle
 from statefx.ui.door import said
-from statefx.ui.scraping import exposed
+from statefx.ui.scraping import Written, exposed, written
 from statefx.ui.watched import Watched
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -251,9 +252,16 @@ class Site:
         return Response(f"{worst}\n", 503 if worst in _SICK else 200, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
-        measured = [one.measured for one in list(self.topologies.values()) if one.measured is not None]
+        measured: list[Measured | Written] = []
+        missing: list[str] = []
+        for one in list(self.topologies.values()):
+            found = one.measured or written((await run_in_threadpool(one.snapshot)).document)
+            if isinstance(found, str):
+                missing.append(f"{one.name}: {found}")
+            else:
+                measured.append(found)
         if not measured:
-            raise HTTPException(404, "no driver is here that counts: metrics are those of a query that runs")
+            raise HTTPException(503, "; ".join(missing) or "no topology is shown here")
         text, kind = await run_in_threadpool(exposed, measured, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": kind})
 

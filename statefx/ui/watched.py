@@ -16,8 +16,8 @@ import msgspec
 
 from statefx.checkpoint import Checkpoint
 from statefx.logs import iso
+from statefx.metrics.registry import Measured
 from statefx.topology.drawing import layout
-from statefx.ui.scraping import Measured
 from statefx.why import why
 
 logger = logging.getLogger("statefx")

@@ -15,14 +15,14 @@ from click.shell_completion import ShellComplete
 
 from statefx import Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.command import CELL_CHARS, SHOWN, _cli, main
-from statefx.coordinator.requests import Listener
+from statefx.coordinator.requests import RequestServer
 from statefx.log.entries import FOLDER
 from statefx.log.log import TransactionLog
 from statefx.protocol.records import BatchInput, Preparing
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from tests.admin.test_absent import CHECKPOINTS, made
-from tests.coordinator.listening import taken
+from tests.coordinator.serving import taken
 from tests.spark.running import wait_for
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Driver, lines, totals, words
@@ -180,7 +180,7 @@ class Running:
     def __init__(self, folder: Path) -> None:
         log = taken(folder)
         status = {"status": {"phase": "idle"}}
-        self.listener = Listener(
+        self.server = RequestServer(
             log,
             {
                 "status": lambda: {"observation": {**status, "health": {"state": "idle"}}},
@@ -191,11 +191,11 @@ class Running:
             },
             look_secs=0.02,
         )
-        self.listener.start()
+        self.server.start()
         wait_for(lambda: list(log.storage.list("requests/")), "it to listen")
 
     def end(self) -> None:
-        self.listener.end({"result": {}})
+        self.server.end({"result": {}})
 
 
 ASKING = ("status", "stop", "pause", "resume", "loglevel")
@@ -224,6 +224,12 @@ def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, c
     assert all(isinstance(line, dict) for line in lines)
     assert name in LISTS or len(lines) == 1
     assert lines or name in ("quarantined", "resolve")
+
+
+@pytest.mark.parametrize("name", sorted(CHECKPOINTS))
+def test_every_command_takes_settings_and_speaks_json(name) -> None:
+    options = {option for parameter in _cli.commands[name].params for option in parameter.opts}
+    assert {"--config", "--json"} <= options
 
 
 def completed(*words: object) -> list[str]:

@@ -18,7 +18,7 @@ from tests.providers.redis_server import RedisServer
 from tests.sinks.durable_steps import folder_and_database_steps
 from tests.testing.lives import seeds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unseen")]
 
 SOME = TRANSFERS[2:4]
 """One that is refused, one that goes through."""

@@ -355,6 +355,7 @@ def check_end(where):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unseen")
 def test_a_crash_at_any_step_while_several_are_open(place, stride):
     from statefx.testing import Crash
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,10 +17,11 @@ import pytest
 from statefx import BasicBolt, Checkpoint, TopologyBuilder
 from statefx.coordinator import observation
 from statefx.coordinator.attempt import Attempt
-from statefx.coordinator.observation import Observer, Rates, health_of, masked
+from statefx.coordinator.measuring import Rates
+from statefx.coordinator.observation import Observer, health_of, masked
 from statefx.errors import BoltError
 from statefx.log.location import OBSERVED, Folders
-from statefx.log.observation import BYTES_MAX, STALE_SECS, bounded, process, read_observation, secs_of
+from statefx.log.observation import BYTES_MAX, STALE_SECS, bounded, is_copied, process, read_observation, secs_of
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
@@ -376,6 +378,7 @@ def document(place, **more):
 
 def read(place, now=1001.0, **more):
     FolderStorage(place).put(OBSERVED, json.dumps(document(place, **more)).encode())
+    os.utime(place / OBSERVED, (1000.0, 1000.0))
     return read_observation(Folders(os.path.realpath(place)), now)
 
 
@@ -418,6 +421,55 @@ def test_a_copy_says_where_it_was_copied_from(tmp_path):
     found = read(tmp_path, now=1000.0 + STALE_SECS + 1, checkpoint="/data/words")
     assert found["health"]["state"] == "unknown"
     assert "/data/words" in found["health"]["sentence"]
+
+
+def test_a_copy_on_the_drivers_machine_is_seen_at_once(tmp_path):
+    origin, copy = tmp_path / "ck", tmp_path / "copy"
+    origin.mkdir()
+    assert read(origin, checkpoint=str(origin))["health"]["state"] == "healthy"
+    shutil.copytree(origin, copy)
+    found = read_observation(Folders(str(copy)), 1001.0)["health"]
+    assert (found["state"], f"was written {at(1000.0)} about {origin}" in found["sentence"]) == ("unknown", True)
+    link = tmp_path / "link"
+    link.symlink_to(origin)
+    assert read(origin, checkpoint=str(link))["health"]["state"] == "healthy", "the same folder at another path"
+
+
+@pytest.mark.parametrize(
+    ("origin", "location", "copied"),
+    [
+        ("s3://one/words", "s3://one/words", False),
+        ("s3://one/words", "s3://two/words", True),
+        ("/data/words", "s3://two/words", False),
+        (None, "s3://two/words", False),
+    ],
+)
+def test_in_object_stores_another_name_is_another_checkpoint(origin, location, copied):
+    assert is_copied(origin, location, ELSEWHERE) is copied
+
+
+@pytest.mark.parametrize(
+    ("written", "stored", "state"),
+    [
+        (-STALE_SECS + 9, -9e9, "healthy"),
+        (STALE_SECS - 9, -9e9, "healthy"),
+        (-STALE_SECS - 9, -STALE_SECS - 9, "dead"),
+        (-STALE_SECS - 9, -9, "unknown"),
+        (STALE_SECS + 9, -9, "unknown"),
+        (STALE_SECS + 9, 9, "unknown"),
+        (STALE_SECS + 9, -STALE_SECS - 9, "dead"),
+    ],
+)
+def test_clocks_that_differ_are_told_and_no_sickness(tmp_path, written, stored, state):
+    """By how many seconds the driver's clock and that of the storage were from the reader's now."""
+    now = 1_000_000.0
+    FolderStorage(tmp_path).put(
+        OBSERVED, json.dumps(document(tmp_path, driver=ELSEWHERE, writtenAt=at(now + written))).encode()
+    )
+    os.utime(tmp_path / OBSERVED, (now + max(stored, -now), now + max(stored, -now)))
+    found = read_observation(Folders(os.path.realpath(tmp_path)), now)["health"]
+    assert found["state"] == state
+    assert state != "unknown" or ("clocks differ" in found["sentence"] and "statefx status" in found["remedy"])
 
 
 @pytest.mark.parametrize("data", [None, b"", b'{"format": 1, "gener', b"[]", b'{"format": 99}', b"\xff\x00"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from statefx import Checkpoint
 from statefx.coordinator import requests
-from statefx.coordinator.requests import AT_ONCE, Listener
+from statefx.coordinator.requests import AT_ONCE, RequestServer
 from statefx.errors import CheckpointError, ConfigError, FencedError
 from statefx.log.location import Folders
 from statefx.log.requests import (
@@ -34,7 +35,7 @@ from statefx.log.requests import (
 )
 from statefx.storage import FolderStorage
 from tests.conftest import ROOT
-from tests.coordinator.listening import take_savepoint, taken
+from tests.coordinator.serving import take_savepoint, taken
 from tests.spark.running import wait_for
 from tests.testing.topologies import Driver, lines
 
@@ -52,7 +53,7 @@ class Site:
         self.storage = storage or self.folders.storage
         self.done = []
         self.going = threading.Event()
-        self.listeners = []
+        self.servers = []
 
     def driver(self, **more):
         """A driver of the next generation; `more` are commands of its own."""
@@ -69,14 +70,14 @@ class Site:
             return {}
 
         commands = {"note": note, "wait": wait, "savepoint": lambda name: take_savepoint(log, name), **more}
-        self.listeners.append(Listener(log, commands, look_secs=0.02))
-        return self.listeners[-1]
+        self.servers.append(RequestServer(log, commands, look_secs=0.02))
+        return self.servers[-1]
 
-    def listening(self, **more):
-        listener = self.driver(**more)
-        listener.start()
-        wait_for(lambda: listener._folder + DRIVER in self.names(), "the driver to listen")
-        return listener
+    def serving(self, **more):
+        server = self.driver(**more)
+        server.start()
+        wait_for(lambda: server._folder + DRIVER in self.names(), "the driver to serve")
+        return server
 
     def ask(self, command, patience=LONG, **arguments):
         return ask(self.folders, command, arguments, patience)
@@ -114,8 +115,8 @@ class Site:
 
     def close(self):
         self.going.set()
-        for listener in self.listeners:
-            listener.end({"result": {"ended": True}})
+        for server in self.servers:
+            server.end({"result": {"ended": True}})
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def site(place):
 
 
 def test_it_is_carried_out_answered_and_removed(site):
-    site.listening()
+    site.serving()
     answer = site.ask("note", word="be")
     assert isinstance(answer, Answered)
     assert (answer.result, site.done) == ({"number": 1}, [{"word": "be"}])
@@ -143,7 +144,7 @@ def test_the_driver_s_refusal_is_raised_by_the_one_who_asks(site):
     def fail():
         raise KeyError("lost")
 
-    site.listening(refuse=refuse, fail=fail)
+    site.serving(refuse=refuse, fail=fail)
     with pytest.raises(ConfigError, match="not like this"):
         site.ask("refuse")
     with pytest.raises(CheckpointError, match="could not do it: KeyError: 'lost'"):
@@ -160,7 +161,7 @@ def test_where_no_driver_listens_that_is_known_at_once(site):
     assert isinstance(found, Silence)
     assert found.driver is None
     assert "no driver is at work" in found.reason
-    site.listening().end({"result": {}})
+    site.serving().end({"result": {}})
     assert site.names() == [], "a driver that ends takes its sign down"
     assert isinstance(site.ask("note"), Silence)
 
@@ -180,16 +181,16 @@ def test_a_request_that_nobody_takes_is_withdrawn_and_never_carried_out(site):
 
 def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypatch):
     """Rule 17.2: one of the two has it."""
-    listener = site.listening()
+    server = site.serving()
     taken_by_driver = threading.Event()
-    take = Listener._take
+    take = RequestServer._take
 
     def late(self, id):
         wait_for(lambda: site.names(REQUEST), "the request")
         taken_by_driver.wait(30)
         take(self, id)
 
-    monkeypatch.setattr(Listener, "_take", late)
+    monkeypatch.setattr(RequestServer, "_take", late)
     from statefx.log.requests import _Asking
 
     withdraw = _Asking._withdraw
@@ -202,7 +203,7 @@ def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypa
     monkeypatch.setattr(_Asking, "_withdraw", lost)
     assert site.ask("note", Patience(0.1, 20, 20), word="late").result == {"number": 1}
     assert site.done == [{"word": "late"}]
-    assert listener._thread.is_alive()
+    assert server._thread.is_alive()
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -227,7 +228,7 @@ def test_a_savepoint_whose_answer_is_lost_is_told_by_the_log(site, monkeypatch):
 
 def process_of(site, dies):
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.coordinator.listening", site.folders.location, dies],
+        [sys.executable, "-m", "tests.coordinator.serving", site.folders.location, dies],
         cwd=ROOT,
         stdin=subprocess.PIPE,
     )
@@ -247,6 +248,18 @@ def test_a_driver_that_was_killed_before_it_saw_the_request_is_told_from_a_busy_
     assert f"(process {process.pid} on " in found.reason
     assert "is gone without having ended" in found.reason, "on the same machine nobody has to wait for that"
     assert site.names() == [folder_of(2) + DRIVER]
+
+
+def test_a_copy_of_a_checkpoint_at_work_is_told_from_it_at_once(site, tmp_path):
+    site.listening()
+    origin, copy = Path(site.folders.location), tmp_path / "copy"
+    shutil.copytree(origin, copy)
+    began = time.monotonic()
+    with pytest.raises(CheckpointError, match=f"no driver is at work on .*copied from {origin}: the driver of") as told:
+        Checkpoint(copy).stop(wait=600)
+    assert time.monotonic() - began < 60, "nobody there will answer"
+    assert str(copy) in str(told.value)
+    assert site.ask("note").result == {"number": 1}, "the original goes on"
 
 
 def test_a_driver_of_another_machine_that_was_killed_is_waited_for(site, monkeypatch):
@@ -282,7 +295,7 @@ def test_a_driver_that_is_suspended_with_its_sign_up_carries_nothing_out_late(si
 def test_a_driver_that_takes_long_is_alive(site, monkeypatch):
     """Rule 17.5: it gives signs of life while it is at it."""
     monkeypatch.setattr(requests, "BEAT_SECS", 0.05)
-    site.listening()
+    site.serving()
     with site.asking("wait", Patience(20, 0.5, 60)) as found:
         wait_for(lambda: site.done, "the driver to begin")
         end = time.monotonic() + 1.5
@@ -292,14 +305,14 @@ def test_a_driver_that_takes_long_is_alive(site, monkeypatch):
 
 
 def test_who_waits_no_longer_is_told_that_it_may_still_be_done(site):
-    site.listening()
+    site.serving()
     with site.asking("wait", Patience(20, 20, 0.3)) as found:
         wait_for(lambda: found, "the one who asks to give up")
     assert "is alive, and has not done it" in str(found[0])
 
 
 def test_two_who_ask_are_both_answered_and_each_request_is_carried_out_once(site):
-    site.listening()
+    site.serving()
     with site.asking("note", who=1) as one, site.asking("note", who=2) as other:
         wait_for(lambda: one and other, "two answers")
     assert sorted(each["who"] for each in site.done) == [1, 2]
@@ -311,7 +324,7 @@ def test_two_who_ask_are_both_answered_and_each_request_is_carried_out_once(site
 
 
 def test_of_more_than_a_few_all_are_carried_out(site):
-    site.listening()
+    site.serving()
     number = 3 * AT_ONCE
     with ExitStack() as stack:
         found = [stack.enter_context(site.asking("note", who=who)) for who in range(number)]
@@ -327,7 +340,7 @@ def test_the_request_of_one_who_was_killed_is_not_carried_out_late(site, monkeyp
     old, new = site.write(said, "a" * 32, rings=False), site.write(said, "b" * 32)
     path = Path(site.folders.location, old + REQUEST)
     os.utime(path, times=(path.stat().st_mtime - 60,) * 2)
-    site.listening()
+    site.serving()
     wait_for(lambda: len(site.names(ANSWER)) == 2, "both to be answered")
     assert len(site.done) == 1
     assert "60 s old" in site.storage.read(old + ANSWER).decode()
@@ -340,7 +353,7 @@ def test_a_request_to_a_former_generation_is_not_carried_out(site):
     former = site.driver()
     former._beat()
     name = site.write(said, generation=2)
-    site.listening()
+    site.serving()
     assert site.ask("note", word="now").result == {"number": 1}
     assert site.done == [{"word": "now"}]
     assert site.names(TAKEN) == []
@@ -349,8 +362,8 @@ def test_a_request_to_a_former_generation_is_not_carried_out(site):
 
 def test_a_driver_that_was_replaced_and_does_not_know_it_does_nothing(site):
     """Rule 17.4: who asks now asks its successor."""
-    site.listening()
-    site.listening()
+    site.serving()
+    site.serving()
     name = site.write({"command": "note", "arguments": {}, "validSecs": 15}, generation=2)
     wait_for(lambda: name + ANSWER in site.names(), "the former driver to answer")
     assert "FencedError" in site.storage.read(name + ANSWER).decode()
@@ -363,17 +376,17 @@ def test_who_asks_a_driver_that_is_replaced_meanwhile_asks_its_successor(site):
     first._beat()
     with site.asking("note", Patience(1.0, 20, 20), word="be") as found:
         wait_for(lambda: site.names(REQUEST), "the request")
-        site.listening()
+        site.serving()
     assert found[0].driver.generation == 3
     assert site.done == [{"word": "be"}]
 
 
 def test_a_query_that_ends_answers_all_that_is_open(site):
     """Rule 17.6."""
-    listener = site.listening(stop=lambda: site.going.wait(30))
+    server = site.serving(stop=lambda: site.going.wait(30))
     with site.asking("stop") as stopped, site.asking("wait") as waiting:
         wait_for(lambda: len(site.names(TAKEN)) == 2, "both to be taken")
-        listener.end({"result": {"ended": True, "committed": 1}})
+        server.end({"result": {"ended": True, "committed": 1}})
         wait_for(lambda: stopped and waiting, "both answers")
     assert stopped[0].result == {"ended": True, "committed": 1}
     assert "the query ended while it was asked for wait" in str(waiting[0])
@@ -381,11 +394,11 @@ def test_a_query_that_ends_answers_all_that_is_open(site):
 
 
 def test_what_was_asked_for_as_the_query_ends_is_answered_too(site):
-    listener = site.listening(stop=lambda: site.going.wait(30))
-    listener._look_secs = 60.0
+    server = site.serving(stop=lambda: site.going.wait(30))
+    server._look_secs = 60.0
     with site.asking("stop") as found:
         wait_for(lambda: site.names(BELL) or site.names(TAKEN), "the request")
-        listener.end({"result": {"ended": True}})
+        server.end({"result": {"ended": True}})
         wait_for(lambda: found, "the answer")
     assert found[0].result == {"ended": True}
 
@@ -432,7 +445,7 @@ GARBAGE = [
 
 
 def test_what_is_no_request_is_answered_by_an_error_and_stops_nothing(site):
-    site.listening()
+    site.serving()
     for number, said in enumerate(GARBAGE):
         site.write(said, f"{number:032}")
     wait_for(lambda: len(site.names(ANSWER)) == len(GARBAGE), "all to be answered")
@@ -456,10 +469,10 @@ class Failing(FolderStorage):
 def test_requests_that_can_t_be_looked_for_are_one_warning(site, caplog):
     """Rule 17.7: the driver goes on, and so does this when it can."""
     site.storage = Failing(site.folders.location)
-    listener = site.listening()
+    server = site.serving()
     looks = count()
-    look = listener._look
-    listener._look = lambda: (next(looks), look())
+    look = server._look
+    server._look = lambda: (next(looks), look())
     site.storage.failing = True
     wait_for(lambda: next(looks) > 30, "some looks")
     site.storage.failing = False
@@ -487,12 +500,12 @@ def test_a_query_does_not_wait_long_for_a_store_that_hangs(site, monkeypatch):
     """Rule 17.7."""
     monkeypatch.setattr(requests, "END_SECS", 0.2)
     site.storage = Hanging(site.folders.location, site.going)
-    listener = site.listening()
+    server = site.serving()
     assert site.storage.hangs.wait(30)
     began = time.monotonic()
-    listener.end({"result": {}})
+    server.end({"result": {}})
     assert time.monotonic() - began < 20
-    assert listener._thread.is_alive()
+    assert server._thread.is_alive()
 
 
 def test_what_nobody_waits_for_any_more_is_swept(site):
@@ -504,13 +517,13 @@ def test_what_nobody_waits_for_any_more_is_swept(site):
     for name in (left + REQUEST, folder_of(2) + DRIVER, newer + REQUEST):
         path = Path(site.folders.location, name)
         os.utime(path, times=(path.stat().st_mtime - 2 * requests.SWEEP_SECS,) * 2)
-    site.listening()
+    site.serving()
     wait_for(lambda: left + REQUEST not in site.names(), "the old one to be swept")
     assert sorted(site.names()) == [fresh + REQUEST, folder_of(3) + DRIVER, newer + REQUEST]
 
 
 def test_who_may_not_write_may_not_ask(site, monkeypatch):
-    site.listening()
+    site.serving()
 
     def refused(self, name, data):
         raise PermissionError(13, "Permission denied")
@@ -526,6 +539,6 @@ def test_a_fenced_driver_s_answer_is_raised_where_nobody_has_taken_over(site):
     def fenced():
         raise FencedError("gone")
 
-    site.listening(fenced=fenced)
+    site.serving(fenced=fenced)
     with pytest.raises(FencedError, match="gone"):
         site.ask("fenced")

@@ -1,6 +1,7 @@
 """What the driver counts of its transactions, and the metrics that bolts and spouts have of their own."""
 
 import logging
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,6 +59,26 @@ def test_transactions_attempts_and_phases(driver):
     assert appended["PREPARING"]["count"] == 3
     assert appended["ROLLED_BACK"]["count"] == 1
     assert value(found, "statefx_log_bytes_total") > 100
+
+
+def test_fsync_is_told_apart_from_the_rest_of_an_append(driver, monkeypatch):
+    """By a clock that stands still but in fsync, where it goes on by a second."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def sync(descriptor):
+        now[0] += 1.0
+
+    tester = driver.start(word_count())
+    before = values(tester.metrics, "statefx_log_fsync_seconds", "record")
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "link", lambda *names, link=os.link: (link(*names), now.__setitem__(0, now[0] + 4.0)))
+    tester.send(lines("a"))
+    found = tester.metrics
+    for record in ("PREPARING", "COMMITTING"):
+        assert record not in before
+        assert value(found, "statefx_log_fsync_seconds", record=record)["sum"] == 2.0, "the file and its folder"
+        assert value(found, "statefx_log_append_seconds", record=record)["sum"] == 6.0
 
 
 def test_recoveries_and_generations(driver):

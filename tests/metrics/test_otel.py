@@ -11,9 +11,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from statefx import TopologyBuilder, TransactionalSpout
+from statefx.connectors import CollectSink
 from statefx.metrics import otel
 from statefx.metrics.catalog import METRICS, Kind
-from statefx.metrics.otel import instrument
+from statefx.metrics.otel import LINKS_MAX, instrument
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from tests.metrics.test_exactly_once import topology
@@ -126,6 +128,56 @@ def test_an_attempt_that_is_rolled_back_is_a_span_with_its_reason(sdk):
     assert first.status.status_code is StatusCode.ERROR
     assert first.status.description
     assert second.attributes["statefx.attempt"] == 1
+
+
+class Traced(TransactionalSpout):
+    """Emits a row a transaction, which `traces` of producers have to do with."""
+
+    def __init__(self, traces):
+        self.traces = traces
+        self.outputFields = "word string"
+
+    def initializeTransaction(self, txid, previous):
+        return txid
+
+    def emitBatch(self, attempt, metadata, collector):
+        self._traces = [*self._traces, *self.traces]
+        collector.emit(("a",))
+
+
+def traced(*traces):
+    builder = TopologyBuilder("traced")
+    builder.setSpout("words", Traced(traces))
+    builder.setSink("out", CollectSink()).globalGrouping("words")
+    return builder.createTopology()
+
+
+def linked(sdk):
+    """By transaction and attempt, the traces and spans that its span is linked to."""
+    return {
+        (span.attributes["statefx.txid"], span.attributes["statefx.attempt"]): [
+            (each.context.trace_id, each.context.span_id, each.context.is_remote) for each in span.links
+        ]
+        for span in sdk.spans()
+        if span.name == "transaction"
+    }
+
+
+def test_a_transaction_is_linked_to_the_traces_of_what_it_has_read(sdk):
+    with TopologyTester(traced(f"00-{7:032x}-{8:016x}-01", f"00-{9:032x}-{10:016x}-00")) as tester:
+        sdk.instrument(tester)
+        tester.emit()
+        tester.emit(JobFails())
+    found = [(7, 8, True), (9, 10, True)]
+    assert linked(sdk)[1, 0] == linked(sdk)[2, 1] == found, "those of each attempt, and not those of the one before too"
+
+
+def test_links_are_bounded_and_told_once(sdk):
+    many = [f"00-{number:032x}-{number:016x}-01" for number in range(1, LINKS_MAX + 20)]
+    with TopologyTester(traced(*many[:3], *many)) as tester:
+        sdk.instrument(tester)
+        tester.emit()
+    assert [each[0] for each in linked(sdk)[1, 0]] == list(range(1, LINKS_MAX + 1))
 
 
 def test_closing_ends_the_reports(sdk):

@@ -85,6 +85,7 @@ def test_gathered_series_are_bounded_too(registry, monkeypatch):
     monkeypatch.setattr(module, "SERIES_MAX", 3)
     registry.gather(lambda: [registry.sample("statefx_state_keys", 1, f"bolt-{number}") for number in range(10)])
     assert len(values(registry.as_dicts(), "statefx_state_keys", "component")) == 3
+    assert value(registry.as_dicts(), "statefx_series_left_out_total", metric="statefx_state_keys") == 1
 
 
 def test_what_can_not_be_gathered_hides_nothing_else(registry, caplog):

@@ -4,10 +4,14 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from statefx import Context, TopologyBuilder
 from statefx.connectors.kafka import planning
+from statefx.metrics.otel import instrument
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.spout_contract import SpoutContract
@@ -284,3 +288,22 @@ class TestContract(SpoutContract):
     def more(self, place):
         self.kafka.send(self.topic, "c", "d")
         return [("c",), ("d",)]
+
+
+def test_a_transaction_is_linked_to_the_traces_of_its_producers(kafka, tmp_path):
+    topic = kafka.topic(partitions=2)
+    producer = Producer(kafka.client())
+    for number in (1, 2):
+        traces = {"traceparent": f"00-{number:032x}-{number:016x}-01"}
+        producer.produce(topic, f"line {number}", partition=number - 1, headers=traces)
+    assert producer.flush(20) == 0
+    kafka.send(topic, "without a trace")
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    with TopologyTester(topology(spout(kafka, topic)), tmp_path / "ck") as tester:
+        instrument(tester, tracerProvider=tracers)
+        tester.drain()
+        assert counted(tester) == once("line 1", "line 2", "without a trace")
+    links = [link.context.trace_id for span in exporter.get_finished_spans() for link in span.links]
+    assert sorted(links) == [1, 2]

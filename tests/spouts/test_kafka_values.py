@@ -16,7 +16,7 @@ from confluent_kafka import Message
 from statefx import TopologyBuilder
 from statefx.connectors.kafka import KafkaSpout
 from statefx.connectors.kafka.planning import SHOWN, Shares, distances
-from statefx.connectors.kafka.rows import Records, TopicPartition
+from statefx.connectors.kafka.rows import TRACED_ROWS, TRACES_MAX, Records, TopicPartition, traces_of
 from statefx.errors import ConfigError, TopologyError
 
 PLACE = TopicPartition("t", 3)
@@ -333,3 +333,49 @@ def test_how_far_it_is_behind_what_there_is():
     many = {TopicPartition("a", number): number for number in range(SHOWN + 1)}
     assert "endOffset" not in distances(many, many)
     assert distances({}, {})["avgOffsetsBehindLatest"] == 0
+
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([("traceparent", PARENT.encode())], [PARENT]),
+        ([("traceparent", PARENT)], [PARENT]),
+        ([("h", b"1"), ("traceparent", PARENT.encode()), ("tracestate", b"k=v")], [PARENT]),
+        ([("Traceparent", PARENT.encode())], []),
+        ([("traceparent", None)], []),
+        ([("traceparent", b"ann@example.org")], []),
+        ([("traceparent", b"\xff" * 55)], []),
+        ([("traceparent", PARENT.encode() + b"\n")], []),
+        ([("traceparent", PARENT.replace("4bf92f3577b34da6a3ce929d0e0e4736", "0" * 32).encode())], []),
+        ([("traceparent", PARENT.replace("00f067aa0ba902b7", "0" * 16).encode())], []),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_a_trace_context_is_what_w3c_says(headers, found):
+    assert traces_of([Message(topic="t", partition=3, offset=0, value=b"v", headers=headers)]) == found
+
+
+def parents(count):
+    return [f"00-{number + 1:032x}-{number + 1:016x}-01" for number in range(count)]
+
+
+def messages(traces):
+    return [Message(topic="t", headers=[("traceparent", each.encode())]) for each in traces]
+
+
+def test_traces_of_a_spout_are_few_and_each_is_told_once():
+    reads, given = spout(), parents(TRACES_MAX + 5)
+    reads._trace(messages([given[0], given[0]]))
+    assert reads._traces == given[:1]
+    reads._trace(messages(given))
+    assert reads._traces == given[:TRACES_MAX]
+
+
+def test_of_messages_that_come_together_the_first_few_are_looked_into():
+    reads, given = spout(), parents(1)
+    reads._trace([*[Message(topic="t")] * TRACED_ROWS, *messages(given)])
+    assert list(reads._traces) == []

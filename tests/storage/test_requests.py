@@ -4,13 +4,13 @@ import pytest
 
 from statefx import Checkpoint, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.coordinator.requests import Listener
+from statefx.coordinator.requests import RequestServer
 from statefx.errors import CheckpointError
 from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage, storage_at
 from statefx.storage.contract import at_once
 from tests.coordinator.histories import BEGINNING, transaction
-from tests.coordinator.listening import take_savepoint, taken
+from tests.coordinator.serving import take_savepoint, taken
 from tests.spark.running import wait_for
 from tests.storage.network import in_sequence
 from tests.storage.s3_server import as_users_have_it
@@ -78,8 +78,8 @@ def test_a_driver_that_nobody_asks_makes_one_get_a_look_and_one_that_is_asked_an
     with Remote(tmp_path, url, "memory") as driver:
         driver.start(words(1)).emit()
     log, storage = taken(url), storage_at(url)
-    listener = Listener(log, {"savepoint": lambda name: take_savepoint(log, name)}, look_secs=0.02)
-    listener.start()
+    server = RequestServer(log, {"savepoint": lambda name: take_savepoint(log, name)}, look_secs=0.02)
+    server.start()
     try:
         assert Checkpoint(url).savepoint("v1").txid == 1
         assert [each.name.rpartition("/")[2] for each in storage.list("requests/")] == ["driver.json"]
@@ -89,9 +89,9 @@ def test_a_driver_that_nobody_asks_makes_one_get_a_look_and_one_that_is_asked_an
         asked = {(each.method, each.path.partition("?")[0].rpartition("/")[2]) for each in requests[1:]}
         assert asked == {("GET", "bell")}
     finally:
-        listener.end({"result": {}})
+        server.end({"result": {}})
     assert list(storage.list("requests/")) == []
-    late = Listener(log, {}, look_secs=0.02)
+    late = RequestServer(log, {}, look_secs=0.02)
     late._beat()  # the sign of one that was killed
     with pytest.raises(CheckpointError, match=r"has not taken a request for 0\.5 s"):
         Checkpoint(url).pause(wait=0.5)

@@ -108,6 +108,9 @@ class LivingTester(TopologyTester):
         self.thaw()
         super().wake()
 
+    def _end(self, error):
+        self._ended = error  # its chains may go on, see `vanish`
+
     def vanish(self):
         """Let the driver be gone, and its chains go on by `step_orphans`."""
         self._steps.crashed = self._steps._crash_at = None  # it was the driver's crash

@@ -1,5 +1,6 @@
 """``statefx ui``, as a shell runs it."""
 
+import json
 import re
 import signal
 import socket
@@ -36,6 +37,17 @@ def test_it_shows_a_checkpoint_until_it_is_interrupted(tmp_path):
 
 
 @pytest.mark.slow
+def test_with_json_it_says_where_the_page_is_in_a_line_of_json(tmp_path):
+    place = filled(tmp_path / "checkpoint", 1)
+    command = [sys.executable, "-m", "statefx", "ui", str(place), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said = json.loads(process.stdout.readline())
+        assert (said["checkpoint"], httpx.get(f"{said['url']}healthz", timeout=10).text) == (str(place), "unknown\n")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+
+@pytest.mark.slow
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     code, said = ran(tmp_path / "nothing")
     assert (code, "nothing" in said) == (1, True), said
@@ -54,4 +66,4 @@ def test_a_port_that_is_taken_and_wrong_settings_are_refused(tmp_path):
         code, said = ran(place, "--port", port)
     assert (code, f"--port: port {port} of 127.0.0.1 is taken" in said) == (2, True), said
     code, said = ran(place, "--config", "[]")
-    assert (code, "--config is a JSON object" in said) == (2, True), said
+    assert (code, "'--config': a JSON object" in said) == (2, True), said

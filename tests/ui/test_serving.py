@@ -8,6 +8,7 @@ import threading
 
 import httpx2 as httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from statefx import Checkpoint
@@ -238,6 +239,7 @@ def test_metrics_are_those_of_all_queries(pages):
 
 def test_metrics_without_their_extra_say_what_to_install(pages, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
+    monkeypatch.delitem(sys.modules, "statefx.metrics.prometheus", raising=False)
     page = pages()
     page.show(Query())
     found = get(page, "/metrics")
@@ -290,3 +292,72 @@ def test_a_checkpoint_that_stands_still_is_shown_under_its_topology(place):
     assert [each["txid"] for each in found["transactions"]] == [1]
     server.stop()
     assert server.ended(10)
+
+
+class Far:
+    """The page of a checkpoint whose driver is elsewhere, as this document says; `changed` changes it."""
+
+    def __init__(self, place, **changes):
+        self.server = serving.opened(LOOPBACK, 0, "--port")
+        checkpoint = Checkpoint(place)
+        self.document = {**checkpoint.observation(), "writtenAt": WRITTEN, "metrics": Query().metrics}
+        self.document |= {"health": {"state": "healthy", "sentence": "All is well."}} | changes
+        self.server.show("bank", checkpoint, lambda: self.document)
+        self.server.start()
+
+    def metrics(self, **headers):
+        return httpx.get(f"{self.server.address}metrics", timeout=10, headers=headers)
+
+    def close(self):
+        self.server.stop()
+        assert self.server.ended(10)
+
+
+WRITTEN, WRITTEN_SECS = "2026-03-01T09:00:00+00:00", 1772355600.0
+
+
+@pytest.fixture
+def far(place):
+    made = []
+
+    def show(**changes):
+        made.append(Far(place, **changes))
+        return made[-1]
+
+    yield show
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0"])
+def test_metrics_of_a_driver_elsewhere_are_of_when_it_wrote(far, accept):
+    found = far().metrics(accept=accept)
+    parse = openmetrics if "openmetrics" in found.headers["content-type"] else text_string_to_metric_families
+    (sample,) = [each for family in parse(found.text) for each in family.samples]
+    assert (found.status_code, sample.name, sample.value) == (200, "statefx_transactions_total", 7.0)
+    assert float(sample.timestamp) == WRITTEN_SECS
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"health": {"state": "dead", "sentence": "Its driver is gone."}}, "Its driver is gone."),
+        ({"health": {"state": "ended", "sentence": "The query was stopped."}}, "The query was stopped."),
+        ({"health": {"state": "unknown", "sentence": "It was copied."}}, "It was copied."),
+        ({"health": {}}, "Nothing is known of this one."),
+        ({"metrics": None}, "give it topology.metrics.port"),
+        ({"writtenAt": None}, "give it topology.metrics.port"),
+    ],
+)
+def test_metrics_that_are_not_of_now_are_refused_and_why(far, changes, said):
+    found = far(**changes).metrics()
+    assert (found.status_code, said in found.json()["error"]) == (503, True), found.text
+
+
+def test_metrics_of_a_checkpoint_that_can_not_be_read_any_more_are_refused(far):
+    page = far()
+    assert page.metrics().status_code == 200
+    page.document = None
+    page.server.site.topologies["bank"].snapshot(anew=True)
+    found = page.metrics()
+    assert (found.status_code, "can't be read: TypeError" in found.json()["error"]) == (503, True), found.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.connectors.kafka.clients import (
@@ -79,7 +79,7 @@ class Reader:
 
     It waits up to `patience_secs` without any progress. `lost` is called with the partition, the first offset that is
     gone and the first that is there again, and returns to go on, or raises. `throttled` is called with
-    confluent-kafka's ThrottleEvent when a broker has held a request back.
+    confluent-kafka's ThrottleEvent when a broker has held a request back, `seen` with messages of the range.
     """
 
     def __init__(
@@ -89,8 +89,9 @@ class Reader:
         patience_secs: float,
         lost: Callable[[TopicPartition, int, int], None],
         throttled: Callable[[Any], None] = lambda event: None,
+        seen: Callable[[Sequence[Message]], None] = lambda messages: None,
     ) -> None:
-        self._clients = clients
+        self._clients, self._seen = clients, seen
         self._consumer: Consumer = clients.consumer(group, throttle_cb=throttled)
         self._patience_secs = patience_secs
         self._lost = lost
@@ -127,7 +128,9 @@ class Reader:
         limit = time.monotonic() + self._patience_secs
         records = Records(wanted)
         while True:
-            records.add(self._cut(end))
+            messages = self._cut(end)
+            self._seen(messages)
+            records.add(messages)
             done = self._next >= end
             if records and (done or len(records) >= ROWS or records.size >= ROWS_BYTES):
                 yield records
@@ -245,8 +248,9 @@ class Readers:
         patience_secs: float,
         lost: Callable[[TopicPartition, int, int], None],
         throttled: Callable[[Any], None] = lambda event: None,
+        seen: Callable[[Sequence[Message]], None] = lambda messages: None,
     ) -> None:
-        self._clients = clients
+        self._clients, self._seen = clients, seen
         self._group = group
         self._patience_secs = patience_secs
         self._lost = lost
@@ -266,7 +270,9 @@ class Readers:
             reader = None
         if reader is None:
             if len(self._readers) < READERS_MAX:
-                reader = Reader(self._clients, self._group, self._patience_secs, self._lost, self._throttled)
+                reader = Reader(
+                    self._clients, self._group, self._patience_secs, self._lost, self._throttled, self._seen
+                )
             else:
                 reader = self._readers.pop(next(iter(self._readers)))
         try:

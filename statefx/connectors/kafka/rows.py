@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -330,6 +331,23 @@ class Records:
             kept = getattr(self, name)
             setattr(found, name, [kept[number] for number in numbers] if kept else [])
         return found
+
+
+TRACES_MAX = 8
+"""Of how many traces a task tells in one transaction."""
+
+TRACED_ROWS = 16
+"""How many of the messages that are taken together are looked into for them."""
+
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""The header of W3C's Trace Context, as producers that OpenTelemetry instruments write it."""
+
+
+def traces_of(messages: Sequence[Message]) -> list[str]:
+    """Return the trace contexts in the headers of messages; what is none is passed over."""
+    headers = chain.from_iterable(message.headers() or () for message in messages)
+    values = (value.encode() if isinstance(value, str) else value for name, value in headers if name == "traceparent")
+    return [value.decode() for value in values if value is not None and _TRACEPARENT.fullmatch(value)]
 
 
 class Refused(NamedTuple):

@@ -10,19 +10,35 @@ import math
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from statefx.config import is_count, is_number
 from statefx.connectors.kafka.clients import NAME, Clients, Rules
 from statefx.connectors.kafka.planning import Cluster, Losses, Ranges, Start, distances, ends_of, is_named
 from statefx.connectors.kafka.reading import Readers, Span
-from statefx.connectors.kafka.rows import COLUMNS, Avro, Bytes, Format, Json, Refused, Rows, Text, TopicPartition
+from statefx.connectors.kafka.rows import (
+    COLUMNS,
+    TRACED_ROWS,
+    TRACES_MAX,
+    Avro,
+    Bytes,
+    Format,
+    Json,
+    Refused,
+    Rows,
+    Text,
+    TopicPartition,
+    traces_of,
+)
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators.context import DRIVER, Collector, Context
 from statefx.operators.schema import to_ddl
 from statefx.operators.spouts import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.reports import LeftOut
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 logger = logging.getLogger("statefx")
 
@@ -191,6 +207,7 @@ class KafkaSource:
     """The common part of spouts of topics: arguments, clients, and the records of a range; see `KafkaSpout`."""
 
     _throttled_secs: float = 0.0
+    _traces: Sequence[str] = ()
 
     def __init__(
         self,
@@ -273,6 +290,11 @@ class KafkaSource:
         """Note that a broker has held a request back; called by a client that is being read from."""
         self._throttled_secs += event.throttle_time
 
+    def _trace(self, messages: Sequence[Message]) -> None:
+        """Note the trace contexts of some messages, each once; looking into all of them would cost as much as rows."""
+        found = [] if len(self._traces) >= TRACES_MAX else traces_of(messages[:TRACED_ROWS])
+        self._traces = list(dict.fromkeys([*self._traces, *found]))[:TRACES_MAX] if found else self._traces
+
     def _pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
         self._losses.pass_over(tp, start, first)
@@ -343,7 +365,9 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
     def open(self, context: Context) -> None:
         group = self._name_group(context)
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over, self._throttled)
+            self._readers = Readers(
+                self.clients, group, self.patience_secs, self._pass_over, self._throttled, self._trace
+            )
             return
         cluster = Cluster(self.clients, group, self.topics, skips=self.unavailable == "skip")
         self._ranges = Ranges(cluster, self.start, self.rows_max, self._losses)
@@ -467,7 +491,9 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         group = self._name_group(context)
         self._cluster = Cluster(self.clients, group, self.topics, skips=True)
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, group, self.patience_secs, self._pass_over, self._throttled)
+            self._readers = Readers(
+                self.clients, group, self.patience_secs, self._pass_over, self._throttled, self._trace
+            )
         self._ends: dict[TopicPartition, int] = {}
         self._count = 0
         self._read: set[str] = set()

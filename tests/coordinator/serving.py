@@ -1,4 +1,4 @@
-"""A driver that only listens, as a process of its own: ``python -m tests.coordinator.listening FOLDER DIES``.
+"""A driver that only serves requests, as a process of its own: ``python -m tests.coordinator.serving FOLDER DIES``.
 
 It takes a savepoint when it is asked to, and dies by SIGKILL ``before`` or ``after`` that, or is ``suspended``
 before it; ``never`` has it live.
@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from statefx.coordinator.requests import Listener
+from statefx.coordinator.requests import RequestServer
 from statefx.log import pins
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
@@ -41,10 +41,10 @@ def main(location: str, dies: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    listener = Listener(log, {"savepoint": savepoint}, look_secs=0.02)
-    listener.start()
+    server = RequestServer(log, {"savepoint": savepoint}, look_secs=0.02)
+    server.start()
     sys.stdin.read()
-    listener.end({"result": {"ended": True}})
+    server.end({"result": {"ended": True}})
 
 
 if __name__ == "__main__":
