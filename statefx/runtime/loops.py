@@ -64,7 +64,10 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             while not self._is_closing:
-                self.loop.run_forever()
+                try:
+                    self.loop.run_forever()
+                except BaseException:
+                    logger.exception("%s: a task of the bolt's raised what ends an event loop; it goes on", self._name)
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
@@ -98,7 +101,20 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, Any], who: str, check: Callable[[], None]) -> Any:
         """Run a coroutine to its end and return what it does; cancel it if `check` raises, and raise that."""
         future: Future[Any] = Future()
-        self.post(self._begin, coroutine, future)
+        tasks: list[asyncio.Task[None]] = []
+
+        async def carry_out() -> None:
+            try:
+                result = await coroutine
+            except BaseException as error:  # noqa: BLE001 - asyncio would end the loop's thread by some of them
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def cancel() -> None:
+            tasks[0].cancel()
+
+        self.post(lambda: tasks.append(self.loop.create_task(carry_out())))
         while True:
             try:
                 return future.result(WATCH_SECS)
@@ -108,29 +124,9 @@ class LoopThread:
             try:
                 check()
             except BaseException:
-                future.cancel()
+                self.post(cancel)
                 raise
             self.watch(who)
-
-    def _begin(self, coroutine: Coroutine[Any, Any, Any], future: Future[Any]) -> None:
-        task = self.loop.create_task(coroutine)
-
-        def hand_over(task: asyncio.Task[Any]) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            if task.cancelled():
-                future.set_exception(asyncio.CancelledError("it was cancelled"))
-            elif (error := task.exception()) is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(task.result())
-
-        def cancel(future: Future[Any]) -> None:
-            if future.cancelled():
-                self.post(task.cancel)
-
-        task.add_done_callback(hand_over)
-        future.add_done_callback(cancel)
 
     # ---- a loop that is blocked
 

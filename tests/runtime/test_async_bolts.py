@@ -1,6 +1,7 @@
 """Bolts whose calls overlap: order, keys, errors that undo one call alone, and calls that don't end as they should."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -20,8 +21,11 @@ from statefx import (
 )
 from statefx.errors import BoltError, FailedException, TopologyError
 from statefx.runtime import loops
+from statefx.runtime.user_objects import AbandonedError
+from statefx.runtime.worker import Worker
 from statefx.testing import TopologyTester, rows
 from tests.bolts import Ignores, Tally
+from tests.runtime.one_chain import chain_attempt, deployment, order_of
 
 FIELDS = "n long, key string"
 
@@ -527,6 +531,89 @@ def test_open_may_raise_and_close_may_hang(monkeypatch, caplog):
     with TopologyTester(built(NoClose())) as tester:
         tester.send({"in": given(1)})
     assert "close() has not ended within 0.05 s" in caplog.text
+
+
+# ---- attempts that are abandoned
+
+
+class Waits(Later):
+    """Ends by nothing but its cancellation, if by that."""
+
+    timeout = None
+
+    def open(self, context):
+        self.journal = context.config["journal"]
+
+    async def execute(self, tup, collector):
+        self.journal.append("begun")
+        await self.wait()
+
+    async def wait(self):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.journal.append("cancelled")
+            raise
+
+
+class Deaf(Waits):
+    async def wait(self):
+        with contextlib.suppress(asyncio.CancelledError):
+            await super().wait()
+        await asyncio.Event().wait()
+
+
+class Blocks(Waits):
+    async def wait(self):
+        self.journal.append(threading.get_ident())
+        while "over" not in self.journal:
+            threading.Event().wait(0.001)
+
+
+class BlocksInThreads(Waits):
+    threads = 2
+
+    def execute(self, tup, collector):
+        self.journal.append("begun")
+        while "over" not in self.journal:
+            threading.Event().wait(0.001)
+
+
+class BlocksInOpen(Later):
+    async def open(self, context):
+        context.config["journal"].append("begun")
+        await asyncio.Event().wait()
+
+
+class WaitsWithState(StatefulAsyncBolt):
+    open, execute, wait, timeout, outputFields = Waits.open, Waits.execute, Waits.wait, None, FIELDS
+
+    def initState(self, state):
+        pass
+
+
+@pytest.mark.parametrize("kind", [Waits, Deaf, Blocks, BlocksInThreads, BlocksInOpen, WaitsWithState])
+def test_an_abandoned_attempt_waits_for_no_call(place, kind):
+    journal = []
+    made = deployment(place, built(kind(), by=["key"]), journal=journal)
+    worker, order = Worker(), order_of(made, {"in": given(30)})
+    sent = list(chain_attempt(worker, made, order).run([]))
+    one = chain_attempt(worker, made, order, level=1)
+
+    def abandon():
+        while "begun" not in journal:
+            threading.Event().wait(0.001)
+        one.abandon()
+
+    thread = threading.Thread(target=abandon, daemon=True)
+    thread.start()
+    with pytest.raises(AbandonedError):
+        list(one.run(sent))
+    thread.join()
+    if kind in (Waits, Deaf, WaitsWithState):
+        while "cancelled" not in journal:
+            threading.Event().wait(0.001)
+    journal.append("over")
 
 
 # ---- ticks
