@@ -63,6 +63,7 @@ class AsyncBoltTask(BoltTask):
             timeout_secs=seconds_of(bolt.timeout),
             ordered=bolt.ordered,
             fails_at_once=guarded is None,
+            checks_rows=guarded is not None and self._state is not None,
             current=_CALL if is_counted_later else None,
         )
 
@@ -122,10 +123,10 @@ class AsyncBoltTask(BoltTask):
         assert calls is not None
         if guarded is None or self._ticks:
             collector, outbox = attempt.collector, attempt.outbox
-            emit = collector.emit
+            add = collector.plain_add
             for call in calls.ready():
-                if call.row is not None and call.error is None and call.counted is None:
-                    emit(call.row)
+                if call.row is not None and call.error is None and call.counted is None and add is not None:
+                    add(call.row)  # as `emit` does it, which has looked at the row before it was kept
                 else:
                     self._send(call, collector)
                 if outbox.pressing:

@@ -54,6 +54,9 @@ SEND_EVERY = 256
 SLICE_CALLS, SLICE_SECS = 16, 0.005
 """After so many calls a worker looks whether it has kept the loop for longer than that without waiting."""
 
+CHECKED = -2
+"""In the place of a row's width: each row is looked at as it is emitted, since its call can't be undone later."""
+
 _NO_ANCHORS = ()
 _NO_KEY = object()
 
@@ -132,6 +135,8 @@ class Call(Collector):
         if anchors is not _NO_ANCHORS:
             out.check_anchors(anchors)
         row = out.checked(values, stream, fields)
+        if self._width == CHECKED:
+            out.check_fit(row, stream)
         self._keep(lambda collector: collector.emit(row, stream=stream, task=task))
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
@@ -192,7 +197,8 @@ class Calls:
 
     `execute` is the bolt's; `timeout_secs` bounds each call. `send_ended` sends on what ended calls have emitted,
     and returns True if the outbox is full. With `fails_at_once`, the first error ends the attempt: none is of a row
-    alone. `current` tells code which call it belongs to. `slices` run the steps of calls that have state.
+    alone. With `checks_rows`, calls are told of rows that do not fit. `current` tells code which call it belongs to.
+    `slices` run the steps of calls that have state.
     """
 
     def __init__(
@@ -207,13 +213,14 @@ class Calls:
         ordered: bool,
         send_ended: Callable[[], bool],
         fails_at_once: bool,
+        checks_rows: bool,
         current: ContextVar[Any] | None,
     ) -> None:
         self._loop, self._who, self._execute, self._out = loop, who, execute, out
         self._capacity, self._timeout_secs, self._ordered = capacity, timeout_secs, ordered
         self._send_ended, self._fails_at_once, self._current = send_ended, fails_at_once, current
         self.slices: Slices | None = None
-        self._width = out.plain_width
+        self._width = CHECKED if checks_rows else out.plain_width
         self._fed: deque[Fed] = deque()
         self._now: Iterator[tuple[int, Any]] = iter(())
         self._batch = Fed(None, None, iter(()), 0)
@@ -346,10 +353,11 @@ class Calls:
 
     async def _make_calls(self, worker: _Worker) -> None:
         """Make one call after the other, while there are some."""
-        loop, execute, following, end = self._loop.loop, self._execute, self._next, self._end
+        loop, execute, following = self._loop.loop, self._execute, self._next
         is_plain = self._current is None and self.slices is None
+        is_quick = self._ordered and self.slices is None
         calls, began = 0, monotonic()
-        if self._timer is None and self._timeout_secs is not None:
+        if self._timer is None and self._timeout_secs is not None and not self._stopped:
             self._timer = loop.call_later(self._timeout_secs, self._look)
         while (call := following()) is not None:
             worker.call, worker.since = call, monotonic()
@@ -365,7 +373,13 @@ class Calls:
                 self._note(error, worker, call)
             if worker.call is not call:  # it has taken too long: another worker is in the place of this one
                 return
-            end(call)
+            if is_quick and call.error is None:  # as `_end` does it
+                call.done = True
+                ended = self._ended = self._ended + 1
+                if not ended % SEND_EVERY or ended == self._fed_count or self._stalled:
+                    self._look_what_leaves()
+            else:
+                self._end(call)
             if worker.is_cancelled:  # asyncio counts what has cancelled a task: another one goes on
                 loop.call_soon(self._kick)
                 return
@@ -451,8 +465,11 @@ class Calls:
                 del self._keys[call.key]
         if call.error is not None and (self._fails_at_once or not isinstance(call.error, Exception)):
             self.fail(call.error)
-        ended = self._ended = self._ended + 1
-        if ended == self._fed_count or not ended % SEND_EVERY:
+        self._ended += 1
+        self._look_what_leaves()
+
+    def _look_what_leaves(self) -> None:
+        if not self._ended % SEND_EVERY or self._ended == self._fed_count:
             self._serve()
         if self._stalled and self._has_room():
             self._kick()

@@ -21,7 +21,7 @@ from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
-from statefx.runtime.guard import CallGuard, GuardedAnchoredGathering, GuardedGathering
+from statefx.runtime.guard import CallGuard, Guarded, GuardedAnchoredGathering, GuardedGathering
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.trees import Trees
 
@@ -160,6 +160,12 @@ class TaskCollector(Collector):
             values = self.row(values, stream, fields)
         return gathering.checked(values)
 
+    def check_fit(self, row: tuple[Any, ...], stream: str) -> None:
+        """Raise SchemaError if a row of `checked` has a value that does not fit."""
+        gathering = self._streams[stream]
+        if isinstance(gathering, Guarded):
+            gathering.check_fit(row)
+
     def _gathering(self, stream: str, values: Any) -> Gathering:
         try:
             return self._streams[stream]
@@ -170,6 +176,11 @@ class TaskCollector(Collector):
     def plain_width(self) -> int:
         """How many values a tuple has that the default stream takes as it is; -1 if it takes none so."""
         return self._plain_width
+
+    @property
+    def plain_add(self) -> Callable[[tuple[Any, ...]], None] | None:
+        """What takes a tuple of `plain_width` values of the default stream; None if nobody reads that."""
+        return self._add_plain
 
     @property
     def count(self) -> int:

@@ -271,6 +271,22 @@ def test_what_a_failed_call_did_is_undone_and_nothing_else(mode):
             assert sorted(letters) == sorted(fails)
 
 
+def test_a_row_that_does_not_fit_undoes_its_call():
+    class Misfits(Sums):
+        outputFields = {"default": "key string, sum long", "more": "n long"}
+
+        async def execute(self, tup, collector):
+            await super().execute(tup, collector)
+            collector.emit(("too large" if tup.n == 4 else tup.n,), stream="more")
+
+    data = given(20)
+    with TopologyTester(built(Misfits(), by=["key"], onError="skip")) as tester:
+        sent = tester.send({"in": data})
+        assert tester.state("bolt") == recounted(data, {4})[0]
+        assert sorted(sent.emitted("bolt", "more")) == [(n,) for n in range(20) if n != 4]
+        assert len(sent.emitted("bolt")) == 19
+
+
 def test_state_that_changes_before_an_await_is_refused():
     class Early(Sums):
         async def execute(self, tup, collector):
