@@ -19,7 +19,7 @@ from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
 from statefx.logs import iso
-from statefx.protocol.log_state import LogState
+from statefx.protocol.log_state import GIVEN_UP, LogState
 from statefx.storage import FolderStorage, Storage, is_remote
 
 Document = dict[str, Any]
@@ -263,6 +263,14 @@ def _as_read(document: Document, folders: Folders, now: float) -> dict[str, Any]
             f"backup. It said: {said.get('sentence')}"
         )
         return health("unknown", written, sentence, "Ask the driver itself: statefx status. Set the clocks right.")
+    if age > STALE_SECS:  # what it wrote hours ago, perhaps that it is healthy, says nothing of now
+        sentence = (
+            f"{who}, is there, and has written nothing for {age:.0f} s, though it writes every "
+            f"{SIGN_OF_LIFE_SECS:.0f} s at least: it is suspended, hangs, or can't write to the checkpoint; "
+            "or its query ended when it could not."
+        )
+        remedy = f"Look at that process, its log, and the checkpoint's disk. If it hangs, end it. Then: {remedy}"
+        return health("stuck", written, sentence, remedy)
     return said
 
 
@@ -282,7 +290,7 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
             "topology": log.topology.name,
             "lineage": log.lineage,
             "generation": log.generation,
-            "transactions": [transaction_entry(past) for past in log.past()[-TRANSACTIONS:]],
+            "transactions": [transaction_entry(past, log.state_of(past)) for past in log.past()[-TRANSACTIONS:]],
         }
     elif log.generation > found["generation"] and found["checkpoint"] == folders.location:
         sentence = (
@@ -290,18 +298,22 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
             f"generation {found['generation']} wrote this: a start that has not written yet, or a tool such as restore."
         )
         found["health"] = health("unknown", iso(log.time_ms / 1000), sentence, "Look again in some seconds.")
+        for entry in found["transactions"]:  # the driver did not see the restore
+            if entry["outcome"] == OUTCOMES["COMMITTED"] and log.is_given_up(entry["txid"]):
+                entry["outcome"] = OUTCOMES[GIVEN_UP]
     return found
 
 
-_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "GIVEN_UP": "given up", "RESTORED": "restored"}
+OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", GIVEN_UP: "given up", "RESTORED": "restored"}
+"""What the states of attempts that have ended are called in the document."""
 
 
-def transaction_entry(past: Any) -> dict[str, Any]:
+def transaction_entry(past: Any, state: str) -> dict[str, Any]:
     """Return an attempt of the log, a `Past` or a `Transaction`, as the document's ``transactions`` have it."""
     return {
         "txid": past.txid,
         "attempt": past.attempt,
-        "outcome": _OUTCOMES.get(past.state, "running"),
+        "outcome": OUTCOMES.get(state, "running"),
         "began": iso(past.prepared_ms / 1000) if past.prepared_ms else None,
         "ended": iso(past.ended_ms / 1000) if past.ended_ms else None,
         "durationMs": {},

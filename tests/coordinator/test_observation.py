@@ -154,6 +154,23 @@ def test_transactions_of_former_drivers_come_first(place):
         assert [each["txid"] for each in observer.document()["transactions"]] == [1, 2]
 
 
+def test_transactions_that_a_restore_gave_up_are_said_to_be(place):
+    def outcomes(document):
+        return [(each["txid"], each["outcome"]) for each in document["transactions"]]
+
+    with TopologyTester(word_count(), place) as tester, written(tester):
+        for number in range(3):
+            tester.send(lines(f"{number}"))
+    assert outcomes(Checkpoint(place).observation()) == [(1, "committed"), (2, "committed"), (3, "committed")]
+    Checkpoint(place).restore(txid=1)
+    given_up = [(1, "committed"), (2, "given up"), (3, "given up")]
+    assert outcomes(Checkpoint(place).observation()) == given_up, "the driver wrote it before the restore"
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        tester.send(lines("b"))
+        assert outcomes(observer.document()) == [*given_up, (1, "restored"), (4, "committed")]
+
+
 def test_a_retried_transaction_shows_each_attempt(place):
     with TopologyTester(word_count(), place) as tester:
         observer = observer_of(tester)
@@ -191,6 +208,18 @@ def test_rates_of_a_long_transaction_are_those_of_its_whole_length():
         ("feed", {"token": "x", "n": 1}, {"token": "***", "n": 1}),
         ("feeds", ["http://a:b@c"], ["http://***@c"]),
         ("limit", 5, 5),
+        ("db.pwd", "x", "***"),
+        ("fs.azure.account.key.shop", "x", "***"),
+        ("aws.access.key", "x", "***"),
+        ("feed", "redis://ann:x@y/z@db/0", "redis://***@db/0"),
+        ("feed", 'PlainLoginModule required username="u" password="x";', "***"),
+        ("feed", "https://host/data?since=5&sig=x", "***"),
+        ("feed", "host=db user=ann password=x", "***"),
+        ("feed", "Endpoint=sb://bus/;SharedAccessKey=x", "***"),
+        ("header", ["Bearer x"], ["***"]),
+        ("feed", "https://host/data?since=5", "https://host/data?since=5"),
+        ("partition.key", "user", "user"),
+        ("keyFields", ["user"], ["user"]),
     ],
 )
 def test_secrets_are_masked(key, value, shown):
@@ -271,7 +300,8 @@ def test_it_is_written_and_read_back_and_its_end_with_it(place):
         with written(tester):
             tester.send(lines("a b"))
             until(lambda: Checkpoint(place).observation().get("components", {}).get("count", {}).get("rowsIn") == 2)
-            assert Checkpoint(place).observation()["health"]["state"] == "healthy"
+            now = tester._progress.now()  # the tester has a clock of its own
+            assert read_observation(Folders(os.path.realpath(place)), now)["health"]["state"] == "healthy"
         found = Checkpoint(place).observation()
     assert found["health"]["state"] == "ended"
     assert found["endedAt"]
@@ -393,10 +423,17 @@ ELSEWHERE = {"host": "elsewhere", "pid": 1, "machine": "another boot"}
 
 def test_a_reader_on_the_drivers_machine_sees_whether_it_runs(tmp_path):
     assert read(tmp_path)["health"]["state"] == "healthy"
-    assert read(tmp_path, now=1000.0 + 2 * STALE_SECS)["health"]["state"] == "healthy"  # its process is there
+    assert read(tmp_path, now=1000.0 + STALE_SECS - 1)["health"]["state"] == "healthy"
     found = read(tmp_path, driver=ended_process())["health"]
     assert found["state"] == "dead"
     assert "nothing is lost" in found["remedy"]
+
+
+def test_a_driver_that_is_there_and_has_written_nothing_for_long_is_stuck_whatever_it_said(tmp_path):
+    found = read(tmp_path, now=1000.0 + STALE_SECS + 1)["health"]
+    assert found["state"] == "stuck"
+    assert found["since"] == "1970-01-01T00:16:40.000+00:00"
+    assert "suspended" in found["sentence"]
 
 
 def test_a_pid_that_another_process_has_now_is_no_driver(tmp_path):

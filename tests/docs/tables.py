@@ -12,14 +12,12 @@ import msgspec
 
 from statefx.config import reference_table
 from statefx.metrics.catalog import METRICS
-from statefx.protocol.transaction import mermaid
 from statefx_rocksdb.provider import Settings
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 PLACES = {
     "settings": "configuration.md",
     "rocksdb": "configuration.md",
-    "states": "recovery.md",
     "metrics": "metrics.md",
 }
 
@@ -43,10 +41,6 @@ def rocksdb() -> str:
     return "\n".join(lines) + "\n"
 
 
-def states() -> str:
-    return f"```text\n{mermaid()}```\n"
-
-
 def metrics() -> str:
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for metric in METRICS:
@@ -55,7 +49,7 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"settings": settings, "rocksdb": rocksdb, "states": states, "metrics": metrics}
+TABLES = {"settings": settings, "rocksdb": rocksdb, "metrics": metrics}
 
 
 def marked(name: str) -> re.Pattern[str]:
