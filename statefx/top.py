@@ -220,6 +220,11 @@ def _table(*names: str) -> Table:
     return table
 
 
+def _add(table: Table, *cells: str | Text, style: str | None = None) -> None:
+    """Add a row of texts as they are: rich obeys what stands in brackets, and refuses a reason like "no [/data]"."""
+    table.add_row(*(Text(each) if isinstance(each, str) else each for each in cells), style=style)
+
+
 def _components(document: Mapping[str, Any], most: int) -> RenderableType:
     table = _table("component", "kind", "tasks", "busy, blocked, idle", "in/s", "out/s", "state", "behind", "late")
     kinds = {one["name"]: one for one in (document.get("graph") or {}).get("components", ())}
@@ -228,7 +233,8 @@ def _components(document: Mapping[str, Any], most: int) -> RenderableType:
         activity = one.get("activity")
         busiest = max((each.get("activity") or {}).get("busy", 0.0) for each in one.get("tasks") or [{}])
         graph = kinds.get(name, {})
-        table.add_row(
+        _add(
+            table,
             clean(name),
             clean(graph.get("kind", "")),
             str(graph.get("tasks") or ""),
@@ -266,7 +272,8 @@ def _transactions(transactions: Sequence[Mapping[str, Any]]) -> RenderableType:
         began, ended = secs_of(one.get("began")), secs_of(one.get("ended"))
         took = "" if began is None or ended is None else f"{1000 * (ended - began):,.0f}"
         phases = ", ".join(f"{name} {ms:,.0f}" for name, ms in (one.get("durationMs") or {}).items() if ms >= 1)
-        table.add_row(
+        _add(
+            table,
             str(one.get("txid", "")),
             str(one.get("attempt", "")),
             Text(outcome, style="red" if outcome == "rolled back" else ""),
@@ -284,7 +291,8 @@ def _sources(sources: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         time_ = one.get("eventTime") or {}
         held = time_.get("heldBackBy")
         behind = "" if time_.get("behindSecs") is None else f", {_span(time_['behindSecs'])} behind"
-        table.add_row(
+        _add(
+            table,
             clean(name),
             "" if one.get("lagRecords") is None else f"{one['lagRecords']:,.0f}",
             "" if one.get("rateIn") is None else f"{one['rateIn']:,.0f}",
@@ -300,7 +308,8 @@ def _sinks(sinks: Mapping[str, Mapping[str, Any]], now: float) -> RenderableType
     for name, one in sinks.items():
         since = secs_of(one.get("stuckSince"))
         stuck = "" if since is None else f"for {_span(now - since)}: {clean(one.get('why') or '')}"[:100]
-        table.add_row(
+        _add(
+            table,
             clean(name),
             str(one.get("txid") or ""),
             "" if one.get("rows") is None else f"{one['rows']:,}",

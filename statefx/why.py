@@ -296,7 +296,8 @@ def _percent(share: float) -> str:
 def _unwell(facts: _Facts) -> Iterator[Diagnosis]:
     health = facts.health
     if health.get("state") in ("stuck", "failing", "failed", "dead"):
-        weight = 2.0 if "slots" in health.get("sentence", "") else 1.5  # before all else: nothing goes on
+        waits = health.get("sentence", "").startswith("The topology waits for slots")
+        weight = 2.0 if waits else 1.5  # before all else: nothing goes on
         name = "slots" if weight == 2.0 else "unwell"
         yield Diagnosis(name, weight, health.get("sentence", ""), health.get("remedy", ""))
 
@@ -515,8 +516,8 @@ def _restores(facts: _Facts) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "restoring",
             task.restoring,
-            f"Task {task.number} of {task.component!r} opens its state {_percent(task.restoring)} of the time: this is run "
-            f"{facts.status['runs']} of its driver, and each begins with that.",
+            f"Task {task.number} of {task.component!r} opens its state {_percent(task.restoring)} of the time: this "
+            f"is run {facts.status['runs']} of its driver, and each begins with that.",
             "Workers don't have the state that they need: find out why they end or move (lost executors, memory).",
             task.component,
             task.number,

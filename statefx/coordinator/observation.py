@@ -319,8 +319,8 @@ class Observer:
     def end(self, error: BaseException | None, how: str, *, waits: bool = True) -> None:
         """Write the last document, and wait for that, but not for long.
 
-        `error` has ended the query; without one, `how` says in words what did, such as "It was stopped by SIGTERM". With
-        `waits=False` it takes no lock, and the document is written when the next one is due.
+        `error` has ended the query; without one, `how` says in words what did, such as "It was stopped by SIGTERM".
+        With `waits=False` it takes no lock, and the document is written when the next one is due.
         """
         self._error, self._how, self._ended = error, how, self.now()
         if waits:
@@ -346,7 +346,8 @@ class Observer:
                     if not write_observation(storage, self.document()):
                         return
                     written, last = time.monotonic(), seen
-                pause = max(self.write_secs, (time.thread_time() - processor) / CORE_SHARE)
+                # Readers take a driver that is silent for longer than `STALE_SECS` for dead.
+                pause = max(self.write_secs, min((time.thread_time() - processor) / CORE_SHARE, SIGN_OF_LIFE_SECS))
                 self._is_behind = False
             except Exception as error:  # noqa: BLE001 - a store's client raises what it likes
                 if not self._is_behind:
@@ -433,8 +434,17 @@ def _sinks(status: Mapping[str, Any], call_ms: Mapping[str, float]) -> dict[str,
     return found
 
 
-_SECRET = re.compile(r"pass|secret|token|credential|api.?key|private|auth", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_SECRET = re.compile(
+    r"pass|pwd|secret|token|credential|private|auth|jaas|signature|salt|cookie|dsn|connection.?string|certificate|\.pem"
+    r"|(?:api|access|account|shared|encryption|signing|master|storage|service)[^a-z]*key",
+    re.IGNORECASE,
+)
+_SAYS_SECRET = re.compile(
+    r"(?:pass(?:word|phrase)?|pwd|secret|token|credential|key|sig(?:nature)?)[\"']?\s*[=:]|-----BEGIN|^(?:bearer|basic)\s",
+    re.IGNORECASE,
+)
+"""A text that has a secret in it, whatever it is called: options in one text, the query of a URL, a header."""
+_USERINFO = re.compile(r"(?<=://)\S+(?=@)")  # up to the last one: passwords may have them
 MASKED = "***"
 
 
@@ -460,12 +470,13 @@ def masked(key: str, value: Any) -> Any:
     if _SECRET.search(key):
         return MASKED
     if isinstance(value, Mapping):
-        return {str(name): masked(str(name), each) for name, each in value.items()}
+        return {_USERINFO.sub(MASKED, str(name)): masked(str(name), each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [masked("", each) for each in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _USERINFO.sub(MASKED, str(value))
+    text = str(value)
+    return MASKED if _SAYS_SECRET.search(text) else _USERINFO.sub(MASKED, text)
 
 
 _AGAIN = "It goes on by itself when that is repaired; the commit is decided, and nothing of it is lost."
@@ -571,16 +582,13 @@ def _failing(failed: Mapping[str, Any], attempts_max: int) -> tuple[str, str]:
     raised = f"{kind} in " if kind and kind not in reason else ""
     at = f" ({place})" if place and place not in reason else ""
     sentence = f"Transaction {txid} {again} since {failed['since']}: attempt {tries}{of} failed: {raised}{reason}{at}"
-    if kind:
-        first = "Fix what raises it; where one row is the cause, raise another exception and set the row aside (onError of setBolt)."
-    else:
-        first = "Look at the reason, and at the machines of the tasks that it names."
-    ends = (
-        f"after attempt {attempts_max} the query ends (topology.transaction.attempts.max)"
-        if of
-        else "it is tried again"
+    first = (
+        "Fix what raises it. Where a row is to blame, raise another exception, and setBolt(..., onError=) sets it aside."
+        if kind
+        else "Look at the reason, and at the machine of the task that it names."
     )
-    return sentence, f"{first} Nothing after this transaction is committed before it is; {ends}."
+    last = f"After attempt {attempts_max} the query ends (topology.transaction.attempts.max)." if of else ""
+    return sentence, f"{first} Nothing after this transaction is committed before it is. {last}".rstrip()
 
 
 def _well(done: Sequence[Mapping[str, Any]], last: str, now: float, *, is_running: bool) -> dict[str, Any]:

@@ -605,8 +605,8 @@ def _raised_at(error: BaseException | None) -> dict[str, str]:
     if not isinstance(error, BoltError | FailedException):
         return {}
     found = described(error)
-    places = _FRAME.findall(found["traceback"])
-    return {"type": found["type"], "place": "{0}:{1}, in {2}".format(*places[-1]) if places else ""}
+    places = [f"{file}:{line}, in {name}" for file, line, name in _FRAME.findall(found["traceback"])]
+    return {"type": found["type"], "place": places[-1] if places else ""}
 
 
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.+)$', re.MULTILINE)

@@ -595,7 +595,7 @@ class Query:
         if isinstance(self._error, FencedError):  # not the one that runs now
             return {"error": error_to_tell(self._error)}
         error = None if self._error is None else f"{type(self._error).__name__}: {self._error}"
-        done = {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}
+        done: dict[str, Any] = {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}
         if self._observer is not None:
             with contextlib.suppress(Exception):  # the answer goes out, whatever is wrong with what is shown
                 done["health"] = self._observer.health()

@@ -48,6 +48,27 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 """NaN and infinity, which JSON has not, become null."""
 
 
+def encoded(value: Any) -> bytes:
+    """Return data as JSON, whatever texts and numbers are in it.
+
+    A partition may be named after a file, and an error quote a row, with half a surrogate pair.
+    """
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(_escaped(value))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_escaped(str(name)): _escaped(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(each) for each in value]
+    if value is None or isinstance(value, int | float):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """An observation, by section: the keys of the document."""
@@ -133,7 +154,7 @@ class Watched:
         }
         number, sections = self._newest.number + 1, {}
         for key, value in summary(document).items():
-            text, before = _encode(value), self._newest.sections.get(key)
+            text, before = encoded(value), self._newest.sections.get(key)
             sections[key] = before if before is not None and before[1] == text else (number, text)
         return Snapshot(number, document, sections)
 

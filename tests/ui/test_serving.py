@@ -5,6 +5,8 @@ import logging
 import socket
 import sys
 import threading
+import time
+from contextlib import ExitStack, suppress
 
 import httpx2 as httpx
 import pytest
@@ -211,6 +213,40 @@ def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages):
         query.document["blob"] = "x" * 5_000_000
         page.close()
         assert wait_until(lambda: is_free(port))
+
+
+def test_connections_that_say_nothing_are_bounded_and_end(pages, monkeypatch):
+    """Each takes a file of the driver's process, and a driver without any can't append to its log."""
+    monkeypatch.setattr(serving, "CONNECTIONS", 4)
+    monkeypatch.setattr(serving, "HEAD_SECS", 1.0)
+    page = pages()
+    page.show(Query())
+    place = LOOPBACK, httpx.URL(page.url).port
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(place, 10)) for _ in range(20)]
+        for each in silent[:4]:
+            each.sendall(b"GET /v1/topol")
+        ends = [_end(each) for each in silent]
+        assert all(secs < 1.0 for secs in ends[4:])
+        assert get(page, "/healthz").status_code == 200
+
+
+def _end(connection):
+    """How long it takes until the server has closed a connection."""
+    began = time.monotonic()
+    with suppress(ConnectionResetError):
+        assert connection.recv(10) == b""
+    return time.monotonic() - began
+
+
+def test_what_is_no_http_is_refused_without_a_line_in_the_log(pages, caplog):
+    page = pages()
+    page.show(Query())
+    with socket.create_connection((LOOPBACK, httpx.URL(page.url).port), 10) as scan:
+        scan.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        assert scan.recv(100).startswith(b"HTTP/1.1 400")
+    assert get(page, "/healthz").status_code == 200
+    assert not [each for each in caplog.records if each.name.startswith("uvicorn")]
 
 
 def test_pages_that_are_open_share_one_observation(pages):
