@@ -255,8 +255,9 @@ class _Facts:
         """How long the time is in which `recent` ran: all of it, also that between transactions."""
         began = min((at for each in self.recent if (at := secs_of(each.get("began"))) is not None), default=self._until)
         # The document has so many transactions at most, which may be those of less than the whole window.
-        if len(self.document.get("transactions") or ()) < TRANSACTIONS:
-            began = min(began, max(self._until - WINDOW_SECS, secs_of(self.document.get("startedAt")) or 0.0))
+        known, from_ = self.document.get("transactions") or (), self._until - WINDOW_SECS
+        if len(known) < TRANSACTIONS or (secs_of(known[0].get("ended")) or 0.0) < from_:
+            began = min(began, max(from_, secs_of(self.document.get("startedAt")) or 0.0))
         return max(self._until - began, 0.001)
 
     def phase(self, name: str) -> tuple[float, float]:

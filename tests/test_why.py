@@ -31,7 +31,7 @@ def transactions(phases, every_secs=None, count=TRANSACTIONS):
     took = sum(phases.values()) / 1000
     return [
         {
-            "txid": count - number, "outcome": "committed", "durationMs": phases,
+            "txid": count - number, "attempt": 0, "outcome": "committed", "durationMs": phases,
             "began": iso(NOW - number * (every_secs or took) - took), "ended": iso(NOW - number * (every_secs or took)),
         }
         for number in reversed(range(count))

@@ -583,7 +583,7 @@ def _failing(failed: Mapping[str, Any], attempts_max: int) -> tuple[str, str]:
     at = f" ({place})" if place and place not in reason else ""
     sentence = f"Transaction {txid} {again} since {failed['since']}: attempt {tries}{of} failed: {raised}{reason}{at}"
     first = (
-        "Fix what raises it. Where a row is to blame, raise another exception, and setBolt(..., onError=) sets it aside."
+        "Fix what raises it. Where a row is to blame, raise another exception, which setBolt(..., onError=) sets aside."
         if kind
         else "Look at the reason, and at the machine of the task that it names."
     )

@@ -186,7 +186,7 @@ class Watched:
 
     @property
     def health(self) -> str:
-        """``healthy``, ``idle``, ``starting``, ``stuck``, ``failing``, ``ended``, ``failed``, ``dead`` or ``unknown``."""
+        """The state of its health, as in the document."""
         health = self.snapshot().document.get("health")
         state = health.get("state") if isinstance(health, Mapping) else None
         return str(state or "unknown")

@@ -21,7 +21,17 @@ from statefx.coordinator.measuring import Rates
 from statefx.coordinator.observation import Observer, health_of, masked
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException
 from statefx.log.location import OBSERVED, Folders
-from statefx.log.observation import BYTES_MAX, STALE_SECS, WRONG, bounded, is_copied, process, read_observation, secs_of
+from statefx.log.observation import (
+    BYTES_MAX,
+    STALE_SECS,
+    WRONG,
+    bounded,
+    decided_sentence,
+    is_copied,
+    process,
+    read_observation,
+    secs_of,
+)
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
@@ -251,25 +261,24 @@ def test_health_says_what_is_wrong_since_when_and_what_to_do(state):
 STUCK = {"phase": "COMMITTING", "txid": 2, "since": "s", "reason": "db: the database is locked"}
 FAILED = {"txid": 2, "attempt": 7, "since": "s", "reason": "price[1]: no price", "tries": 8,
           "type": "FailedException", "place": "shop.py:12, in execute"}  # fmt: skip
+AGAIN = (
+    "Transaction 2 fails again and again since s: attempt 8 of 50 failed: FailedException in price[1]: no price "
+    "(shop.py:12, in execute)"
+)
+LAST, THEN = "the last committed transaction is 1.", "1970-01-01 00:16:40 UTC"
+SHELL, STOP = "It was stopped from outside, by statefx stop,", "It was stopped by query.stop()"
+BOLT = BoltError("bolt 'price', task 1: no price")
+DECIDED = "transaction 2 was decided and not published: db: the database is locked"
 ENDS = {
-    "from a shell": ({}, {"how": "It was stopped by statefx stop"}, "ended",
-        "It was stopped by statefx stop at 1970-01-01 00:16:40 UTC: the last committed transaction is 1."),
-    "input": ({}, {"how": "Its input ended"}, "ended",
-        "Its input ended at 1970-01-01 00:16:40 UTC: the last committed transaction is 1."),
-    "nothing committed": ({}, {"how": "Its input ended", "last": 0}, "ended",
-        "Its input ended at 1970-01-01 00:16:40 UTC: no transaction was committed yet."),
-    "undecided": ({"failed": FAILED}, {"how": "It was stopped by query.stop()"}, "ended",
-        "It was stopped by query.stop() at 1970-01-01 00:16:40 UTC while a transaction failed. Transaction 2 fails "
-        "again and again since s: attempt 8 of 50 failed: FailedException in price[1]: no price (shop.py:12, in "
-        "execute); the last committed transaction is 1."),
-    "decided": ({"stuck": STUCK}, {"how": "It was stopped by query.stop()", "decided": [2]}, "failed",
-        "It was stopped by query.stop() at 1970-01-01 00:16:40 UTC while transaction 2 was decided and not published: "
-        "db: the database is locked; the last committed transaction is 1."),
-    "error": ({"failed": FAILED}, {"error": BoltError("bolt 'price', task 1: no price")}, "failed",
-        "The query was ended by BoltError: bolt 'price', task 1: no price."),
-    "error, decided": ({}, {"error": BoltError("no price"), "decided": [2]}, "failed",
-        "The query was ended by BoltError: no price. Transaction 2 is decided and not published: the next start does "
-        "that first."),
+    "from a shell": ({}, {"how": SHELL}, "ended", f"{SHELL} at {THEN}: {LAST}"),
+    "its input": ({}, {"how": "Its input ended"}, "ended", f"Its input ended at {THEN}: {LAST}"),
+    "nothing committed": ({}, {"how": STOP, "last": 0}, "ended", f"{STOP} at {THEN}: no transaction was committed yet."),
+    "failing": ({"failed": FAILED}, {"how": STOP}, "ended",
+                f"{STOP} at {THEN} while a transaction failed. {AGAIN}; {LAST}"),
+    "decided": ({"stuck": STUCK}, {"how": STOP, "decided": [2]}, "failed", f"{STOP} at {THEN} while {DECIDED}; {LAST}"),
+    "error": ({"failed": FAILED}, {"error": BOLT}, "failed", f"The query was ended by BoltError: {BOLT}."),
+    "error, decided": ({}, {"error": BOLT, "decided": [2]}, "failed",
+                       f"The query was ended by BoltError: {BOLT}. {decided_sentence(2)}"),
 }  # fmt: skip
 
 
@@ -285,18 +294,17 @@ def test_an_end_says_by_what_it_came_and_what_is_left_undone(name):
         assert "Until then its rows are missing" in found["remedy"]
 
 
+BARE = "price[1]: FailedException, without a reason (shop.py:12, in execute)"
+
+
 @pytest.mark.parametrize(
     ("failed", "sentence"),
     [
-        (FAILED, "Transaction 2 fails again and again since s: attempt 8 of 50 failed: FailedException in price[1]: no "
-                 "price (shop.py:12, in execute)."),
-        (FAILED | {"tries": 1}, "Transaction 2 failed since s: attempt 1 of 50 failed: FailedException in price[1]: no "
-                                "price (shop.py:12, in execute)."),
-        ({"txid": 2, "attempt": 3, "since": "s", "reason": "a run was lost", "tries": 4},
-         "Transaction 2 fails again and again since s: attempt 4 of 50 failed: a run was lost."),
-        (FAILED | {"reason": "price[1]: FailedException, without a reason (shop.py:12, in execute)"},
-         "Transaction 2 fails again and again since s: attempt 8 of 50 failed: price[1]: FailedException, without a "
-         "reason (shop.py:12, in execute)."),
+        (FAILED, f"{AGAIN}."),
+        (FAILED | {"tries": 1}, f"{AGAIN.replace('fails again and again', 'failed').replace('8 of', '1 of')}."),
+        (FAILED | {"reason": BARE}, f"{AGAIN.partition(' FailedException')[0]} {BARE}."),
+        ({"txid": 2, "attempt": 3, "since": "s", "reason": "a run was lost", "tries": 8},
+         f"{AGAIN.partition(' FailedException')[0]} a run was lost."),
     ],
 )  # fmt: skip
 def test_a_transaction_that_fails_names_exception_line_and_attempts(failed, sentence):
@@ -352,7 +360,7 @@ def test_a_reader_with_the_log_knows_what_was_committed_since(place):
     assert found["health"]["state"] == "dead"
     assert found["health"]["sentence"].endswith("The last committed transaction is 2.")
     assert [(each["txid"], each["outcome"]) for each in found["transactions"]] == [(1, "committed"), (2, "committed")]
-    (place / OBSERVED).write_text(json.dumps(first))
+    (place / OBSERVED).write_text(json.dumps(first | {"writtenAt": at(time.time())}))
     found = Checkpoint(place).observation()["health"]
     assert (found["state"], "last committed transaction is 2." in found["sentence"]) == ("healthy", True)
     running = [one | {"outcome": "running", "ended": None} for one in first["transactions"]]
