@@ -272,7 +272,8 @@ DECIDED = "transaction 2 was decided and not published: db: the database is lock
 ENDS = {
     "from a shell": ({}, {"how": SHELL}, "ended", f"{SHELL} at {THEN}: {LAST}"),
     "its input": ({}, {"how": "Its input ended"}, "ended", f"Its input ended at {THEN}: {LAST}"),
-    "nothing committed": ({}, {"how": STOP, "last": 0}, "ended", f"{STOP} at {THEN}: no transaction was committed yet."),
+    "nothing committed": ({}, {"how": STOP, "last": 0}, "ended",
+                          f"{STOP} at {THEN}: no transaction was committed yet."),
     "failing": ({"failed": FAILED}, {"how": STOP}, "ended",
                 f"{STOP} at {THEN} while a transaction failed. {AGAIN}; {LAST}"),
     "decided": ({"stuck": STUCK}, {"how": STOP, "decided": [2]}, "failed", f"{STOP} at {THEN} while {DECIDED}; {LAST}"),
