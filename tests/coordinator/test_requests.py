@@ -336,7 +336,7 @@ def test_of_more_than_a_few_all_are_carried_out(site):
 def test_who_asks_for_something_else_does_not_wait_behind_those_that_take_long(site, monkeypatch):
     """Eight shells that wait for a stop are no reason to take the driver for dead."""
     monkeypatch.setattr(requests, "BEAT_SECS", 0.05)
-    site.listening()
+    site.serving()
     with ExitStack() as stack:
         for _ in range(AT_ONCE + 1):
             stack.enter_context(site.asking("wait"))
@@ -357,7 +357,7 @@ def test_what_shells_that_were_killed_have_left_keeps_nobody_waiting(site, is_ta
         if is_taken:
             site.storage.put(left + TAKEN, b"{}")
             site.storage.put(left + ANSWER, b"{}")
-    site.listening()
+    site.serving()
     began = time.monotonic()
     assert site.ask("note", Patience(taken_secs=10.0)).result == {"number": 1}
     assert time.monotonic() - began < 10
