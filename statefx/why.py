@@ -255,7 +255,8 @@ class _Facts:
         """How long the time is in which `recent` ran: all of it, also that between transactions."""
         began = min((at for each in self.recent if (at := secs_of(each.get("began"))) is not None), default=self._until)
         # The document has so many transactions at most, which may be those of less than the whole window.
-        known, from_ = self.document.get("transactions") or (), self._until - WINDOW_SECS
+        known: Sequence[Mapping[str, Any]] = self.document.get("transactions") or ()
+        from_ = self._until - WINDOW_SECS
         if len(known) < TRANSACTIONS or (secs_of(known[0].get("ended")) or 0.0) < from_:
             began = min(began, max(from_, secs_of(self.document.get("startedAt")) or 0.0))
         return max(self._until - began, 0.001)
