@@ -274,7 +274,7 @@ def test_a_query_that_was_ended_by_an_error_says_it_once(page, shown):
     overview = page.locator("main > section").first.inner_text()
     assert overview.count("BoltError: no price") == overview.count(remedy) == 1
     assert "Rates, lag and tasks are those of" in overview
-    assert page.locator("#verdict.bad .state").inner_text().startswith("failed")
+    assert page.locator("#verdict.bad .state").inner_text().lower().startswith("failed")
     assert page.title() == "failed: bank · statefx"
 
 
