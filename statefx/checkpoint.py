@@ -39,7 +39,7 @@ from statefx.admin.state_writing import StateWriter, Written, state_writer
 from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.log.location import Folders, checkpoint_location
-from statefx.log.observation import health, observation_with_log
+from statefx.log.observation import OVER, health, observation_with_log
 from statefx.log.pins import Savepoint, check_name, pinned
 from statefx.log.requests import (
     ANSWER_SECS,
@@ -582,7 +582,7 @@ class Checkpoint:
     def _observed(self, reason: str, *, is_expected: bool) -> dict[str, Any]:
         """Return what was written last; a driver that is expected to answer has not."""
         found = self.observation()
-        if is_expected and found["health"]["state"] not in ("dead", "ended"):
+        if is_expected and found["health"]["state"] not in OVER:
             remedy = "Look at that machine. If its process is gone, submit the topology again: nothing is lost."
             found["health"] = health("unknown", found.get("writtenAt"), f"{reason[0].upper()}{reason[1:]}.", remedy)
         return found | {"asked": {"answered": False, "reason": reason}}
@@ -600,7 +600,8 @@ class Checkpoint:
         Returns
         -------
         Answered
-            Its result has ``ended``, the last ``committed`` transaction, and ``error``, if one has ended the query.
+            Its result has ``ended``, the last ``committed`` transaction, ``error``, if one has ended the query, and its
+            ``health`` then: of a transaction that is decided and not published it says so.
 
         Raises
         ------

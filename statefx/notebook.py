@@ -210,7 +210,7 @@ def _mapping(thing: object) -> Mapping[str, Any]:
 # ---- what is shown
 
 
-_GOOD, _BAD = ("healthy", "idle", "ended", "running"), ("stuck", "failing", "dead")
+_GOOD, _BAD = ("healthy", "idle", "ended", "running"), ("stuck", "failing", "failed", "dead")
 _ROWS = 20
 _TRANSACTIONS = 8
 
@@ -235,7 +235,7 @@ def query_html(observation: Mapping[str, Any]) -> str:
     )
     return page(
         _health_head("query", name, {"state": "running" if status.get("isActive") else "ended"} | dict(health)),
-        _note(str(error), "bad-text") if error else "",
+        _note(str(error), "bad-text") if error and health.get("state") != "failed" else "",  # its sentence says it
         *(_note(text, "why") for text in _bounds(observation)),
         f'<div class="wide">{drawing}</div>' if graph.get("components") else "",
         f'<div class="plots">{plots}</div>' if plots else "",
@@ -250,11 +250,10 @@ _BOUNDS = 2
 def _bounds(observation: Mapping[str, Any]) -> list[str]:
     """Return what bounds a query or keeps its results late, the weightiest first."""
     try:
-        diagnoses = why(observation).diagnoses
+        found = why(observation).bounds
     except Exception:  # noqa: BLE001 - of a document of another release; all else is shown
         return []
-    said = str(_mapping(observation.get("health")).get("sentence"))
-    return [f"{one.sentence} {one.remedy}" for one in diagnoses if one.sentence not in said][:_BOUNDS]
+    return [f"{one.sentence} {one.remedy}" for one in found[:_BOUNDS]]
 
 
 def _health_head(title: str, name: object, health: Mapping[str, Any]) -> str:

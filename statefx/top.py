@@ -22,7 +22,7 @@ from rich.text import Text
 from statefx import shell
 from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
-from statefx.log.observation import read_observation, secs_of
+from statefx.log.observation import OVER, WRONG, read_observation, secs_of
 from statefx.log.requests import TAKEN_SECS
 
 REFRESH_SECS = 1.0
@@ -41,7 +41,7 @@ _ACTIVITIES = (
 
 _COLOURS = {
     "healthy": "bold green", "idle": "bold green", "starting": "bold cyan", "ended": "bold",
-    "stuck": "bold red", "failing": "bold red", "dead": "bold red", "unknown": "bold yellow",
+    "stuck": "bold red", "failing": "bold red", "failed": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -65,8 +65,8 @@ def status(checkpoint: str, wait: float, config: Mapping[str, Any] | None, as_js
     """Say in one sentence how a topology is.
 
     Behind it stand its tasks, transactions, sources and sinks. Its driver is asked, wherever it runs. Where none
-    answers, this is what one last wrote. The exit code is 1 if the topology is stuck, failing or dead, or nothing is
-    known of it.
+    answers, this is what one last wrote. The exit code is 1 if the topology is stuck, failing, failed or dead, or
+    nothing is known of it.
     """
     return _show(Checkpoint(checkpoint, config).status(wait=wait), as_json)
 
@@ -76,7 +76,7 @@ def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
         click.echo(json.dumps(document))
     else:
         _console().print(screen(document, time.time()))
-    return 1 if document["health"]["state"] in ("stuck", "failing", "dead", "unknown") else 0
+    return 1 if document["health"]["state"] in WRONG else 0
 
 
 @click.command()
@@ -88,8 +88,8 @@ def top(checkpoint: str, once: bool, config: Mapping[str, Any] | None, as_json: 
     """Show what a topology does, each second anew; q ends it.
 
     From what its driver last wrote beside the log: also from another machine, and after the driver's death. With --json
-    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead, or
-    nothing is known of it.
+    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing, failed or dead,
+    or nothing is known of it.
     """
     at = Checkpoint(checkpoint, config)
     document = at.observation()
@@ -112,7 +112,11 @@ def top(checkpoint: str, once: bool, config: Mapping[str, Any] | None, as_json: 
 def _again(at: Checkpoint, last: dict[str, Any]) -> dict[str, Any]:
     """Return the document of now, or the last one where it can't be read: a store may be away for a while."""
     try:
-        return read_observation(at._folders)
+        found = read_observation(at._folders)
+        if found["health"]["state"] not in OVER:
+            return found
+        same = last["health"]["state"] == found["health"]["state"] and last.get("writtenAt") == found["writtenAt"]
+        return last if same else at.observation()  # the log knows how far it has come: read once, not each second
     except (OSError, StatefxError) as error:
         sentence = f"The checkpoint can't be read now ({error}): this is what was read last."
         return {**last, "health": {"state": "unknown", "since": None, "sentence": sentence, "remedy": ""}}
@@ -171,6 +175,8 @@ def clean(text: object, kept: str = "") -> str:
 def screen(document: Mapping[str, Any], now: float, height: int | None = None) -> RenderableType:
     """Return a document as `top` shows it; of `height` lines the components get what is left."""
     parts: list[RenderableType] = [_head(document, now)]
+    if document["health"]["state"] in OVER:  # nothing takes longer since
+        now = secs_of(document.get("endedAt")) or secs_of(document.get("writtenAt")) or now
     components = document.get("components") or {}
     shown = len(components) if height is None else max(3, height - 24)
     if components:
@@ -198,7 +204,10 @@ def _head(document: Mapping[str, Any], now: float) -> RenderableType:
     if health.get("remedy"):
         lines.append(Text(clean(health["remedy"]), style="italic"))
     sources = (document.get("sources") or {}).values()
-    if sources:
+    if health["state"] in OVER:
+        at = str(document.get("endedAt") or document.get("writtenAt") or "")[11:19]
+        lines.append(Text(f"Rates, lag and tasks are those of {at} UTC, when its driver wrote them last", style="dim"))
+    elif sources:
         lines.append(Text(f"{sum(each.get('rateOut') or 0.0 for each in sources):,.0f} rows/s read"))
     return Group(*lines)
 
@@ -259,7 +268,8 @@ def bar(activity: Mapping[str, float]) -> Text:
 def _transactions(transactions: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = _table("txid", "attempt", "outcome", "began", "ms", "rows", "phases")
     for one in reversed(transactions[-TRANSACTIONS_SHOWN:]):
-        outcome, began, ended = clean(one.get("outcome", "")), secs_of(one.get("began")), secs_of(one.get("ended"))
+        outcome = clean((one.get("outcome") == "running" and one.get("phase")) or one.get("outcome", ""))
+        began, ended = secs_of(one.get("began")), secs_of(one.get("ended"))
         took = "" if began is None or ended is None else f"{1000 * (ended - began):,.0f}"
         phases = ", ".join(f"{name} {ms:,.0f}" for name, ms in (one.get("durationMs") or {}).items() if ms >= 1)
         _add(

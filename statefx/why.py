@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from statefx.log.observation import OVER, TRANSACTIONS, secs_of
+
 LEAST = 0.2
 """Of the wall clock: what costs less is not worth a sentence."""
 
@@ -25,6 +27,9 @@ COLLECTING = 0.25
 
 QUEUED = 0.4
 """The same of the time in which it is ready to run and has no processor."""
+
+WINDOW_SECS = 10.0
+"""How long before the document was written transactions count."""
 
 READING = 0.3
 """The same of reads of state that the cache did not have."""
@@ -62,7 +67,7 @@ class Diagnosis:
     task: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.sentence} {self.remedy}"
+        return f"{self.sentence}\n   -> {self.remedy}" if self.remedy else self.sentence
 
 
 @dataclass(frozen=True)
@@ -78,17 +83,27 @@ class Why:
         As in the document.
     diagnoses : tuple of Diagnosis
         Empty if nothing bounds the topology but its input.
+    nothing : str
+        What there is to say if so.
     """
 
     topology: str
     writtenAt: str | None  # noqa: N815 - as in the document
     health: Mapping[str, Any]
     diagnoses: tuple[Diagnosis, ...]
+    nothing: str = ""
+
+    @property
+    def bounds(self) -> tuple[Diagnosis, ...]:
+        """The diagnoses beyond what `health` says itself."""
+        return tuple(each for each in self.diagnoses if each.name not in UNWELL)
 
     def __str__(self) -> str:
         lines = [f"{self.topology}, as of {self.writtenAt}: {self.health.get('sentence', '')}"]
-        lines += [f"{number}. {each}" for number, each in enumerate(self.diagnoses, 1)]
-        return "\n".join(lines if self.diagnoses else [*lines, NOTHING])
+        if self.health.get("remedy"):
+            lines.append(f"   -> {self.health['remedy']}")
+        lines += [f"{number}. {each}" for number, each in enumerate(self.bounds, 1)]
+        return "\n".join([*lines, self.nothing] if self.nothing else lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -100,7 +115,19 @@ class Why:
         }
 
 
+UNWELL = ("slots", "unwell")
+"""Diagnoses that are the sentence of ``health``: shown beside it, they would say the same again."""
+
 NOTHING = "Nothing bounds it: its tasks wait for input most of the time."
+
+_NOTHING = {
+    "starting": "Nothing is known yet of what bounds it: it has just started.",
+    "unknown": "Nothing is known of what bounds it now.",
+    "ended": "Nothing bounds it: it has ended.",
+}
+"""What there is to say instead, by health."""
+
+PAUSED = "Nothing bounds it: it is paused."
 
 
 def why(document: Mapping[str, Any]) -> Why:
@@ -117,9 +144,13 @@ def why(document: Mapping[str, Any]) -> Why:
         With the diagnoses of `DIAGNOSES` that apply, the weightiest first.
     """
     facts = _Facts(document)
-    found = [diagnosis for row in DIAGNOSES for diagnosis in row.find(facts) if diagnosis.weight >= LEAST]
+    state = facts.health.get("state")
+    # Figures of one that is no more, or waits to go on, are old ones, and change nothing.
+    rows = DIAGNOSES[:1] if state in OVER or facts.is_paused else DIAGNOSES
+    found = [diagnosis for row in rows for diagnosis in row.find(facts) if diagnosis.weight >= LEAST]
     found.sort(key=lambda each: -each.weight)
-    return Why(str(document.get("topology") or "?"), document.get("writtenAt"), facts.health, tuple(found))
+    nothing = "" if found else PAUSED if facts.is_paused else _NOTHING.get(str(state), NOTHING)
+    return Why(str(document.get("topology") or "?"), document.get("writtenAt"), facts.health, tuple(found), nothing)
 
 
 # ---- the figures
@@ -163,6 +194,14 @@ class _Facts:
         return self.document.get("health") or {}
 
     @cached_property
+    def status(self) -> Mapping[str, Any]:
+        return self.document.get("status") or {}
+
+    @cached_property
+    def is_paused(self) -> bool:
+        return self.health.get("state") == "idle" and bool(self.status.get("paused"))
+
+    @cached_property
     def components(self) -> Mapping[str, Mapping[str, Any]]:
         graph = self.document.get("graph") or {}
         return {one["name"]: one for one in graph.get("components", ())}
@@ -200,16 +239,32 @@ class _Facts:
         return busiest if busiest is not None and busiest.busy >= LEAST else None
 
     @cached_property
-    def committed(self) -> Sequence[Mapping[str, Any]]:
-        """The last committed transactions of this driver."""
+    def recent(self) -> Sequence[Mapping[str, Any]]:
+        """The committed transactions of this driver that ended in the last seconds, or else the last one."""
         done = [each for each in self.document.get("transactions") or () if each.get("outcome") == "committed"]
-        return [each for each in done if each.get("durationMs")]
+        done = [each for each in done if each.get("durationMs")]
+        within = [each for each in done if (secs_of(each.get("ended")) or 0.0) >= self._until - WINDOW_SECS]
+        return within or done[-1:]
+
+    @cached_property
+    def _until(self) -> float:
+        return secs_of(self.document.get("writtenAt")) or 0.0
+
+    @cached_property
+    def _span_secs(self) -> float:
+        """How long the time is in which `recent` ran: all of it, also that between transactions."""
+        began = min((at for each in self.recent if (at := secs_of(each.get("began"))) is not None), default=self._until)
+        # The document has so many transactions at most, which may be those of less than the whole window.
+        known: Sequence[Mapping[str, Any]] = self.document.get("transactions") or ()
+        from_ = self._until - WINDOW_SECS
+        if len(known) < TRANSACTIONS or (secs_of(known[0].get("ended")) or 0.0) < from_:
+            began = min(began, max(from_, secs_of(self.document.get("startedAt")) or 0.0))
+        return max(self._until - began, 0.001)
 
     def phase(self, name: str) -> tuple[float, float]:
-        """Return a phase's share of the driver's time, and its milliseconds in a transaction."""
-        spent = sum(sum(each["durationMs"].values()) for each in self.committed)
-        ms = sum(each["durationMs"].get(name, 0.0) for each in self.committed)
-        return (ms / spent if spent else 0.0), ms / max(1, len(self.committed))
+        """Return a phase's share of the wall clock, and its milliseconds in a transaction."""
+        ms: float = sum(each["durationMs"].get(name, 0.0) for each in self.recent)
+        return ms / 1000 / self._span_secs, ms / max(1, len(self.recent))
 
 
 def _task_of(component: str, said: Mapping[str, Any]) -> _Task:
@@ -242,10 +297,9 @@ def _percent(share: float) -> str:
 
 def _unwell(facts: _Facts) -> Iterator[Diagnosis]:
     health = facts.health
-    if health.get("state") in ("stuck", "failing", "dead"):
-        weight = (
-            2.0 if health.get("sentence", "").startswith("The topology waits for slots") else 1.5
-        )  # before all else: nothing goes on
+    if health.get("state") in ("stuck", "failing", "failed", "dead"):
+        waits = health.get("sentence", "").startswith("The topology waits for slots")
+        weight = 2.0 if waits else 1.5  # before all else: nothing goes on
         name = "slots" if weight == 2.0 else "unwell"
         yield Diagnosis(name, weight, health.get("sentence", ""), health.get("remedy", ""))
 
@@ -405,7 +459,7 @@ def _slow_sink(facts: _Facts) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "slow sink" if slowest else "hooks",
         share,
-        f"Commits take {ms:,.0f} ms of each transaction, {_percent(share)} of the driver's time, while {what}.",
+        f"Commits take {ms:,.0f} ms of each transaction, {_percent(share)} of the time, while {what}.",
         remedy,
         slowest,
     )
@@ -428,7 +482,7 @@ def _slow_disk(facts: _Facts) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "slow disk",
         min(weight, 1.0),
-        f"Writing the log takes {ms:,.0f} ms of each transaction, {_percent(share)} of the driver's time: the disk or "
+        f"Writing the log takes {ms:,.0f} ms of each transaction, {_percent(share)} of the time: the disk or "
         f"the store of the checkpoint is slow to make it durable.{more}",
         "Put the checkpoint on a faster disk (fsync in under 5 ms), or use fewer, larger transactions: a longer "
         "trigger, or topology.state.checkpoint.interval.ms.",
@@ -457,12 +511,15 @@ def _held_back(facts: _Facts) -> Iterator[Diagnosis]:
 
 
 def _restores(facts: _Facts) -> Iterator[Diagnosis]:
+    if (facts.status.get("runs") or 0) < 2:  # at its start each task opens its state, and that is no fault
+        return
     task = max((task for tasks in facts.tasks.values() for task in tasks), key=lambda t: t.restoring, default=None)
     if task is not None:
         yield Diagnosis(
             "restoring",
             task.restoring,
-            f"Task {task.number} of {task.component!r} opens its state {_percent(task.restoring)} of the time.",
+            f"Task {task.number} of {task.component!r} opens its state {_percent(task.restoring)} of the time: this "
+            f"is run {facts.status['runs']} of its driver, and each begins with that.",
             "Workers don't have the state that they need: find out why they end or move (lost executors, memory).",
             task.component,
             task.number,
@@ -479,10 +536,10 @@ class Row:
 
 
 DIAGNOSES: tuple[Row, ...] = (
-    Row("stuck, failing or dead", "health", _unwell),
+    Row("stuck, failing, failed or dead", "health", _unwell),
     Row("the busiest task", "busy of tasks; then processor, collector, cache, rows, quota", _bottleneck),
     Row("slow sink", "hooks in durationMs, commitMs of sinks", _slow_sink),
     Row("slow disk", "log in durationMs, committing of tasks", _slow_disk),
     Row("idle partition", "eventTime of sources", _held_back),
-    Row("restoring", "restoring of tasks", _restores),
+    Row("restoring", "restoring of tasks, runs", _restores),
 )

@@ -140,6 +140,15 @@ def test_a_query_says_what_bounds_it():
     assert "bounds" not in read(query_html(document | {"components": {"count": 5}})).text, "of a document that is none"
 
 
+def test_a_query_that_was_ended_by_an_error_says_it_once_and_in_red():
+    health = {"state": "failed", "sentence": "The query was ended by BoltError: no price.", "remedy": "Fix the cause."}
+    html = query_html(observation() | {"health": health, "error": "BoltError: no price", "transactions": []})
+    text = read(html).text
+    assert text.count("BoltError: no price") == text.count("Fix the cause.") == 1
+    assert "bounds" not in text
+    assert 'bad">failed<' in html
+
+
 def test_a_query_without_health_says_what_status_does():
     document = observation() | {"health": None, "transactions": None, "error": None}
     text = read(query_html(document)).text

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from statefx.command import main
 from statefx.log.location import OBSERVED
-from statefx.log.observation import process
+from statefx.log.observation import OVER, WRONG, health, process
 from statefx.logs import iso
 from statefx.testing import TopologyTester
-from statefx.top import screen
+from statefx.top import _COLOURS, screen
 from tests.test_why import CASES
 from tests.testing.topologies import lines, word_count
 
@@ -96,6 +96,38 @@ def test_once_prints_a_table_and_its_exit_code_says_whether_it_is_well(checkpoin
     printed = capsys.readouterr().out
     assert "the database is away" in printed
     assert "mend it" in printed
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("healthy", 0), ("idle", 0), ("starting", 0), ("ended", 0), *((each, 1) for each in WRONG)],
+)
+def test_the_exit_code_is_that_of_the_health(checkpoint, capsys, state, code):
+    put(checkpoint, health=health(state, None, "It is so"))
+    for command in (["top", str(checkpoint), "--once"], ["status", str(checkpoint)]):
+        assert main(command) == code, command
+    assert {state for state in _COLOURS if state in WRONG} == set(WRONG)
+
+
+@pytest.mark.parametrize("state", OVER)
+def test_of_a_driver_that_is_gone_no_rate_and_no_age_is_shown_as_of_now(state):
+    sinks = {"out": {"stuckSince": iso(90.0), "why": "away"}}
+    document = CASES["slow bolt"] | {
+        "health": health(state, None, "It is so"), "writtenAt": iso(100.0), "endedAt": None,
+        "sources": {"lines": {"rateOut": 2207.0}}, "sinks": sinks,
+    }  # fmt: skip
+    text = shown(document)
+    assert "2,207 rows/s read" not in text
+    assert "are those of 00:01:40 UTC, when its driver wrote them last" in text
+    assert "for 10 s: away" in text
+    assert "2,207 rows/s read" in shown(document | {"health": health("healthy", None, "well")})
+
+
+def test_a_transaction_that_is_open_is_shown_with_its_phase():
+    one = {"txid": 7, "attempt": 0, "outcome": "running", "phase": "COMMITTING", "began": iso(0.0), "ended": None}
+    text = shown(CASES["slow bolt"] | {"transactions": [one], "health": health("failed", None, "It is so")})
+    assert "COMMITTING" in text
+    assert "running" not in text
 
 
 def test_json_is_the_document(checkpoint, capsys):

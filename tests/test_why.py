@@ -5,7 +5,9 @@ from itertools import combinations
 
 import pytest
 
-from statefx.why import DIAGNOSES, NOTHING, why
+from statefx.log.observation import TRANSACTIONS, health
+from statefx.logs import iso
+from statefx.why import DIAGNOSES, NOTHING, PAUSED, why
 from tests.docs.tables import DOCS
 
 
@@ -21,6 +23,21 @@ def task(number=0, busy=0.05, rows=100.0, committing=0.0, restoring=0.0, blocked
     }  # fmt: skip
 
 
+NOW = 1_000_000.0
+
+
+def transactions(phases, every_secs=None, count=TRANSACTIONS):
+    """Committed transactions one after the other, or so many seconds apart; the last has just ended."""
+    took = sum(phases.values()) / 1000
+    return [
+        {
+            "txid": count - number, "attempt": 0, "outcome": "committed", "durationMs": phases,
+            "began": iso(NOW - number * (every_secs or took) - took), "ended": iso(NOW - number * (every_secs or took)),
+        }
+        for number in reversed(range(count))
+    ]  # fmt: skip
+
+
 def document(*tasks, kind="bolt", provider=None, blocked=0.0, phases=None, **more):
     """A document of a spout and what reads from it, which has `tasks`."""
     components = {
@@ -28,28 +45,22 @@ def document(*tasks, kind="bolt", provider=None, blocked=0.0, phases=None, **mor
         "count": {"activity": {}, "tasks": list(tasks) or [task()]},
     }
     graph = [{"name": "lines", "kind": "spout"}, {"name": "count", "kind": kind, "provider": provider}]
-    transactions = [
-        {"txid": txid, "outcome": "committed", "durationMs": phases or {"run": 100.0, "hooks": 1.0, "log": 5.0}}
-        for txid in range(1, 20)
-    ]
     return {
         "topology": "sick",
-        "writtenAt": "2026-01-01T00:00:00.000+00:00",
+        "startedAt": iso(NOW - 3600),
+        "writtenAt": iso(NOW),
         "health": {"state": "healthy", "sentence": "well"},
+        "status": {"runs": 3},
         "graph": {"components": graph, "edges": [{"from": "lines", "to": "count", "stream": "default"}]},
         "components": components,
-        "transactions": transactions,
+        "transactions": transactions(phases or {"run": 100.0, "hooks": 1.0, "log": 5.0}),
         **more,
     }
 
 
-def health(state, sentence):
-    return {"state": state, "sentence": sentence, "remedy": "do this", "since": None}
-
-
 CASES = {
-    "slots": document(health=health("stuck", "The topology waits for slots since 12 s")),
-    "unwell": document(health=health("failing", "Transaction 7 fails again and again")),
+    "slots": document(health=health("stuck", None, "The topology waits for slots since 12 s", "do this")),
+    "unwell": document(health=health("failing", None, "Transaction 7 fails again and again", "do this")),
     "slow bolt": document(task(busy=0.9), blocked=0.6),
     "slow spout": document(task(busy=0.9), kind="spout"),
     "skew": document(task(0, busy=0.95, rows=1000.0), task(1, busy=0.1, rows=50.0)),
@@ -74,7 +85,9 @@ def test_each_sickness_is_named_first_with_a_remedy(name):
     assert found[0].name == name, str(why(CASES[name]))
     assert found[0].remedy
     assert found[0].sentence
-    assert str(found[0]) in str(why(CASES[name]))
+    text = str(why(CASES[name]))
+    assert text.count(found[0].sentence) == text.count(found[0].remedy) == 1, "said once, in the head or in the list"
+    assert f"\n   -> {found[0].remedy}" in text
 
 
 def test_no_two_sicknesses_say_the_same():
@@ -112,6 +125,61 @@ def test_rows_that_spread_well_are_not_called_skewed(rows):
     busiest = max(rows)
     tasks = [task(number, busy=0.9 if each == busiest else 0.5, rows=each) for number, each in enumerate(rows)]
     assert why(document(*tasks)).diagnoses[0].name == "slow bolt"
+
+
+WELL = document(task(busy=0.9, restoring=0.6), phases={"run": 20.0, "hooks": 400.0, "log": 300.0})
+"""Of a driver that has a slow bolt, a slow sink, a slow disk, and lost tasks."""
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [
+        ("idle", {"paused": {"since": "s"}}, PAUSED),
+        ("ended", {}, "it has ended"),
+        ("failed", {}, None),
+        ("dead", {}, None),
+    ],
+)
+def test_one_that_does_not_work_now_is_accused_of_nothing(state, status, said):
+    assert len(why(WELL).diagnoses) > 2
+    found = why(WELL | {"health": health(state, None, "It is so", "do this"), "status": {"runs": 3} | status})
+    assert found.bounds == ()
+    assert [each.name for each in found.diagnoses] == ([] if said else ["unwell"])
+    assert said is None or said in str(found)
+    assert NOTHING not in str(found)
+    assert str(found).count("It is so") == str(found).count("do this") == 1
+
+
+@pytest.mark.parametrize(
+    ("every_secs", "share"), [(None, 0.94), (0.5, 0.6), (2.0, 0.15), (5.0, 0.06), (60.0, 0.03)], ids=str
+)
+def test_shares_are_of_the_wall_clock(every_secs, share):
+    """Also of the time between transactions, in which nothing is to be done."""
+    phases = {"run": 15.0, "hooks": 300.0, "log": 5.0}
+    found = why(document(sinks={"out": {"commitMs": 300.0}}) | {"transactions": transactions(phases, every_secs)})
+    assert [each.name for each in found.diagnoses] == (["slow sink"] if share >= 0.2 else [])
+    if share >= 0.2:
+        assert found.diagnoses[0].weight == pytest.approx(share, abs=0.02)
+        assert f"{100 * found.diagnoses[0].weight:.0f} % of the time" in found.diagnoses[0].sentence
+
+
+def test_a_driver_that_has_just_started_is_measured_since_then():
+    phases = {"run": 15.0, "hooks": 300.0, "log": 5.0}
+    young = document() | {"startedAt": iso(NOW - 1), "transactions": transactions(phases, count=2)}
+    assert why(young).diagnoses[0].weight == pytest.approx(0.6, abs=0.02)
+
+
+@pytest.mark.parametrize(("runs", "names"), [(None, []), (0, []), (1, []), (2, ["restoring"]), (9, ["restoring"])])
+def test_tasks_that_open_their_state_for_the_first_time_are_no_fault(runs, names):
+    found = why(document(task(restoring=0.66)) | {"status": {} if runs is None else {"runs": runs}})
+    assert [each.name for each in found.diagnoses] == names
+
+
+@pytest.mark.parametrize("state", ["starting", "unknown"])
+def test_where_nothing_is_known_nothing_is_said_to_wait_for_input(state):
+    found = why({"topology": "t", "health": health(state, None, "It is so")})
+    assert NOTHING not in str(found)
+    assert "Nothing is known" in str(found)
 
 
 def test_an_input_that_counts_as_idle_holds_nothing():

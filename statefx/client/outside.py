@@ -57,14 +57,14 @@ class Outside:
     def close(self, error: BaseException | None) -> None:
         """Answer what is open, write the end, and go; `error` has ended the client."""
         self._dropped.detach()
-        self._observer.end(error)
+        self._observer.end(error, "The client was closed")
         self._requests.end(_OVER)
         if self._served is not None:
             self._served.close()
 
     def abandon(self) -> None:
         """End soon; the garbage collector may call this in the middle of anything, so it waits for no lock."""
-        self._observer.end(None, waits=False)
+        self._observer.end(None, "The client was dropped", waits=False)
         self._requests.end(_OVER, waits=False)
 
     # ---- what is seen

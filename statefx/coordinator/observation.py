@@ -37,7 +37,9 @@ from statefx.log.observation import (
     SIGN_OF_LIFE_SECS,
     TRANSACTIONS,
     Document,
+    decided_sentence,
     health,
+    last_committed,
     process,
     secs_of,
     transaction_entry,
@@ -139,6 +141,7 @@ class Observer:
         """By unit of event time: how far it is, and since when."""
         self._since: tuple[str, str] = ("starting", iso(self._began))
         self._error: BaseException | None = None
+        self._how = ""
         self._ended: float | None = None
         self._ending = threading.Event()
         self._is_behind = False
@@ -170,7 +173,7 @@ class Observer:
             "endedAt": None if self._ended is None else iso(self._ended),
             "error": None if self._error is None else f"{type(self._error).__name__}: {self._error}",
             "status": status,
-            "health": self._health(status, running, transactions, now),
+            "health": self._health(status, state, running, transactions, now),
             "graph": self._graph,
             "components": self._components(state, flow, now),
             "edges": [
@@ -274,9 +277,14 @@ class Observer:
 
     # ---- in one sentence
 
+    def health(self) -> dict[str, Any]:
+        """Return how the query is now, as in the document."""
+        return dict(self.document()["health"])
+
     def _health(
         self,
         status: Mapping[str, Any],
+        state: LogState,
         running: Sequence[Attempt],
         transactions: Sequence[Mapping[str, Any]],
         now: float,
@@ -286,6 +294,10 @@ class Observer:
             began=self._began,
             ended=self._ended,
             error=self._error,
+            how=self._how,
+            decided=[entry.txid for entry in state.in_flight if entry.committing is not None],
+            attempts_max=self.launch.settings.transaction_attempts_max,
+            last=state.committed,
             committed=self.history.last is not None,
             running=running,
             transactions=transactions,
@@ -304,12 +316,13 @@ class Observer:
     def start(self) -> None:
         self._thread.start()
 
-    def end(self, error: BaseException | None, *, waits: bool = True) -> None:
-        """Write the last document, and wait for that, but not for long; `error` has ended the query.
+    def end(self, error: BaseException | None, how: str, *, waits: bool = True) -> None:
+        """Write the last document, and wait for that, but not for long.
 
+        `error` has ended the query; without one, `how` says in words what did, such as "It was stopped by SIGTERM".
         With `waits=False` it takes no lock, and the document is written when the next one is due.
         """
-        self._error, self._ended = error, self.now()
+        self._error, self._how, self._ended = error, how, self.now()
         if waits:
             self._ending.set()
             if self._thread.is_alive():
@@ -484,15 +497,20 @@ def health_of(
     running: Sequence[Attempt],
     transactions: Sequence[Mapping[str, Any]],
     now: float,
+    last: int = 0,
+    how: str = "",
+    decided: Sequence[int] = (),
+    attempts_max: int = 0,
 ) -> dict[str, Any]:
-    """Return in one sentence how a query is; a ``since`` of None is that of the first time it is so."""
+    """Return in one sentence how a query is; a ``since`` of None is that of the first time it is so.
+
+    `committed` tells whether this driver has committed anything, `last` is the last transaction that any driver has;
+    `how` says what has ended it, and `decided` are those in flight that can't be rolled back.
+    """
     done = [each for each in transactions if each["outcome"] == "committed"]
-    last = f"the last committed transaction is {done[-1]['txid']}" if done else "no transaction was committed yet"
+    last_one = last_committed(last)
     if ended is not None:
-        if error is None:
-            return health("ended", iso(ended), f"The query was stopped, or its input has ended: {last}.")
-        remedy = "Fix the cause and submit again: it goes on after the last committed transaction."
-        return health("ended", iso(ended), f"The query was ended by {type(error).__name__}: {_line(error)}", remedy)
+        return _ended(status, ended, error, how, decided, attempts_max, last_one)
     if stuck := status.get("stuck"):
         txid, phase = stuck.get("txid"), str(stuck.get("phase"))
         sentence = f"Stuck in {phase} of transaction {txid} since {stuck.get('since')}: {stuck.get('reason')}"
@@ -502,12 +520,7 @@ def health_of(
         remedy = "End other jobs of this session, or give it more slots (master='local[n]', or more executors)."
         return health("stuck", iso(now - secs), sentence, remedy)
     if failed := status.get("failed"):
-        sentence = (
-            f"Transaction {failed['txid']} fails again and again since {failed['since']}; attempt {failed['attempt']} "
-            f"failed: {failed['reason']}"
-        )
-        remedy = "Look at the reason: nothing after this transaction is committed before it is."
-        return health("failing", failed["since"], sentence, remedy)
+        return health("failing", failed["since"], *_failing(failed, attempts_max))
     if tasks := status.get("restoring"):
         return health("starting", None, f"State of {tasks} is being restored.", "Wait; transactions go on after it.")
     if running:
@@ -522,20 +535,70 @@ def health_of(
             remedy = "Look at what these tasks do; topology.transaction.timeout.secs rolls it back."
             return health("stuck", iso(running[0].began), sentence, remedy)
     if not running and (paused := status.get("paused")):
-        sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last}."
+        sentence = f"The query is paused since {paused.get('since')}, and begins nothing: {last_one}."
         return health("idle", paused.get("since"), sentence, "Go on with query.resume(), or statefx resume.")
     if not committed and "run" in status and status["run"] is None:  # a client has no run
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
-    return _well(done, last, now, is_running=bool(running))
+    return _well(done, last_one, now, is_running=bool(running))
+
+
+def _ended(
+    status: Mapping[str, Any],
+    ended: float,
+    error: BaseException | None,
+    how: str,
+    decided: Sequence[int],
+    attempts_max: int,
+    last: str,
+) -> dict[str, Any]:
+    """Return the health of a query that has ended, by what, and what it has left undone."""
+    undone = f" {decided_sentence(decided[0])}" if decided else ""
+    if error is not None:
+        remedy = "Fix the cause and submit again: it goes on after the last committed transaction."
+        sentence = f"The query was ended by {type(error).__name__}: {_line(error)}"
+        return health("failed", iso(ended), f"{sentence.rstrip('.')}.{undone}" if undone else sentence, remedy)
+    how = f"{how or 'It ended'} at {iso(ended)[:19].replace('T', ' ')} UTC"
+    if decided:  # nobody may take it for a clean end: its rows are missing in a sink
+        stuck = status.get("stuck") or {}
+        why = f": {stuck['reason'].rstrip('.')}" if stuck.get("reason") else ""
+        sentence = f"{how} while transaction {decided[0]} was decided and not published{why}; {last}."
+        remedy = (
+            "Submit the topology again: the start publishes it first. Until then its rows are missing in its sinks."
+        )
+        return health("failed", iso(ended), sentence, remedy)
+    if failed := status.get("failed"):
+        sentence, _ = _failing(failed, attempts_max)
+        sentence = f"{how} while a transaction failed. {sentence.rstrip('.')}; {last}."
+        return health("ended", iso(ended), sentence, "Fix the cause: the next start tries that transaction first.")
+    return health("ended", iso(ended), f"{how}: {last}.")
+
+
+def _failing(failed: Mapping[str, Any], attempts_max: int) -> tuple[str, str]:
+    """Return the sentence of a transaction that is tried again, and what to do."""
+    txid, tries, reason = failed["txid"], failed.get("tries") or 1, " ".join(str(failed["reason"]).split())
+    kind, place = failed.get("type"), failed.get("place")
+    of = f" of {attempts_max}" if attempts_max else ""
+    again = "fails again and again" if tries > 1 else "failed"
+    raised = f"{kind} in " if kind and kind not in reason else ""
+    at = f" ({place})" if place and place not in reason else ""
+    sentence = f"Transaction {txid} {again} since {failed['since']}: attempt {tries}{of} failed: {raised}{reason}{at}"
+    first = (
+        "Fix what raises it. Where a row is to blame, raise another exception, which setBolt(..., onError=) sets aside."
+        if kind
+        else "Look at the reason, and at the machine of the task that it names."
+    )
+    last = f"After attempt {attempts_max} the query ends (topology.transaction.attempts.max)." if of else ""
+    return sentence, f"{first} Nothing after this transaction is committed before it is. {last}".rstrip()
 
 
 def _well(done: Sequence[Mapping[str, Any]], last: str, now: float, *, is_running: bool) -> dict[str, Any]:
     at = secs_of(done[-1]["ended"]) if done else None
     if not is_running and (at is None or now - at > WINDOW_SECS):
         return health("idle", None if at is None else iso(at), f"There is nothing to do: {last}.")
-    return health(
-        "healthy", None, f"Transactions are committed, {_rows_per_sec(done, now):,.0f} rows a second: {last}."
-    )
+    if at is None:
+        return health("healthy", None, f"It runs, and its first transaction has not ended: {last}.")
+    rate = f"{_rows_per_sec(done, now):,.0f} rows a second"
+    return health("healthy", None, f"Transactions are committed, {rate}: {last}.")
 
 
 def _rows_per_sec(done: Sequence[Mapping[str, Any]], now: float) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.measuring import Measures
-from statefx.errors import BoltError, StatefxError
+from statefx.errors import BoltError, FailedException, StatefxError
 from statefx.logs import iso
 from statefx.operators.context import DRIVER
 from statefx.operators.user_errors import frames_of, user_traceback
@@ -379,15 +379,22 @@ class Progress:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
         self._enter(attempt, "ROLLING_BACK", "hooks")
 
-    def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
+    def rolled_back(self, attempt: TransactionAttempt, reason: str, *, has_failed: bool = True) -> None:
+        """Record the end of an attempt; one that `has_failed` is shown until its transaction is committed."""
         with self._lock:
             entry = self.under_way.pop(attempt.txid, None)
             self.measures.rolled_back(len(self.under_way))
             # Of several in flight, those behind it fail with the first: it says why.
-            if self._failed is None or attempt.txid <= self._failed["txid"]:
-                same = self._failed is not None and self._failed["txid"] == attempt.txid
-                since = self._failed["since"] if same and self._failed else iso(self.now())
-                self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
+            if has_failed and (self._failed is None or attempt.txid <= self._failed["txid"]):
+                before = self._failed if self._failed and self._failed["txid"] == attempt.txid else {}
+                self._failed = {
+                    "txid": attempt.txid,
+                    "attempt": attempt.attempt,
+                    "since": before.get("since") or iso(self.now()),
+                    "reason": reason,
+                    "tries": before.get("tries", 0) + 1,
+                    **_raised_at(None if entry is None else entry.failure),
+                }
         if entry is not None:
             self._report(Outcome(entry, self.now(), reason=reason))
 
@@ -593,6 +600,16 @@ class Progress:
         attempt.doing, attempt.turned = doing, now
 
 
+def _raised_at(error: BaseException | None) -> dict[str, str]:
+    """Return the ``type`` of an exception of the user's code, and the ``place`` of theirs that raised it."""
+    if not isinstance(error, BoltError | FailedException):
+        return {}
+    found = described(error)
+    places = [f"{file}:{line}, in {name}" for file, line, name in _FRAME.findall(found["traceback"])]
+    return {"type": found["type"], "place": places[-1] if places else ""}
+
+
+_FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.+)$', re.MULTILINE)
 _TYPE = re.compile(r"([A-Za-z_]\w*): ")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress, received_rows
-from statefx.coordinator.retrying import AttemptFailedError
+from statefx.coordinator.retrying import AttemptFailedError, StoppedError
 from statefx.coordinator.times import EventTimes, Numbers, Standstill, Ticks
 from statefx.errors import BoltError, FailedException, FencedError, InputError, StateCorruptedError, StatefxError
 from statefx.log.log import TransactionLog
@@ -254,7 +254,9 @@ class RunningAttempts:
         """Make ROLLED_BACK durable."""
         name = attempt.name
         self.log.append(RolledBack(name.txid, name.attempt, reason))
-        self.progress.rolled_back(name, reason)
+        # Not what a former driver has left, a stop, or the failure of a transaction before it: that one counts.
+        has_failed = attempt.failure is not None and not isinstance(attempt.failure, StoppedError)
+        self.progress.rolled_back(name, reason, has_failed=has_failed and attempt.batch is not None)
         logger.warning("%s: transaction %d, attempt %d was rolled back: %s", self.name, name.txid, name.attempt, reason)
 
 

@@ -37,6 +37,12 @@ STALE_SECS = 3 * SIGN_OF_LIFE_SECS
 
 TRANSACTIONS = 60
 
+WRONG = ("stuck", "failing", "failed", "dead", "unknown")
+"""States of ``health`` that are worth waking somebody: exit code 1, and 503 of ``/healthz``."""
+
+OVER = ("ended", "failed", "dead")
+"""States of a query that is no more: what it measured is of the past."""
+
 _GENERATION = re.compile(rb'"generation": ?(\d+)')
 _HEAD_BYTES = 1024
 
@@ -56,7 +62,14 @@ def secs_of(text: str | None) -> float | None:
 
 
 def health(state: str, since: str | None, sentence: str, remedy: str = "") -> dict[str, Any]:
+    if not sentence.endswith((".", "!", "?")):  # it may end with the reason that somebody else has written
+        sentence += "."
     return {"state": state, "since": since, "sentence": sentence, "remedy": remedy}
+
+
+def last_committed(txid: int) -> str:
+    """Return the end of a sentence: which transaction is the last committed one, of which 0 is none."""
+    return f"the last committed transaction is {txid}" if txid else "no transaction was committed yet"
 
 
 # ---- writing
@@ -238,7 +251,7 @@ def _as_read(document: Document, folders: Folders, now: float) -> dict[str, Any]
     if is_copied(origin, location, driver) or (origin != location and age > STALE_SECS):
         sentence = f"This was written {written} about {origin}: the checkpoint was copied or moved from there."
         return health("unknown", written, sentence, "A driver that is started on this one writes its own.")
-    if said.get("state") == "ended" or at is None:
+    if said.get("state") in OVER or at is None:
         return said
     running = is_running(driver)
     who = f"Its driver, process {driver.get('pid')} on {driver.get('host')}"
@@ -301,7 +314,43 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
         for entry in found["transactions"]:  # the driver did not see the restore
             if entry["outcome"] == OUTCOMES["COMMITTED"] and log.is_given_up(entry["txid"]):
                 entry["outcome"] = OUTCOMES[GIVEN_UP]
+    elif log.generation == found["generation"] and found["checkpoint"] == folders.location:
+        found |= {"transactions": _with_later(found.get("transactions"), log), "health": _as_logged(found, log)}
     return found
+
+
+def _with_later(written: Any, log: LogState) -> list[dict[str, Any]]:
+    """Return the document's transactions with what the log says of those that had not ended when it was written."""
+    ended = [one for one in written or () if one.get("outcome") != "running"]
+    known = {(one.get("txid"), one.get("attempt")) for one in ended}
+    running = {(one.get("txid"), one.get("attempt")): one for one in written or () if one.get("outcome") == "running"}
+    first = min((txid for txid, _ in (*known, *running)), default=0)
+    later = [transaction_entry(past, log.state_of(past)) for past in log.past() if past.txid >= first]
+    later = [one for one in later if (one["txid"], one["attempt"]) not in known]
+    # The driver knows more of what still runs than the log does.
+    later = [one | running.get((one["txid"], one["attempt"]), {}) if one["outcome"] == "running" else one
+             for one in later]  # fmt: skip
+    return [*ended, *later][-TRANSACTIONS:]
+
+
+def _as_logged(document: Document, log: LogState) -> dict[str, Any]:
+    """Return a document's health, with the last committed transaction as the log has it: it may be a later one."""
+    said: dict[str, Any] = dict(document["health"])
+    sentence = str(said.get("sentence"))
+    said["sentence"] = _LAST.sub(last_committed(log.committed), sentence)
+    if said["state"] == "dead":
+        last = last_committed(log.committed)
+        said["sentence"] += f" {last[0].upper()}{last[1:]}."
+        if decided := [entry.txid for entry in log.in_flight if entry.committing is not None]:
+            said["sentence"] += f" {decided_sentence(decided[0])}"
+    return said
+
+
+_LAST = re.compile(r"the last committed transaction is \d+(?=\.$)|no transaction was committed yet(?=\.$)")
+
+
+def decided_sentence(txid: int) -> str:
+    return f"Transaction {txid} is decided and not published: the next start does that first."
 
 
 OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", GIVEN_UP: "given up", "RESTORED": "restored"}
@@ -319,4 +368,5 @@ def transaction_entry(past: Any, state: str) -> dict[str, Any]:
         "durationMs": {},
         "rows": past.input_rows,
         "reason": past.reason,
+        **({} if past.ended_ms else {"phase": state}),
     }

@@ -207,6 +207,8 @@ class Query:
         self._trace: TracebackType | None = None
         self._waiting: set[int] = set()
         """Threads that wait for its end and are given its error."""
+        self._how = ""
+        """What has ended it, or has asked it to end first: the beginning of a sentence."""
         self._stopping: set[int] = set()
         """Threads that stop it."""
         progress = coordinator.progress
@@ -462,6 +464,10 @@ class Query:
         `stop` does not wait for it longer than `timeout` and a second, or `timeout` and five seconds.
         """
         _check_secs("stop", timeout)
+        self._stop_as("It was stopped by query.stop()", timeout)
+
+    def _stop_as(self, how: str, timeout: float = 60.0) -> None:
+        self._how = self._how or how
         self._stopping.add(threading.get_ident())
         try:
             with self._logged():
@@ -510,7 +516,8 @@ class Query:
             # Rule 6.5: before the feed. Spark's folder is built from what the log says then, with nothing under way.
             self._coordinator.recover()
             self._feed.run(self._started.set)
-        except StoppedError:
+        except StoppedError as stopped:
+            self._how = self._how or f"It ended because {stopped.message}"
             logger.info("query %s was stopped", self.name)
         except BaseException as error:
             self._error = error
@@ -529,7 +536,7 @@ class Query:
                 self._bar.ended()
             self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
             if self._observer is not None:
-                self._observer.end(self._error)
+                self._observer.end(self._error, self._how or "Its input ended")
             self._repeats.close()
             self._listeners.close(self._error, self._waiting | self._stopping)
             if self._requests is not None:
@@ -579,7 +586,7 @@ class Query:
         return {"status": self.status}
 
     def _asked_to_stop(self, timeout: float) -> dict[str, Any]:
-        self.stop(timeout)
+        self._stop_as("It was stopped from outside, by statefx stop,", timeout)
         # Here it has not ended: of one that has, `_last_answer` is sent before this returns.
         return {"ended": False, "committed": self._coordinator.log.state.committed, "status": self.status}
 
@@ -588,7 +595,11 @@ class Query:
         if isinstance(self._error, FencedError):  # not the one that runs now
             return {"error": error_to_tell(self._error)}
         error = None if self._error is None else f"{type(self._error).__name__}: {self._error}"
-        return {"result": {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}}
+        done: dict[str, Any] = {"ended": True, "committed": self._coordinator.log.state.committed, "error": error}
+        if self._observer is not None:
+            with contextlib.suppress(Exception):  # the answer goes out, whatever is wrong with what is shown
+                done["health"] = self._observer.health()
+        return {"result": done}
 
     @contextmanager
     def _awaiting(self) -> Iterator[None]:
@@ -648,7 +659,7 @@ def _stop_all() -> None:
     pipeline, that was evicted half way would count as complete with 0.
     """
     for query in list(_running):
-        query.stop()
+        query._stop_as("It was stopped by SIGTERM")
     threading.main_thread().join(_PROGRAM_SECS)  # it goes on behind `awaitTermination`
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from statefx.checkpoint import Checkpoint
 from statefx.errors import CheckpointError, CodecError, ConfigError, StatefxError
+from statefx.log.observation import WRONG
 from statefx.metrics.registry import Measured
 from statefx.ui import archive
 from statefx.ui.bundle import bundle
@@ -28,9 +29,6 @@ from statefx.ui.scraping import Written, exposed, written
 from statefx.ui.watched import Watched, encoded
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-_SICK = ("stuck", "failing", "failed", "dead", "unknown")
-"""Health for which ``/healthz`` answers 503."""
 
 STREAMS = 64
 """How many pages may be open at once; each has a connection."""
@@ -245,8 +243,8 @@ class Site:
 
     async def _health(self, request: Request) -> Response:
         states = [await run_in_threadpool(lambda one=one: one.health) for one in list(self.topologies.values())]  # type: ignore[misc]
-        worst = next((each for each in _SICK if each in states), states[0] if states else "starting")
-        return Response(f"{worst}\n", 503 if worst in _SICK else 200, media_type="text/plain")
+        worst = next((each for each in WRONG if each in states), states[0] if states else "starting")
+        return Response(f"{worst}\n", 503 if worst in WRONG else 200, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
         measured: list[Measured | Written] = []

@@ -186,14 +186,10 @@ class Watched:
 
     @property
     def health(self) -> str:
-        """``healthy``, ``idle``, ``starting``, ``stuck``, ``failing``, ``ended``, ``failed``, ``dead`` or ``unknown``.
-
-        ``failed`` has ended by an error.
-        """
-        document = self.snapshot().document
-        health = document.get("health")
+        """The state of its health, as in the document."""
+        health = self.snapshot().document.get("health")
         state = health.get("state") if isinstance(health, Mapping) else None
-        return "failed" if state == "ended" and document.get("error") else str(state or "unknown")
+        return str(state or "unknown")
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:

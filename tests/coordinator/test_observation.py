@@ -19,9 +19,19 @@ from statefx.coordinator import observation
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.measuring import Rates
 from statefx.coordinator.observation import Observer, health_of, masked
-from statefx.errors import BoltError
+from statefx.errors import AttemptsExhaustedError, BoltError, FailedException
 from statefx.log.location import OBSERVED, Folders
-from statefx.log.observation import BYTES_MAX, STALE_SECS, bounded, is_copied, process, read_observation, secs_of
+from statefx.log.observation import (
+    BYTES_MAX,
+    STALE_SECS,
+    WRONG,
+    bounded,
+    decided_sentence,
+    is_copied,
+    process,
+    read_observation,
+    secs_of,
+)
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
@@ -49,7 +59,7 @@ def written(tester, **more):
     try:
         yield made
     finally:
-        made.end(None)
+        made.end(None, "It was stopped")
 
 
 def until(holds):
@@ -134,14 +144,14 @@ def test_attempts_that_failed_are_there_with_reason_and_frames_but_no_values(pla
         observer = observer_of(tester)
         with pytest.raises(BoltError) as raised:
             tester.send(lines("password"))
-        observer.end(raised.value)
+        observer.end(raised.value, "")
         found = observer.document()
     assert found["transactions"][-1]["outcome"] == "rolled back"
     [error] = found["exceptions"]
     assert (error["component"], error["task"], error["type"], error["count"]) == ("poor", 0, "ValueError", 1)
     assert "in execute" in error["traceback"]
     assert "password" not in error["traceback"]
-    assert found["health"]["state"] == "ended"
+    assert found["health"]["state"] == "failed"
     assert "BoltError" in found["health"]["sentence"]
 
 
@@ -246,6 +256,7 @@ HEALTH = {
     "stuck": ({"stuck": {"phase": "COMMITTING", "txid": 2, "since": "s", "reason": "the database is away"}}, {}),
     "failing": ({"failed": {"txid": 2, "attempt": 3, "since": "s", "reason": "no good"}}, {}),
     "ended": ({}, {"ended": 1000.0}),
+    "failed": ({}, {"ended": 1000.0, "error": ValueError("no good")}),
 }
 
 
@@ -255,12 +266,125 @@ def test_health_says_what_is_wrong_since_when_and_what_to_do(state):
     done = [{"txid": 1, "outcome": "committed", "began": at(999.0), "ended": at(1000.0)}]
     given = {"began": 900.0, "ended": None, "error": None, "committed": 0, "running": (), "now": 1001.0}
     found = health_of(status, transactions=done if "committed" in more else [], **given | more)
+    assert (found["state"] in WRONG) == (state in ("stuck", "failing", "failed"))
     assert found["state"] == state
     assert found["sentence"]
     if state in ("stuck", "failing"):
         assert found["remedy"]
         assert found["since"] == "s"
         assert next(iter(status.values()))["reason"] in found["sentence"]
+
+
+STUCK = {"phase": "COMMITTING", "txid": 2, "since": "s", "reason": "db: the database is locked"}
+FAILED = {"txid": 2, "attempt": 7, "since": "s", "reason": "price[1]: no price", "tries": 8,
+          "type": "FailedException", "place": "shop.py:12, in execute"}  # fmt: skip
+AGAIN = (
+    "Transaction 2 fails again and again since s: attempt 8 of 50 failed: FailedException in price[1]: no price "
+    "(shop.py:12, in execute)"
+)
+LAST, THEN = "the last committed transaction is 1.", "1970-01-01 00:16:40 UTC"
+SHELL, STOP = "It was stopped from outside, by statefx stop,", "It was stopped by query.stop()"
+BOLT = BoltError("bolt 'price', task 1: no price")
+DECIDED = "transaction 2 was decided and not published: db: the database is locked"
+ENDS = {
+    "from a shell": ({}, {"how": SHELL}, "ended", f"{SHELL} at {THEN}: {LAST}"),
+    "its input": ({}, {"how": "Its input ended"}, "ended", f"Its input ended at {THEN}: {LAST}"),
+    "nothing committed": ({}, {"how": STOP, "last": 0}, "ended",
+                          f"{STOP} at {THEN}: no transaction was committed yet."),
+    "failing": ({"failed": FAILED}, {"how": STOP}, "ended",
+                f"{STOP} at {THEN} while a transaction failed. {AGAIN}; {LAST}"),
+    "decided": ({"stuck": STUCK}, {"how": STOP, "decided": [2]}, "failed", f"{STOP} at {THEN} while {DECIDED}; {LAST}"),
+    "error": ({"failed": FAILED}, {"error": BOLT}, "failed", f"The query was ended by BoltError: {BOLT}."),
+    "error, decided": ({}, {"error": BOLT, "decided": [2]}, "failed",
+                       f"The query was ended by BoltError: {BOLT}. {decided_sentence(2)}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_says_by_what_it_came_and_what_is_left_undone(name):
+    status, more, state, sentence = ENDS[name]
+    given = {"began": 900.0, "ended": 1000.0, "error": None, "committed": 1, "running": (), "now": 1001.0}
+    given |= {"transactions": [], "last": 1, "attempts_max": 50}
+    found = health_of(status, **given | more)
+    assert (found["state"], found["sentence"]) == (state, sentence)
+    assert bool(found["remedy"]) == bool(status or "error" in more)
+    if "decided" in more and "error" not in more:
+        assert "Until then its rows are missing" in found["remedy"]
+
+
+BARE = "price[1]: FailedException, without a reason (shop.py:12, in execute)"
+
+
+@pytest.mark.parametrize(
+    ("failed", "sentence"),
+    [
+        (FAILED, f"{AGAIN}."),
+        (FAILED | {"tries": 1}, f"{AGAIN.replace('fails again and again', 'failed').replace('8 of', '1 of')}."),
+        (FAILED | {"reason": BARE}, f"{AGAIN.partition(' FailedException')[0]} {BARE}."),
+        ({"txid": 2, "attempt": 3, "since": "s", "reason": "a run was lost", "tries": 8},
+         f"{AGAIN.partition(' FailedException')[0]} a run was lost."),
+    ],
+)  # fmt: skip
+def test_a_transaction_that_fails_names_exception_line_and_attempts(failed, sentence):
+    given = {"began": 900.0, "ended": None, "error": None, "committed": 1, "running": (), "now": 1001.0}
+    found = health_of({"run": "r", "failed": failed}, transactions=[], attempts_max=50, **given)
+    assert (found["state"], found["sentence"]) == ("failing", sentence)
+    assert "After attempt 50 the query ends" in found["remedy"]
+    assert ("onError" in found["remedy"]) == ("type" in failed)
+
+
+def test_the_first_transaction_is_not_said_to_be_committed():
+    given = {"began": 900.0, "ended": None, "error": None, "committed": 0, "transactions": [], "now": 1001.0}
+    found = health_of({"run": "r"}, running=[Attempt(TransactionAttempt(1, 0), began=1000.0)], **given)
+    assert found["state"] == "healthy"
+    assert "are committed" not in found["sentence"]
+    assert "no transaction was committed yet" in found["sentence"]
+
+
+class Flaky(BasicBolt):
+    outputFields = "value string"
+
+    def execute(self, tup, collector):
+        raise FailedException("away")
+
+
+def test_a_bolt_that_fails_an_attempt_is_shown_by_its_line_and_how_often(place):
+    builder = TopologyBuilder("flaky")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("flaky", Flaky()).shuffleGrouping("lines")
+    config = {"topology.transaction.attempts.max": 3, "topology.transaction.retry.delay.ms": 0}
+    seen = []
+    with TopologyTester(builder.createTopology(), place, config) as tester:
+        observer = observer_of(tester)
+        tester._progress.watchers.append(lambda outcome: seen.append(observer.document()["health"]))
+        with pytest.raises(AttemptsExhaustedError):
+            tester.send(lines("a"))
+    assert [each["state"] for each in seen] == ["failing"] * 3
+    for tries, each in enumerate(seen, 1):
+        assert f"attempt {tries} of 3 failed: FailedException in flaky[0]: away ({__file__}:" in each["sentence"]
+        assert each["sentence"].endswith(", in execute).")
+
+
+def test_a_reader_with_the_log_knows_what_was_committed_since(place):
+    """Of a driver that is gone, and of one that has not written since."""
+    with TopologyTester(word_count(), place) as tester:
+        with written(tester) as observer:
+            tester.send(lines("a"))
+            first = observer.document()
+        tester.send(lines("b"))
+    document = first | {"driver": ended_process(), "generation": 1}
+    (place / OBSERVED).write_text(json.dumps(document))
+    found = Checkpoint(place).observation()
+    assert found["health"]["state"] == "dead"
+    assert found["health"]["sentence"].endswith("The last committed transaction is 2.")
+    assert [(each["txid"], each["outcome"]) for each in found["transactions"]] == [(1, "committed"), (2, "committed")]
+    (place / OBSERVED).write_text(json.dumps(first | {"writtenAt": at(time.time())}))
+    found = Checkpoint(place).observation()["health"]
+    assert (found["state"], "last committed transaction is 2." in found["sentence"]) == ("healthy", True)
+    running = [one | {"outcome": "running", "ended": None} for one in first["transactions"]]
+    (place / OBSERVED).write_text(json.dumps(document | {"transactions": running}))
+    found = Checkpoint(place).observation()["transactions"]
+    assert [(each["txid"], each["outcome"]) for each in found] == [(1, "committed"), (2, "committed")]
 
 
 def test_a_paused_query_says_so():

@@ -46,7 +46,16 @@ def test_from_a_shell_while_it_runs(drivers, place, capsys):
     assert "paused" not in shell("resume")["result"]["status"]
     driver.wait_until(lambda log: log.committed >= 2, "the second transaction")
 
-    assert shell("stop")["result"] == {"ended": True, "committed": 2, "error": None}
+    result = shell("stop")["result"]
+    assert (result["ended"], result["committed"], result["error"], result["health"]["state"]) == (
+        True,
+        2,
+        None,
+        "ended",
+    )
+    assert result["health"]["sentence"].startswith("It was stopped from outside, by statefx stop, at ")
+    assert main(["status", location]) == 0
+    assert "by statefx stop, at " in capsys.readouterr().out
     assert driver.end()["ended"], "the program goes on behind awaitTermination"
     assert log_of(place).generation == 1, "nobody was fenced"
     assert [each for each in (place / "ck" / "requests").rglob("*") if each.is_file()] == []
@@ -202,5 +211,6 @@ def test_a_request_in_the_query_s_own_process(spark, place):
     with pytest.raises(CheckpointError, match="there is a savepoint 'v1' already"):
         checkpoint.savepoint("v1")
     assert checkpoint.status()["driver"]["pid"] == os.getpid()
-    assert checkpoint.stop().result == {"ended": True, "committed": 1, "error": None}
+    result = checkpoint.stop().result
+    assert (result["ended"], result["committed"], result["error"]) == (True, 1, None)
     assert not query.isActive

@@ -115,7 +115,8 @@ def test_a_browser_sees_the_query_live_and_its_end(query, tab, tmp_path):
     query.stop()
     tab.get_by_role("alert").wait_for()
     assert "The topology ended" in tab.get_by_role("alert").inner_text()
-    assert Checkpoint(tmp_path / "checkpoint").observation()["health"]["state"] == "ended"
+    ended = Checkpoint(tmp_path / "checkpoint").observation()["health"]
+    assert (ended["state"], ended["sentence"].partition(" at ")[0]) == ("ended", "It was stopped by query.stop()")
 
 
 @pytest.mark.slow

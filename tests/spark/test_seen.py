@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from statefx import BasicBolt, TopologyBuilder, submit
+from statefx import BasicBolt, Checkpoint, TopologyBuilder, submit
+from statefx.command import main
 from statefx.errors import BoltError, ConfigError, FailedException
 from statefx.listeners import TopologyListener
 from tests.bolts import WithState
@@ -101,7 +102,7 @@ def test_a_listener_that_stops_the_query_and_one_that_raises(spark, place, lines
 
 
 @pytest.mark.slow
-def test_what_a_bolt_raises_is_told_without_values(spark, place, lines):
+def test_what_a_bolt_raises_is_told_without_values(spark, place, lines, capsys):
     told = Told()
     query = submit(with_bolt(lines, Divides()), spark, place / "ck", listeners=[told], **NOW)
     with pytest.raises(BoltError):
@@ -116,6 +117,10 @@ def test_what_a_bolt_raises_is_told_without_values(spark, place, lines):
     assert "4711" not in found["traceback"].replace('"number": 4711', "")
     assert told.kinds == ["Started", "RolledBack", "Terminated"]
     assert isinstance(told.events[-1].exception, BoltError)
+    assert main(["top", str(place / "ck"), "--once", "--table"]) == 1
+    assert "failed  The query was ended by BoltError: bolt 'bolt', task 0" in capsys.readouterr().out
+    assert "Nothing bounds it" not in str(why := Checkpoint(place / "ck").why())
+    assert [each.name for each in why.diagnoses] == ["unwell"]
 
 
 @pytest.mark.slow

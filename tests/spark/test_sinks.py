@@ -99,6 +99,11 @@ def test_a_query_that_is_stopped_during_a_call_ends_and_the_next_one_calls_again
     query.stop(timeout=0.5)
     assert time.monotonic() - began < 20
     assert not query.isActive
+    ended = Checkpoint(place / "ck").observation()
+    assert ended["health"]["state"] == "failed"
+    assert "It was stopped by query.stop() at " in ended["health"]["sentence"]
+    assert "while transaction 1 was decided and not published" in ended["health"]["sentence"]
+    assert (ended["transactions"][-1]["outcome"], ended["transactions"][-1]["phase"]) == ("running", "COMMITTING")
     called = []
     run(
         topology(lambda frame, txid: called.append((txid, frame.count()))),
@@ -107,6 +112,8 @@ def test_a_query_that_is_stopped_during_a_call_ends_and_the_next_one_calls_again
         trigger={"availableNow": True},
     )
     assert called == [(1, 1)]
+    ended = Checkpoint(place / "ck").observation()["health"]
+    assert (ended["state"], ended["sentence"].partition(" at ")[0]) == ("ended", "Its input ended")
 
 
 # ---- The page on Kafka: its program runs.

@@ -266,6 +266,18 @@ def test_changes_come_by_themselves(page, shown):
     assert page.title() == "bank · statefx"
 
 
+def test_a_query_that_was_ended_by_an_error_says_it_once(page, shown):
+    sentence, remedy = "The query was ended by BoltError: no price.", "Fix the cause and submit again."
+    shown.changes |= {"error": "BoltError: no price", "writtenAt": AT, "endedAt": AT}
+    shown.changes["health"] = {"state": "failed", "since": AT, "sentence": sentence, "remedy": remedy}
+    page.locator(".sentence", has_text=sentence).wait_for()
+    overview = page.locator("main > section").first.inner_text()
+    assert overview.count("BoltError: no price") == overview.count(remedy) == 1
+    assert "Rates, lag and tasks are those of" in overview
+    assert page.locator("#verdict.bad .state").inner_text().lower().startswith("failed")
+    assert page.title() == "failed: bank · statefx"
+
+
 def test_elements_stay_the_same_while_changes_come(page, shown):
     """What a reader has focused, scrolled or selected would else be gone each second."""
     page.locator("#generations").wait_for()

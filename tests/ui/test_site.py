@@ -179,7 +179,7 @@ def test_a_reader_while_the_log_is_folded_sees_a_whole_one(place):
 def test_health_is_503_while_it_is_sick(place):
     for state, error, status in [
         ("healthy", None, 200), ("idle", None, 200), ("starting", None, 200), ("ended", None, 200),
-        ("ended", "ValueError: x", 503), ("stuck", None, 503), ("failing", None, 503), ("dead", None, 503),
+        ("failed", "ValueError: x", 503), ("stuck", None, 503), ("failing", None, 503), ("dead", None, 503),
         ("unknown", None, 503), (None, None, 503),
     ]:  # fmt: skip
         page = served(place, lambda state=state, error=error: {"health": {"state": state}, "error": error})

@@ -15,7 +15,7 @@ const SECTIONS = [
   ["sinks", "Sinks"], ["state", "State"], ["problems", "Problems"], ["history", "Savepoints"], ["settings", "Settings"], ["support", "Support"],
 ];
 
-const TONES = {healthy: "good", idle: "calm", starting: "calm", paused: "calm", stuck: "bad", failing: "bad", dead: "bad", ended: "calm", unknown: "dim"};
+const TONES = {healthy: "good", idle: "calm", starting: "calm", paused: "calm", stuck: "bad", failing: "bad", failed: "bad", dead: "bad", ended: "calm", unknown: "dim"};
 
 const TASKS_MS = 2000;
 const LOOK_MS = 15000;
@@ -139,7 +139,7 @@ function count(page, id) {
   return number ? h("b", {class: "badge"}, number) : null;
 }
 
-const isOver = (seen) => ["dead", "ended"].includes((seen.health || {}).state);
+const isOver = (seen) => ["dead", "ended", "failed"].includes((seen.health || {}).state);
 
 function said(page) {
   const {live} = page;
@@ -169,13 +169,13 @@ function overview(page) {
   const health = seen.health || {state: "unknown", sentence: "Nothing is known yet."};
   const tone = TONES[health.state] || "dim";
   const since = moment(health.since);
-  const bounds = (seen.why || []).filter((each) => each.sentence !== health.sentence);
+  const bounds = (seen.why || []).filter((each) => !["unwell", "slots"].includes(each.name)); // the sentence above says it
   return [
     h("div", {class: `verdict ${tone}`, role: "status", id: "verdict"},
       h("p", {class: "state"}, h("span", {class: `dot ${tone}`, "aria-hidden": "true"}), health.state, since !== null && h("span", {class: "soft"}, ` for ${secs(Math.max(0, (page.now() - since) / 1000))}`)),
       h("p", {class: "sentence"}, health.sentence),
       health.remedy && h("p", {class: "remedy"}, health.remedy),
-      seen.error && h("p", {class: "reason"}, seen.error),
+      seen.error && health.state !== "failed" && h("p", {class: "reason"}, seen.error),
       isOver(seen) && seen.writtenAt && h("p", {class: "soft asof"}, `Rates, lag and tasks are those of ${clock(seen.writtenAt)}, when the driver wrote them last; the rest is what the checkpoint says now.`)),
     bounds.length > 0 && h("div", {class: "why", id: "why"}, h("h3", null, "What bounds it"), h("ol", null, bounds.map((each) => h("li", {key: each.sentence},
       h("p", null, each.sentence), each.remedy && h("p", {class: "soft"}, each.remedy))))),
