@@ -66,7 +66,8 @@ def status(checkpoint: str, wait: float, config: Mapping[str, Any] | None, as_js
     """Say in one sentence how a topology is.
 
     Behind it stand its tasks, transactions, sources and sinks. Its driver is asked, wherever it runs. Where none
-    answers, this is what one last wrote. The exit code is 1 if the topology is stuck, failing or dead.
+    answers, this is what one last wrote. The exit code is 1 if the topology is stuck, failing or dead, or nothing is
+    known of it.
     """
     return _show(Checkpoint(checkpoint, config).status(wait=wait), as_json)
 
@@ -79,7 +80,7 @@ def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
         with console.capture() as printed:
             console.print(screen(document, time.time()))
         click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
-    return 1 if document["health"]["state"] in ("stuck", "failing", "dead") else 0
+    return 1 if document["health"]["state"] in ("stuck", "failing", "dead", "unknown") else 0
 
 
 @click.command()
@@ -91,7 +92,8 @@ def top(checkpoint: str, once: bool, config: Mapping[str, Any] | None, as_json: 
     """Show what a topology does, each second anew; q ends it.
 
     From what its driver last wrote beside the log: also from another machine, and after the driver's death. With --json
-    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead.
+    a document a second, one a line. With --once the exit code is 1 if the topology is stuck, failing or dead, or
+    nothing is known of it.
     """
     at = Checkpoint(checkpoint, config)
     document = at.observation()
@@ -218,6 +220,11 @@ _LONG = ("phases", "stuck")
 _LEGEND = "█ busy ▓ blocked ▒ restoring, committing · idle"
 
 
+def _add(table: Table, *cells: str | Text, style: str | None = None) -> None:
+    """Add a row of texts as they are: rich obeys what stands in brackets, and refuses a reason like "no [/data]"."""
+    table.add_row(*(Text(each) if isinstance(each, str) else each for each in cells), style=style)
+
+
 def _components(document: Mapping[str, Any], most: int) -> RenderableType:
     table = _table("component", "kind", "tasks", _LEGEND, "in/s", "out/s", "state", "behind", "late")
     kinds = {one["name"]: one for one in (document.get("graph") or {}).get("components", ())}
@@ -226,7 +233,8 @@ def _components(document: Mapping[str, Any], most: int) -> RenderableType:
         activity = one.get("activity")
         busiest = max((each.get("activity") or {}).get("busy", 0.0) for each in one.get("tasks") or [{}])
         graph = kinds.get(name, {})
-        table.add_row(
+        _add(
+            table,
             clean(name),
             clean(graph.get("kind", "")),
             str(graph.get("tasks") or ""),
@@ -264,7 +272,8 @@ def _transactions(transactions: Sequence[Mapping[str, Any]], written: float | No
         outcome, began, ended = clean(one.get("outcome", "")), secs_of(one.get("began")), secs_of(one.get("ended")) or written
         took = "" if began is None or ended is None else f"{1000 * (ended - began):,.0f}"
         phases = ", ".join(f"{name} {ms:,.0f}" for name, ms in (one.get("durationMs") or {}).items() if ms >= 1)
-        table.add_row(
+        _add(
+            table,
             str(one.get("txid", "")),
             str(one.get("attempt", "")),
             Text(outcome, style="red" if outcome == "rolled back" else ""),
@@ -282,7 +291,8 @@ def _sources(sources: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         time_ = one.get("eventTime") or {}
         held = time_.get("heldBackBy")
         behind = "" if time_.get("behindSecs") is None else f", {_span(time_['behindSecs'])} behind"
-        table.add_row(
+        _add(
+            table,
             clean(name),
             "" if one.get("lagRecords") is None else f"{one['lagRecords']:,.0f}",
             "" if one.get("rateIn") is None else f"{one['rateIn']:,.0f}",
@@ -298,7 +308,8 @@ def _sinks(sinks: Mapping[str, Mapping[str, Any]], now: float) -> RenderableType
     for name, one in sinks.items():
         since = secs_of(one.get("stuckSince"))
         stuck = "" if since is None else f"for {_span(now - since)}: {clean(one.get('why') or '')}"
-        table.add_row(
+        _add(
+            table,
             clean(name),
             str(one.get("txid") or ""),
             "" if one.get("rows") is None else f"{one['rows']:,}",

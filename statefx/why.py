@@ -243,7 +243,9 @@ def _percent(share: float) -> str:
 def _unwell(facts: _Facts) -> Iterator[Diagnosis]:
     health = facts.health
     if health.get("state") in ("stuck", "failing", "dead"):
-        weight = 2.0 if "slots" in health.get("sentence", "") else 1.5  # before all else: nothing goes on
+        weight = (
+            2.0 if health.get("sentence", "").startswith("The topology waits for slots") else 1.5
+        )  # before all else: nothing goes on
         name = "slots" if weight == 2.0 else "unwell"
         yield Diagnosis(name, weight, health.get("sentence", ""), health.get("remedy", ""))
 

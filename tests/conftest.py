@@ -8,17 +8,19 @@ import shutil
 import sys
 import tempfile
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from statefx.testing.living import LocalRunEngine
 from tests.testing.places import place, provider
 from tests.ui.browsing import browser, tab
 
@@ -115,6 +117,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             return (yield)
         finally:
             _running.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """End the chains of testers that a test has made and not closed: each is a thread, of which a run had thousands."""
+    made = weakref.WeakSet[LocalRunEngine]()
+    init = LocalRunEngine.__init__
+
+    def note(self: LocalRunEngine, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        made.add(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalRunEngine, "__init__", note)
+        try:
+            return (yield)
+        finally:
+            for engine in list(made):
+                engine.close()
 
 
 SLOW_OF_CONTRACTS = {

@@ -110,8 +110,8 @@ MAY_OPEN_FILES = {
     "statefx/admin/sorted_files.py": "temporary files of this machine, of sorted entries",
     "statefx/log/observation.py": "asks whether a driver's process is there, and whether its folder is",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
-    "statefx/runtime/costs.py": "Linux's figures of a thread",
     "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
+    "statefx/runtime/activity.py": "asks Linux how long a thread has waited for a processor",
     **{
         f"statefx/spark/{name}.py": "Spark's own part, in a folder of the driver's machine that is rebuilt from the log"
         for name in ("checkpoint", "source_notes")

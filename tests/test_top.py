@@ -56,7 +56,7 @@ def test_the_screen_has_health_tasks_transactions_and_bars():
 
 
 def test_names_that_a_terminal_would_obey_are_shown_as_text():
-    evil = "\x1b[2J\n<script>'\""
+    evil = "\x1b[2J\n<script>'\" [/data] [red]x[/red] :warning:"
     document = {
         **CASES["slow bolt"],
         "topology": evil,
@@ -69,6 +69,7 @@ def test_names_that_a_terminal_would_obey_are_shown_as_text():
     text = shown(document)
     assert "\x1b" not in text
     assert "\\x1b[2J\\n<script>" in text
+    assert text.count("[/data] [red]x[/red] :warn") >= 7
 
 
 def test_of_many_components_those_that_fit_are_shown_and_the_others_counted():

@@ -411,20 +411,27 @@ class Measures:
 
     def _behind(self, source: str, lag: Mapping[str, Any]) -> Iterator[Sample]:
         sample = self.registry.sample
-        yield sample("statefx_source_lag_records", lag["lagRecords"], source)
-        for name, key in (("statefx_source_lag_seconds", "lagSecs"), ("statefx_source_eta_seconds", "etaSecs")):
+        for key, (whole, part, *direction) in _LAG.items():
             if lag[key] is not None:
-                yield sample(name, lag[key], source)
-        for direction, key in (("in", "rateIn"), ("out", "rateOut")):
-            if lag[key] is not None:
-                yield sample("statefx_source_records_per_second", lag[key], source, direction)
-        for each in lag["partitions"]:
-            yield sample("statefx_source_partition_lag_records", each["lagRecords"], source, each["partition"])
+                yield sample(whole, lag[key], source, *direction)
+            for each in lag["partitions"]:
+                if each[key] is not None:
+                    yield sample(part, each[key], source, each["partition"], *direction)
 
     def lags(self) -> dict[str, dict[str, Any]]:
         """Return how far each spout is behind that tells it, as `Lag.as_dict`."""
         return {source: lag.as_dict() for source, lag in list(self._lags.items())}
 
+
+_RATES = "statefx_source_records_per_second", "statefx_source_partition_records_per_second"
+_LAG = {
+    "lagRecords": ("statefx_source_lag_records", "statefx_source_partition_lag_records"),
+    "lagSecs": ("statefx_source_lag_seconds", "statefx_source_partition_lag_seconds"),
+    "etaSecs": ("statefx_source_eta_seconds", "statefx_source_partition_eta_seconds"),
+    "rateIn": (*_RATES, "in"),
+    "rateOut": (*_RATES, "out"),
+}
+"""By what `Lag` tells: the metric of the source, that of a partition, and the direction."""
 
 _OUTCOMES = ("emitted", "acked", "failed", "redelivered")
 

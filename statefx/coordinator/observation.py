@@ -70,8 +70,6 @@ EXCEPTIONS, RECENT = 20, 20
 SLOW_SECS, SLOW_TIMES = 60.0, 20
 """A transaction counts as stuck after so long, and so many times what the last ones took."""
 
-_TRACE_CHARS = 4_000
-
 
 class History:
     """The last transactions of a driver; `note` is called by its thread, all else by others."""
@@ -335,7 +333,8 @@ class Observer:
                     if not write_observation(storage, self.document()):
                         return
                     written, last = time.monotonic(), seen
-                pause = max(self.write_secs, (time.thread_time() - processor) / CORE_SHARE)
+                # Readers take a driver that is silent for longer than `STALE_SECS` for dead.
+                pause = max(self.write_secs, min((time.thread_time() - processor) / CORE_SHARE, SIGN_OF_LIFE_SECS))
                 self._is_behind = False
             except Exception as error:  # noqa: BLE001 - a store's client raises what it likes
                 if not self._is_behind:
@@ -422,8 +421,17 @@ def _sinks(status: Mapping[str, Any], call_ms: Mapping[str, float]) -> dict[str,
     return found
 
 
-_SECRET = re.compile(r"pass|secret|token|credential|api.?key|private|auth", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_SECRET = re.compile(
+    r"pass|pwd|secret|token|credential|private|auth|jaas|signature|salt|cookie|dsn|connection.?string|certificate|\.pem"
+    r"|(?:api|access|account|shared|encryption|signing|master|storage|service)[^a-z]*key",
+    re.IGNORECASE,
+)
+_SAYS_SECRET = re.compile(
+    r"(?:pass(?:word|phrase)?|pwd|secret|token|credential|key|sig(?:nature)?)[\"']?\s*[=:]|-----BEGIN|^(?:bearer|basic)\s",
+    re.IGNORECASE,
+)
+"""A text that has a secret in it, whatever it is called: options in one text, the query of a URL, a header."""
+_USERINFO = re.compile(r"(?<=://)\S+(?=@)")  # up to the last one: passwords may have them
 MASKED = "***"
 
 
@@ -450,12 +458,13 @@ def masked(key: str, value: Any) -> Any:
     if _SECRET.search(key):
         return MASKED
     if isinstance(value, Mapping):
-        return {str(name): masked(str(name), each) for name, each in value.items()}
+        return {_USERINFO.sub(MASKED, str(name)): masked(str(name), each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [masked("", each) for each in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _USERINFO.sub(MASKED, str(value))
+    text = str(value)
+    return MASKED if _SAYS_SECRET.search(text) else _USERINFO.sub(MASKED, text)
 
 
 _AGAIN = "It goes on by itself when that is repaired; the commit is decided, and nothing of it is lost."

@@ -1,4 +1,4 @@
-"""The driver's side of requests: looks for them, carries each out once, answers (rule 16).
+"""The driver's side of requests: looks for them, carries each out once, answers (rule 17).
 
 On a thread of its own, so that a driver that waits for a commit answers too, and one that is slow to read the
 checkpoint slows nothing else down. Nothing that goes wrong here ends a query: it is logged, and seldom.
@@ -39,10 +39,15 @@ LOOK_SECS = 1.0
 dollar a month at S3, where a listing each second would cost 13)."""
 
 AT_ONCE = 8
-"""Requests that are carried out at the same time; others wait."""
+"""Requests for one command that are carried out at the same time; others wait. Those for another command don't: who
+asks how it is while eight wait for a stop would take the driver for dead."""
 
-LISTED_MAX = 1000
-"""Names that are looked at in one go."""
+READ_MAX = 100
+"""Of requests that wait, how many are read in one go to see what they ask for."""
+
+LISTED_MAX = 100_000
+"""Names that are looked at in one go: three for each shell that was killed in the last hour, of a monitor that is cut
+off each second some 10,000."""
 
 WARN_SECS = 600.0
 """One warning in this time says that requests can't be looked for."""
@@ -89,6 +94,8 @@ class RequestServer:
         """The answer to requests to stop, when the query has ended."""
         self._rung = True
         """Whether there may be requests that were not looked at yet."""
+        self._waiting: dict[str, str | None] = {}
+        """Requests that are to be taken, the next one first, with their commands as far as these were read."""
         self._known: set[str] = set()
         """Requests that were looked at: none is carried out twice."""
         self._unsure: set[str] = set()
@@ -153,12 +160,18 @@ class RequestServer:
             self._swept = now
             self._beat()  # its time is what the ages of others are told by
             self._sweep()
-        if not self._rung and not self._is_rung():
-            return
-        self._rung = True  # until all of them were looked at
-        # Before the listing: who rings behind it is heard at the next look.
-        self._storage.delete([self._folder + BELL])
-        self._rung = self._take_all()
+        is_listed = self._rung or self._is_rung()
+        if is_listed:
+            self._rung = True  # until all of them were looked at
+            # Before the listing: who rings behind it is heard at the next look.
+            self._storage.delete([self._folder + BELL])
+            self._waiting = self._new()
+            self._rung = False
+        try:
+            self._take_some(is_listed=is_listed)
+        except Exception:
+            self._rung = True
+            raise
 
     def _is_rung(self) -> bool:
         try:
@@ -173,24 +186,52 @@ class RequestServer:
 
     # ---- taking
 
-    def _take_all(self) -> bool:
-        """Take what is new; return whether there may be more."""
+    def _new(self) -> dict[str, str | None]:
+        """Return the requests that were not looked at, the next one first."""
         found = {each.name.removeprefix(self._folder): each for each in self._listed(self._folder)}
         if len(found) < LISTED_MAX:  # who has its answer deletes its request, and nobody writes one of that id again
             self._known &= {name.removesuffix(REQUEST) for name in found}
         new = [name.removesuffix(REQUEST) for name in found if name.endswith(REQUEST)]
         new = [id for id in new if id in self._unsure or not (id in self._known or id + TAKEN in found)]
-        new.sort(key=lambda id: (found[id + REQUEST].modified, id))
-        for id in new:
-            if len(self._pending) >= AT_ONCE:
-                return True
-            self._take(id)
-        return len(found) >= LISTED_MAX
+        # Of so many, most were asked by shells that are gone, and who still waits asked last.
+        new.sort(key=lambda id: (found[id + REQUEST].modified, id), reverse=len(new) > READ_MAX)
+        return {id: self._waiting.get(id) for id in new}
+
+    def _take_some(self, *, is_listed: bool) -> None:
+        """Take of what waits as much as can be carried out now; `is_listed`: it was there a moment ago."""
+        read = refused = 0
+        for id in list(self._waiting):
+            if len(self._pending) >= AT_ONCE or not is_listed:
+                command = self._waiting[id]
+                if command is None or list(self._pending.values()).count(command) < AT_ONCE:
+                    if read == READ_MAX:
+                        return
+                    read += 1
+                    command = self._waiting[id] = self._command_of(id)
+                    if command is None:  # whoever asked waits no longer
+                        del self._waiting[id]
+                        continue
+                if list(self._pending.values()).count(command) >= AT_ONCE:
+                    continue
+            del self._waiting[id]
+            refused += not self._take(id)
+            if refused == AT_ONCE:  # the next ones at the next look: a driver has better things to do
+                return
+
+    def _command_of(self, id: str) -> str | None:
+        """Return what a request asks for, as far as can be told before it is taken, or None if it is gone."""
+        try:
+            return str(json.loads(self._storage.read(self._folder + id + REQUEST, stop=BYTES_MAX))["command"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError):  # which is answered when it is taken
+            return ""
 
     def _listed(self, prefix: str) -> list[Stored]:
         return list(islice(self._storage.list(prefix), LISTED_MAX))
 
-    def _take(self, id: str) -> None:
+    def _take(self, id: str) -> bool:
+        """Take a request; return whether it is carried out."""
         name, began = self._folder + id, self._clock()
         self._known.add(id)
         self._unsure.add(id)
@@ -200,7 +241,7 @@ class RequestServer:
             self._storage.create(name + TAKEN, self._driver)
         except AlreadyExistsError:
             self._unsure.discard(id)
-            return
+            return False
         self._unsure.discard(id)
         self._pending[id] = ""
         try:
@@ -208,13 +249,13 @@ class RequestServer:
         except Exception as error:  # noqa: BLE001 - it was taken: who asked must hear why nothing comes of it
             with self._lock:
                 self._answers[id] = {"error": error_to_tell(error)}
-            self._wake.set()
-            return
+            return False
         self._pending[id] = command
         work = threading.Thread(
             target=logs.carrying(self._carry_out), args=(id, command, arguments), name=f"statefx-{command}", daemon=True
         )
         work.start()
+        return True
 
     def _read(self, id: str, began: float) -> tuple[str, Mapping[str, Any]]:
         """Return what a request asks for; raises what is wrong with it."""

@@ -14,6 +14,7 @@ from statefx.coordinator.times import EventTimes, Numbers, Standstill, Ticks
 from statefx.errors import BoltError, FailedException, FencedError, InputError, StateCorruptedError, StatefxError
 from statefx.log.log import TransactionLog
 from statefx.operators.acker import is_of_acks
+from statefx.operators.metrics import SERIES_MAX as TASK_COUNTERS_MAX
 from statefx.plan.levels import Plan, segments_of
 from statefx.protocol.commands import Append, Segment
 from statefx.protocol.completeness import AckLedger, Complete, Incomplete, LedgerEdge
@@ -228,12 +229,15 @@ class RunningAttempts:
         """Return what the attempt adds to counters of the user's (rule 16.1)."""
         counted = [(id.component, ack.counted.counters) for id, ack in sorted(complete.acks.items())]
         added = counters_decided(self.log.state.counters_to_come(), counted)
-        if not self._counts_others and any(series not in added[name] for name, own in counted for series in own):
+        if not self._counts_others and any(
+            len(own) > TASK_COUNTERS_MAX or any(series not in added[name] for series in own) for name, own in counted
+        ):
             self._counts_others = True
             logger.warning(
-                "%s: there are %d series of counters of the topology's own, as many as there may be: what is beyond is "
-                "counted with %r as the value of each label. Give labels that have fewer values",
-                self.name, COUNTERS_MAX, OTHER,
+                "%s: there are %d series of counters of the topology's own, or %d of one task, as many as there may "
+                "be: what is beyond is counted with %r as the value of each label, or as the name. Give labels "
+                "that have fewer values, and names that are not made of values",
+                self.name, COUNTERS_MAX, TASK_COUNTERS_MAX, OTHER,
             )  # fmt: skip
         return added
 

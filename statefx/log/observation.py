@@ -263,6 +263,14 @@ def _as_read(document: Document, folders: Folders, now: float) -> dict[str, Any]
             f"backup. It said: {said.get('sentence')}"
         )
         return health("unknown", written, sentence, "Ask the driver itself: statefx status. Set the clocks right.")
+    if age > STALE_SECS:  # what it wrote hours ago, perhaps that it is healthy, says nothing of now
+        sentence = (
+            f"{who}, is there, and has written nothing for {age:.0f} s, though it writes every "
+            f"{SIGN_OF_LIFE_SECS:.0f} s at least: it is suspended, hangs, or can't write to the checkpoint; "
+            "or its query ended when it could not."
+        )
+        remedy = f"Look at that process, its log, and the checkpoint's disk. If it hangs, end it. Then: {remedy}"
+        return health("stuck", written, sentence, remedy)
     return said
 
 

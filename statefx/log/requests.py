@@ -1,4 +1,4 @@
-"""Requests to a driver at work: objects beside the log, so that a shell can ask it without a port (rule 16).
+"""Requests to a driver at work: objects beside the log, so that a shell can ask it without a port (rule 17).
 
 ::
 
@@ -250,7 +250,7 @@ class _Asking:
         asked = heard = self.clock()
         pause = _REMOTE_POLL_SECS if is_remote(self._storage.url) else _POLL_SECS
         beat: float | None = None
-        was_there, was_taken = True, False
+        was_there, was_taken, beats = True, False, 0
         while True:
             gone = self._is_gone  # asked first: an answer that it has left is seen
             found = {each.name: each.modified for each in self._storage.list(self._folder)}
@@ -262,13 +262,15 @@ class _Asking:
             is_taken = self._name(TAKEN) in found
             if beat != last or is_taken != was_taken:
                 heard = now
+            beats += None not in (beat, last) and beat != last
             if is_taken:
                 if gone:
                     raise self._unanswered(f"{driver} took the request, and was killed, or crashed")
                 self._check_alive(driver, is_there or was_there, now - heard, now - asked)
             elif self._is_hopeless(now - asked, ended=gone or not (is_there or was_there)) and self._withdraw():
                 self._clear()
-                return self._silence(driver, self._gone(driver) if gone else self._not_taken(driver, is_there=is_there))
+                not_taken = self._not_taken(driver, is_there=is_there, is_busy=beats > 0)
+                return self._silence(driver, self._gone(driver) if gone else not_taken)
             elif self._name(REQUEST) not in found:
                 raise self._unanswered(f"the request to {driver} was deleted by somebody")
             was_there, was_taken = is_there, is_taken
@@ -278,9 +280,14 @@ class _Asking:
     def _is_hopeless(self, secs: float, *, ended: bool) -> bool:
         return ended or secs >= self.patience.taken_secs
 
-    def _not_taken(self, driver: RunningDriver, *, is_there: bool) -> str:
+    def _not_taken(self, driver: RunningDriver, *, is_there: bool, is_busy: bool) -> str:
         if not is_there:
             return f"{driver} of {self.folders.location} has ended"
+        if is_busy:
+            return (
+                f"{driver} of {self.folders.location} is alive, and has not taken a request for "
+                f"{self.patience.taken_secs:g} s: it carries out others, which were asked for before"
+            )
         return (
             f"{driver} of {self.folders.location} has not taken a request for {self.patience.taken_secs:g} s: it was "
             "killed, it is suspended, or it does not reach the checkpoint"

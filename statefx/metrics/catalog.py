@@ -154,10 +154,13 @@ METRICS: tuple[Metric, ...] = (
         "How long ago the record came that a spout reads next, at the rate of the last minute.",
         "seconds",
     ),
+    _gauge("source_partition_lag_seconds", "component partition", "The same of these partitions.", "seconds"),
     _gauge(
         "source_eta_seconds", "component", "When a spout will have caught up; absent if it does not gain.", "seconds"
     ),
-    _gauge("source_records_per_second", "component direction", "Records that come (in) and are read (out).", ""),
+    _gauge("source_partition_eta_seconds", "component partition", "The same of these partitions.", "seconds"),
+    _gauge("source_records_per_second", "component direction", "Records that come (in) and are read (out)."),
+    _gauge("source_partition_records_per_second", "component partition direction", "The same of these partitions."),
     # sinks
     _gauge("sink_last_txid", "component", "Transaction that a sink has published last."),
     _counter("sink_rows", "component", "Rows that a sink has published, where it counts them."),

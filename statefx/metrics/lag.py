@@ -21,11 +21,21 @@ PARTITIONS_MAX = 100
 """Partitions that are told one by one: those that are furthest behind."""
 
 
+RATED_APART_SECS, RATED_MAX = 15.0, 2_000
+"""How far apart looks at single partitions are kept, and of how many at most: those of 10,000 would take 20 MB."""
+
+
 class _Look(NamedTuple):
     at: float
     lag: float
     read: float | None
-    """Offsets that were read, of all partitions together, if the spout tells them."""
+    """Offset that is read next, of all partitions together, if the spout tells it."""
+
+
+class _Parts(NamedTuple):
+    at: float
+    lags: Mapping[str, float]
+    reads: Mapping[str, float]
 
 
 @dataclass
@@ -35,13 +45,21 @@ class Lag:
     partitions: Mapping[str, float] = field(default_factory=dict)
     lag: float = 0.0
     _looks: deque[_Look] = field(default_factory=deque)
+    _parts: deque[_Parts] = field(default_factory=deque)
+    _last: _Parts = field(default_factory=lambda: _Parts(0.0, {}, {}))
 
     def take(self, said: Any, now: float) -> bool:
         """Take what a spout says of itself; return False if it says nothing of its lag."""
         found = lag_told(said)
         if found is None:
             return False
-        self.lag, self.partitions, read = found
+        self.lag, self.partitions, reads = found
+        read = sum(reads.values()) if reads else None
+        self._last = _Parts(now, self.partitions, reads)
+        if len(self.partitions) <= RATED_MAX and (not self._parts or now - self._parts[-1].at >= RATED_APART_SECS):
+            self._parts.append(self._last)
+        while len(self._parts) > 2 and self._parts[1].at < now - WINDOW_SECS:
+            self._parts.popleft()
         if not self._looks or now - self._looks[-1].at >= APART_SECS or now < self._looks[-1].at:
             self._looks.append(_Look(now, self.lag, read))
         while len(self._looks) > 2 and self._looks[1].at < now - WINDOW_SECS:
@@ -54,46 +72,56 @@ class Lag:
         ``lagSecs`` is how long ago the record came that is read next, at the rate of the last minute; ``etaSecs`` is
         when it will have caught up, None if it does not gain. Rates are records a second.
         """
-        rate_in = rate_out = lag_secs = eta_secs = None
-        if len(self._looks) > 1:
-            first, last = self._looks[0], self._looks[-1]
-            secs = last.at - first.at
-            gains = (first.lag - last.lag) / secs
-            if first.read is not None and last.read is not None:
-                rate_out = (last.read - first.read) / secs
-                rate_in = rate_out - gains
-            if self.lag and gains > 0:
-                eta_secs = self.lag / gains
-            if self.lag and rate_in is not None and rate_in > 0:
-                lag_secs = self.lag / rate_in
-        if not self.lag:
-            lag_secs = eta_secs = 0.0
+        first = self._looks[0] if len(self._looks) > 1 else _Look(0.0, 0.0, None)
+        last = self._looks[-1] if self._looks else first
         furthest = sorted(self.partitions.items(), key=lambda each: (-each[1], each[0]))[:PARTITIONS_MAX]
-        return {
-            "lagRecords": self.lag,
-            "lagSecs": lag_secs,
-            "rateIn": rate_in,
-            "rateOut": rate_out,
-            "etaSecs": eta_secs,
-            "partitions": [{"partition": name, "lagRecords": lag} for name, lag in furthest],
+        return _rated(self.lag, first, last) | {
+            "partitions": [{"partition": name} | _rated(lag, *self._looks_at(name)) for name, lag in furthest]
         }
 
+    def _looks_at(self, partition: str) -> tuple[_Look, _Look]:
+        """Return the first look of the last minute at a partition, and the last one."""
+        known = (each for each in (*self._parts, self._last) if partition in each.lags)
+        return _look(next(known), partition), _look(self._last, partition)
 
-def lag_told(said: Any) -> tuple[float, dict[str, float], float | None] | None:
-    """Return the lag, that of each partition, and the offsets read, as far as a spout tells."""
+
+def _look(parts: _Parts, partition: str) -> _Look:
+    return _Look(parts.at, parts.lags[partition], parts.reads.get(partition))
+
+
+def _rated(lag: float, first: _Look, last: _Look) -> dict[str, float | None]:
+    """Return a lag with its rates, from two looks at it."""
+    rate_in = rate_out = lag_secs = eta_secs = None
+    secs = last.at - first.at
+    if secs > 0:
+        gains = (first.lag - last.lag) / secs
+        if first.read is not None and last.read is not None:
+            rate_out = (last.read - first.read) / secs
+            rate_in = rate_out - gains
+        if lag and gains > 0:
+            eta_secs = lag / gains
+        if lag and rate_in is not None and rate_in > 0:
+            lag_secs = lag / rate_in
+    if not lag:
+        lag_secs = eta_secs = 0.0
+    return {"lagRecords": lag, "lagSecs": lag_secs, "rateIn": rate_in, "rateOut": rate_out, "etaSecs": eta_secs}
+
+
+def lag_told(said: Any) -> tuple[float, dict[str, float], dict[str, float]] | None:
+    """Return the lag, that of each partition, and the offset of each that is read next, as far as a spout tells."""
     if not isinstance(said, Mapping):
         return None
     own = said.get("lagRecords")
     if (lag := _number(own)) is not None:
-        return lag, {}, None
+        return lag, {}, {}
     if isinstance(own, Mapping) and all(_number(each) is not None for each in own.values()):
-        return sum(own.values()), {str(name): lag for name, lag in own.items()}, None
+        return sum(own.values()), {str(name): lag for name, lag in own.items()}, {}
     read, latest = _offsets(said.get("endOffset")), _offsets(said.get("latestOffset"))
     if latest:
         lags = {name: max(end - read[name], 0) for name, end in latest.items() if name in read}
-        return sum(lags.values()), lags, sum(read.values())
+        return sum(lags.values()), lags, read
     average, number = _number(said.get("avgOffsetsBehindLatest")), _number(said.get("partitions"))
-    return None if average is None or number is None else (average * number, {}, None)
+    return None if average is None or number is None else (average * number, {}, {})
 
 
 def _offsets(said: Any) -> dict[str, float]:

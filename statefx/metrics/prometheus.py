@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 from collections.abc import Iterable, Iterator
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from statefx.errors import ConfigError
 from statefx.metrics.catalog import METRICS, Kind
 from statefx.metrics.registry import USERS_HELP, Measured
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
@@ -73,7 +77,52 @@ def _family(name: str, samples: list[dict[str, Any]], at: float | None) -> Metri
 
 
 def _values(sample: dict[str, Any], labels: list[str]) -> list[str]:
-    return [sample["labels"].get(label, "") for label in labels]
+    # A partition may be named after a file whose name is no UTF-8: one such would cost the scrape of all metrics.
+    return [sample["labels"].get(label, "").encode("utf-8", "backslashreplace").decode() for label in labels]
+
+
+CONNECTIONS = 16
+"""How many connections are served at once: each has a thread and a file of the driver's process, and a driver that has
+no file left can't append to its log."""
+
+SILENT_SECS = 10.0
+"""How long nothing may come from one who asks, or be taken by them."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT_SECS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: it would be a line for each scrape."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(*args, **more)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread of its own, or close the connection if there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, on that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore who has gone, or was silent for too long."""
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
 
 
 class MetricsServer:
@@ -88,7 +137,10 @@ class MetricsServer:
     def __init__(self, host: str, port: int) -> None:
         self._registry = CollectorRegistry()
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
+            place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            kind = _ServerV6 if place[0] == socket.AF_INET6 else _Server
+            app = make_wsgi_app(self._registry)
+            self._server = make_server(str(place[4][0]), port, app, server_class=kind, handler_class=_Handler)
         except OSError as error:
             raise ConfigError(
                 f"topology.metrics.port: metrics can't be served at {host}:{port} ({error.strerror or error}): give "
@@ -97,6 +149,9 @@ class MetricsServer:
                 host=host,
                 port=port,
             ) from error
+        run = self._server.serve_forever
+        self._thread = threading.Thread(target=run, name="statefx-metrics", daemon=True)
+        self._thread.start()
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
 

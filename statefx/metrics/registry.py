@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from statefx.metrics.catalog import BY_NAME, SECONDS, TOPOLOGY, Kind, Metric
-from statefx.protocol.counting import Totals, other_of, parts_of
+from statefx.protocol.counting import Totals, parts_of, placed
 from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import ACTIVITIES, Ack
 
@@ -23,6 +23,9 @@ SERIES_MAX = 5000
 
 OTHER = "other"
 """The value of each label of what is counted together."""
+
+_WARNINGS_MAX = 20
+"""Names of a user's metrics that are warned of: a program that makes names of keys has no end of them."""
 
 KEPT_SECS, APART_SECS = 60.0, 1.0
 """How far back `Registry.activity` can look, and how exactly."""
@@ -382,8 +385,8 @@ class UserMetrics:
 
     def _observe(self, component: str, series: str, seen: Histogram) -> None:
         key = component, series
-        if key not in self._histograms and len(self._histograms) >= SERIES_MAX:
-            key = component, other_of(series)
+        known = self._histograms
+        key = component, placed(series, len(known), SERIES_MAX, lambda each: (component, each) in known)
         before = self._histograms.get(key)
         if before is not None and before.bounds != seen.bounds:
             self._warn(series, "tasks give it different buckets: some of its values are left out")
@@ -412,7 +415,7 @@ class UserMetrics:
 
     def _warn(self, series: str, why: str) -> None:
         name, _ = parts_of(series)
-        if name not in self._warned:
+        if name not in self._warned and len(self._warned) < _WARNINGS_MAX:
             self._warned.add(name)
             logger.warning("%s: metric %r of the topology's own: %s. Logged once", self._topology, name, why)
 

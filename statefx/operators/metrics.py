@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from statefx.errors import ConfigError
-from statefx.protocol.counting import Counted, Number, other_of, series_of
+from statefx.protocol.counting import Counted, Number, placed, series_of
 from statefx.state.view.changes import UNKNOWN, Journal
 
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
@@ -23,14 +23,17 @@ RESERVED = "statefx_"
 OWN_LABELS = ("topology", "component", "task", "le", "quantile")
 """Labels that statefx or Prometheus gives."""
 
-VALUE_CHARS, LABELS_MAX = 100, 5
-"""Of the value of a label, and labels of a metric: a series is kept in the log, and travels with each ack."""
+NAME_CHARS, VALUE_CHARS, LABELS_MAX = 200, 100, 5
+"""Of a name, of the value of a label, and labels of a metric: a series is kept in the log, and is in each ack."""
 
 SERIES_MAX = 500
 """Series that one task may have in a transaction; what is beyond is counted as ``other``."""
 
 AMOUNT_MAX = 1 << 53
 """Up to here Prometheus counts exactly."""
+
+_ACKED_MAX = 1 << 63
+"""An ack has no larger integer: what one attempt adds beyond it is a float."""
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Prometheus's own, for seconds."""
@@ -48,7 +51,7 @@ class Metrics:
       copy on the driver does.
     - A ``Spout`` counts what ``nextTuple``, ``ack`` and ``fail`` do in the next transaction.
     - There may be 1,000 series of counters in a topology, and a task may count 500 in a transaction. What is beyond is
-      counted with ``other`` as the value of each label, and one warning tells of it.
+      counted with ``other`` as the value of each label, without labels as the name, and one warning tells of it.
     """
 
     def __init__(self) -> None:
@@ -106,7 +109,9 @@ class Metrics:
             return known
         texts = _checked(kind, name, labels)
         form = kind, tuple(sorted(texts)), bounds
-        before = self._forms.setdefault(name, form)
+        before = self._forms.get(name, form)
+        if len(self._forms) < 2 * SERIES_MAX:  # names of keys have no end: of those beyond, the form is not known again
+            self._forms[name] = before
         if before != form:
             raise ConfigError(
                 f"context.metrics: {name!r} was a {_shown(*before)} before, and is a {_shown(*form)} now: one name is "
@@ -122,19 +127,16 @@ class Metrics:
 
     def take(self) -> Counted:
         """Return what was counted, and forget it."""
-        histograms = {
-            series: (observed.bounds, tuple(observed.counts), observed.sum)
-            for series, observed in self._histograms.items()
-        }
-        found = Counted(dict(self._counters), dict(self._gauges), histograms)
-        for counted in (self._counters, self._gauges, self._histograms):
-            counted.clear()
-        return found
+        # Exchanged first: a thread that the user's code has begun may count meanwhile.
+        counters, self._counters = self._counters, {}
+        gauges, self._gauges = self._gauges, {}
+        observed, self._histograms = self._histograms, {}
+        histograms = {series: (each.bounds, tuple(each.counts), each.sum) for series, each in list(observed.items())}
+        return Counted(dict(counters), dict(gauges), histograms)
 
     def place(self, of: dict[str, Any], series: str) -> str:
         """Return under which series something new is counted."""
-        if series not in of and len(of) >= SERIES_MAX:
-            series = other_of(series)
+        series = placed(series, len(of), SERIES_MAX, of.__contains__)
         if self.journal is not None:
             before = of.get(series, UNKNOWN)
             self.journal.append((of, series, before.copy() if isinstance(before, _Observed) else before))
@@ -185,7 +187,8 @@ class Counter(_Handle):
             _check_number(self._series, amount, least=0)
         counters = self._metrics._counters
         series = self._metrics.place(counters, self._series)
-        counters[series] = counters.get(series, 0) + amount
+        total = counters.get(series, 0) + amount
+        counters[series] = total if total < _ACKED_MAX else float(total)
 
 
 class Gauge(_Handle):
@@ -213,7 +216,7 @@ class Histogram(_Handle):
         observed = histograms.get(series)
         if observed is None:
             observed = histograms[series] = _Observed(self.bounds, [0] * (len(self.bounds) + 1))
-        observed.counts[bisect.bisect_left(self.bounds, value)] += 1
+        observed.counts[bisect.bisect_left(observed.bounds, value)] += 1
         observed.sum += value
 
 
@@ -241,10 +244,12 @@ def _bounds(name: str, buckets: Iterable[float]) -> tuple[float, ...]:
 
 def _checked(kind: type, name: object, labels: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels as texts; ConfigError names what can't be one."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > NAME_CHARS:
+        shown = name if not isinstance(name, str) or len(name) <= NAME_CHARS else f"{name[:NAME_CHARS]}..."
         raise ConfigError(
-            f"context.metrics: {name!r} can't be the name of a metric: letters, digits and underscores, no digit first",
-            metric=name,
+            f"context.metrics: {shown!r} can't be the name of a metric: letters, digits and underscores, no digit "
+            f"first, {NAME_CHARS} at most",
+            metric=shown,
         )
     if kind is not Counter and name.endswith("_total"):
         raise ConfigError(
@@ -264,7 +269,7 @@ def _checked(kind: type, name: object, labels: Mapping[str, Any]) -> dict[str, s
 
 
 def _label_value(name: str, label: str, value: Any) -> str:
-    if label in OWN_LABELS or label.startswith("__") or not LABEL.fullmatch(label):
+    if label in OWN_LABELS or label.startswith("__") or not LABEL.fullmatch(label) or len(label) > NAME_CHARS:
         raise ConfigError(
             f"context.metrics: {label!r} can't be a label of {name!r}: {', '.join(OWN_LABELS)} and what begins with __ "
             "are not the user's; others are letters, digits and underscores",
@@ -277,7 +282,8 @@ def _label_value(name: str, label: str, value: Any) -> str:
             metric=name,
             label=label,
         )
-    return str(value)[:VALUE_CHARS]
+    # Half a surrogate pair, as of bytes that were no text, can't be exposed: one would cost the scrape of all metrics.
+    return str(value)[:VALUE_CHARS].encode("utf-8", "backslashreplace").decode()
 
 
 def _shown(kind: type, labels: tuple[str, ...], bounds: tuple[float, ...]) -> str:

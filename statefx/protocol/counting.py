@@ -8,7 +8,7 @@ lives, and no record has them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 Number = int | float
@@ -19,8 +19,11 @@ Totals = Mapping[str, Mapping[str, Number]]
 TOTALS_MAX = 1000
 """Series of counters in one topology; each is some 60 bytes in every CHECKPOINT of the log."""
 
+OTHERS_MAX = 100
+"""Series that stand for those beyond the limit: each name has one of its own, and names have no end either."""
+
 OTHER = "other"
-"""The value of each label of a series that stands for those beyond the limit."""
+"""The value of each label of a series that stands for those beyond the limit; and the name of the last one of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,20 @@ def parts_of(series: str) -> tuple[str, dict[str, str]]:
 def other_of(series: str) -> str:
     """Return the series that stands for those beyond the limit.
 
-    >>> other_of('refused{"bank":"a","reason":"card"}')
-    'refused{"bank":"other","reason":"other"}'
+    >>> other_of('refused{"bank":"a","reason":"card"}'), other_of("refused_17")
+    ('refused{"bank":"other","reason":"other"}', 'other')
     """
     name, labels = parts_of(series)
-    return series_of(name, dict.fromkeys(labels, OTHER))
+    return series_of(name, dict.fromkeys(labels, OTHER)) if labels else OTHER
+
+
+def placed(series: str, number: int, most: int, is_known: Callable[[str], bool]) -> str:
+    """Return under which series something is counted, where there are `number` and should be `most`."""
+    if number >= most and not is_known(series):
+        series = other_of(series)
+        if number >= most + OTHERS_MAX and not is_known(series):
+            return OTHER
+    return series
 
 
 def decided(totals: Totals, counted: Iterable[tuple[str, Mapping[str, Number]]]) -> dict[str, dict[str, Number]]:
@@ -78,11 +90,9 @@ def decided(totals: Totals, counted: Iterable[tuple[str, Mapping[str, Number]]])
     for component, counters in counted:
         for series, amount in counters.items():
             known, own = totals.get(component, {}), added.setdefault(component, {})
+            series = placed(series, number, TOTALS_MAX, lambda each: each in known or each in own)  # noqa: B023
             if series not in known and series not in own:
-                if number >= TOTALS_MAX:
-                    series = other_of(series)
-                if series not in known and series not in own:
-                    number += 1
+                number += 1
             own[series] = own.get(series, 0) + amount
     return added
 

@@ -34,6 +34,8 @@ BYTES_PER_SEC, BYTES_BURST = 100_000, 1_000_000
 
 LINE_CHARS_MAX = 8_000
 TRACE_CHARS_MAX = 20_000
+NAME_CHARS_MAX = 200
+_LEVEL_MAX = 1 << 31
 FRAME_BYTES = 64_000
 """Of one LINES, after which another one begins: an ack that comes behind it waits for so much at most."""
 
@@ -166,13 +168,13 @@ class WorkerLog:
         extra = {name: value for name, value in logs.extra_of(record).items() if not name.startswith(logs.PREFIX)}
         trace = "\n".join(text for text in (record.exc_text, record.stack_info) if text)
         self._add(
-            record.levelno,
-            record.name,
+            max(-_LEVEL_MAX, min(int(record.levelno), _LEVEL_MAX)),
+            _printable(_cut(record.name, NAME_CHARS_MAX)),
             "",
             record.getMessage(),
             _cut(trace, TRACE_CHARS_MAX),
             packed if extra and len(packed := json.dumps(extra)) <= LINE_CHARS_MAX else "",
-            at=record.created,
+            at=float(record.created),
         )
 
     def printed(self, stream: str, data: bytes) -> None:
@@ -229,7 +231,7 @@ class WorkerLog:
     ) -> None:
         known = logs.current()
         fields: Mapping[str, Any] = known if "component" in known else self._only
-        size = min(len(text), LINE_CHARS_MAX) + len(trace) + len(extra)
+        size = min(len(text), LINE_CHARS_MAX) + len(trace) + len(extra) + len(logger)
         with self._lock:
             if self._send is None:
                 return

@@ -68,7 +68,8 @@ class Layout:
 NAME_SIZE, TEXT_SIZE, LABEL_SIZE = 13.0, 11.0, 10.0
 """Sizes of text in pixels: names, what stands below them, and what stands on edges."""
 
-_BOLD = 1.1
+BOLD = 1.1
+"""How much wider names are, which are bold."""
 _EM = {
     **dict.fromkeys("iljtfrI.,:;!'|()[]{} /\\-`\"", 0.42),
     **dict.fromkeys("mMW@%", 1.0),
@@ -261,7 +262,7 @@ def _widths(components: Sequence[Mapping[str, Any]], column: Sequence[int], line
     """Return the width of each column's boxes, so that most texts have room."""
     widths = [116.0 if lines == 2 else 184.0] * (max(column, default=-1) + 1)
     for one, at in zip(components, column, strict=True):
-        name = width_of(shown(one.get("name"))[:60], NAME_SIZE) * _BOLD
+        name = width_of(shown(one.get("name"))[:60], NAME_SIZE) * BOLD
         wanted = (
             max(name, width_of(below_name(one)[:60], TEXT_SIZE)) + 24 + (_SLANT if one.get("kind") == "sink" else 0)
         )
@@ -520,6 +521,11 @@ def below_name(component: Mapping[str, Any]) -> str:
     return f"{operator}{times}" + (f" · {shown(provider)}" if provider else "")
 
 
+def _kind(component: Mapping[str, Any]) -> str:
+    kind = str(component.get("kind") or "bolt")
+    return kind if kind in _KINDS else "bolt"
+
+
 def _is_stateful(component: Mapping[str, Any]) -> bool:
     return bool(component.get("stateful") or component.get("provider"))
 
@@ -611,10 +617,74 @@ def _style() -> str:
     return theme(_SCOPE) + inside
 
 
-# ---- SVG
+# ---- paths
 
 
 _LID = 6.0
+
+
+class Box(NamedTuple):
+    """How a component is drawn: paths of SVG, the second perhaps empty, and the height of the middle of its text."""
+
+    outline: str
+    inner: str
+    middle: float
+
+
+class Course(NamedTuple):
+    """How an edge is drawn: paths of SVG."""
+
+    line: str
+    head: str
+
+
+def paths(graph: Graph, placed: Layout) -> tuple[dict[str, Box], list[Course]]:
+    """Return the shapes of a graph's components, by name, and its edges, in their order, as they were laid out."""
+    components = {str(one.get("name")): one for one in _entries(graph.get("components"))}
+    boxes = {}
+    for node in placed.nodes:
+        component = components[node.name]
+        stateful = _is_stateful(component)
+        outline, inner = _outline(node, _kind(component), stateful, bool(component.get("committer")))
+        boxes[node.name] = Box(outline, inner, node.y + node.h / 2 + (_LID_ROOM / 2 if stateful else 0))
+    slanted = {node.name: node for node in placed.nodes if components[node.name].get("kind") == "sink"}
+    return boxes, [_course(route, slanted.get(route.target)) for route in placed.edges]
+
+
+def _course(route: Route, slanted: Node | None) -> Course:
+    points = list(route.points)
+    x, y = points[-1]
+    if slanted is not None:
+        x = round(slanted.x + _SLANT * (1 - (y - slanted.y) / slanted.h), 1)
+        points[-1] = x, y
+    line = [f"M{points[0][0]:g},{points[0][1]:g}"]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        half = round((x0 + x1) / 2, 1)
+        line.append(f"H{x1:g}" if y0 == y1 else f"C{half:g},{y0:g} {half:g},{y1:g} {x1:g},{y1:g}")
+    return Course("".join(line), f"M{x - 6:g},{y - 3.5:g}L{x:g},{y:g}L{x - 6:g},{y + 3.5:g}")
+
+
+def _outline(node: Node, kind: str, stateful: bool, committer: bool) -> tuple[str, str]:
+    """Return the outline of a component's box, and what is drawn inside of it."""
+    _, _, x, y, w, h = node
+    if kind in ("stream", "spout"):
+        r = min(22.0, h / 2)
+        corner = f"a{r:g},{r:g} 0 0 1"
+        across, down = w - 2 * r, h - 2 * r
+        path = f"M{x + r:g},{y:g}h{across:g}{corner} {r:g},{r:g}v{down:g}{corner} -{r:g},{r:g}"
+        return f"{path}h-{across:g}{corner} -{r:g},-{r:g}v-{down:g}{corner} {r:g},-{r:g}z", ""
+    if kind == "sink":
+        return f"M{x + _SLANT:g},{y:g}H{x + w:g}L{x + w - _SLANT:g},{y + h:g}H{x:g}z", ""
+    if stateful:
+        arc = f"a{w / 2:g},{_LID:g} 0 0"
+        side = h - 2 * _LID
+        top = y + _LID
+        return f"M{x:g},{top:g}{arc} 1 {w:g},0v{side:g}{arc} 1 -{w:g},0z", f"M{x:g},{top:g}{arc} 0 {w:g},0"
+    inner = f"M{x + 6:g},{y:g}v{h:g}M{x + w - 6:g},{y:g}v{h:g}" if committer else ""
+    return f"M{x:g},{y:g}h{w:g}v{h:g}h-{w:g}z", inner
+
+
+# ---- SVG
 
 
 def svg(
@@ -663,15 +733,15 @@ def svg(
         f' {size} viewBox="0 0 {width:g} {height:g}" style="{style}"><style>{_style()}</style>',
         f'<rect class="paper" {size} rx="6"/>',
     ]
-    slanted = {node.name: node for node in placed.nodes if components[node.name].get("kind") == "sink"}
     inputs = Counter(route.target for route in placed.edges)
+    boxes, courses = paths(graph, placed)
     parts += [
-        _edge(route, rates.get(route[:3]), slanted.get(route.target), labelled=inputs[route.target] <= _LABELS_MAX)
-        for route in placed.edges
+        _edge(route, course, rates.get(route[:3]), labelled=inputs[route.target] <= _LABELS_MAX)
+        for route, course in zip(placed.edges, courses, strict=True)
     ]
     for node in placed.nodes:
         measured = None if overlay is None else measures.get(node.name, {})
-        parts.append(_node(node, components[node.name], measured, lags.get(node.name)))
+        parts.append(_node(node, boxes[node.name], components[node.name], measured, lags.get(node.name)))
     if not placed.nodes:
         parts.append(f'<text class="below" x="{width / 2:g}" y="{height / 2 + 4:g}">no components</text>')
     if activities:
@@ -679,16 +749,7 @@ def svg(
     return "".join([*parts, "</svg>"])
 
 
-def _edge(route: Route, measured: Mapping[str, Any] | None, slanted: Node | None, *, labelled: bool) -> str:
-    points = list(route.points)
-    x, y = points[-1]
-    if slanted is not None:
-        x = round(slanted.x + _SLANT * (1 - (y - slanted.y) / slanted.h), 1)
-        points[-1] = x, y
-    d = [f"M{points[0][0]:g},{points[0][1]:g}"]
-    for (x0, y0), (x1, y1) in pairwise(points):
-        half = round((x0 + x1) / 2, 1)
-        d.append(f"H{x1:g}" if y0 == y1 else f"C{half:g},{y0:g} {half:g},{y1:g} {x1:g},{y1:g}")
+def _edge(route: Route, course: Course, measured: Mapping[str, Any] | None, *, labelled: bool) -> str:
     rate = _amount(measured, "rowsPerSec")
     label = label_of(route.stream, route.grouping)
     title = f"{shown(route.source)} → {shown(route.target)}\n{label}" + (
@@ -699,40 +760,42 @@ def _edge(route: Route, measured: Mapping[str, Any] | None, slanted: Node | None
         said = escaped(fitted(label, LABEL_SIZE, _LABEL_ROOM))
         if rate is not None:
             said += f' <tspan class="rate">{brief(rate)}/s</tspan>'
-        text = f'<text class="label" x="{route.points[-1][0] - 8:g}" y="{y - 3:g}">{said}</text>'
-    head = f'<path class="head" d="M{x - 6:g},{y - 3.5:g}L{x:g},{y:g}L{x - 6:g},{y + 3.5:g}"/>'
+        x, y = route.points[-1]
+        text = f'<text class="label" x="{x - 8:g}" y="{y - 3:g}">{said}</text>'
     return (
         f'<g class="edge" data-from="{escaped(route.source)}" data-to="{escaped(route.target)}" '
         f'data-stream="{escaped(route.stream)}"><title>{escaped(title)}</title>'
-        f'<path class="line" d="{"".join(d)}"/>{head}{text}</g>'
+        f'<path class="line" d="{course.line}"/><path class="head" d="{course.head}"/>{text}</g>'
     )
 
 
 def _node(
-    node: Node, component: Mapping[str, Any], measured: Mapping[str, Any] | None, source: Mapping[str, Any] | None
+    node: Node,
+    box: Box,
+    component: Mapping[str, Any],
+    measured: Mapping[str, Any] | None,
+    source: Mapping[str, Any] | None,
 ) -> str:
-    kind = str(component.get("kind") or "bolt")
-    kind = kind if kind in _KINDS else "bolt"
+    kind = _kind(component)
     stateful = _is_stateful(component)
     shares = _shares(measured)
     classes = ["node", kind, *(["stateful"] if stateful else []), *(["measured"] if shares else [])]
     most = max(shares, key=lambda activity: shares[activity]) if shares else ""
-    x, w, middle = node.x, node.w, node.y + node.h / 2 + (_LID_ROOM / 2 if stateful else 0)
-    outline, inner = _outline(node, kind, stateful, bool(component.get("committer")))
+    x, w = node.x, node.w
     centre = x + w / 2
     room = w - (20 + (_SLANT if kind == "sink" else 0))
-    first = middle - (3 if measured is None else 12)
+    first = box.middle - (3 if measured is None else 12)
     parts = [
         f'<g class="{" ".join(classes)}" data-component="{escaped(node.name)}" data-kind="{kind}"',
         f' data-activity="{most}">' if most else ">",
         f"<title>{escaped(_title(node, component, measured, source))}</title>",
-        f'<path class="box" d="{outline}"/>',
+        f'<path class="box" d="{box.outline}"/>',
     ]
     if most:
-        parts.append(f'<path class="{most}" fill-opacity="{0.06 + 0.34 * shares[most]:.2f}" d="{outline}"/>')
+        parts.append(f'<path class="{most}" fill-opacity="{0.06 + 0.34 * shares[most]:.2f}" d="{box.outline}"/>')
     parts += [
-        f'<path class="lid" d="{inner}"/>' if inner else "",
-        _text("name", centre, first, fitted(shown(node.name), NAME_SIZE * _BOLD, room)),
+        f'<path class="lid" d="{box.inner}"/>' if box.inner else "",
+        _text("name", centre, first, fitted(shown(node.name), NAME_SIZE * BOLD, room)),
         _text("below", centre, first + 15, fitted(below_name(component), TEXT_SIZE, room)),
     ]
     if measured is not None:
@@ -743,26 +806,6 @@ def _node(
 
 def _text(kind: str, x: float, y: float, text: str) -> str:
     return f'<text class="{kind}" x="{x:g}" y="{y:g}">{escaped(text)}</text>'
-
-
-def _outline(node: Node, kind: str, stateful: bool, committer: bool) -> tuple[str, str]:
-    """Return the outline of a component's box, and what is drawn inside of it."""
-    _, _, x, y, w, h = node
-    if kind in ("stream", "spout"):
-        r = min(22.0, h / 2)
-        corner = f"a{r:g},{r:g} 0 0 1"
-        across, down = w - 2 * r, h - 2 * r
-        path = f"M{x + r:g},{y:g}h{across:g}{corner} {r:g},{r:g}v{down:g}{corner} -{r:g},{r:g}"
-        return f"{path}h-{across:g}{corner} -{r:g},-{r:g}v-{down:g}{corner} {r:g},-{r:g}z", ""
-    if kind == "sink":
-        return f"M{x + _SLANT:g},{y:g}H{x + w:g}L{x + w - _SLANT:g},{y + h:g}H{x:g}z", ""
-    if stateful:
-        arc = f"a{w / 2:g},{_LID:g} 0 0"
-        side = h - 2 * _LID
-        top = y + _LID
-        return f"M{x:g},{top:g}{arc} 1 {w:g},0v{side:g}{arc} 1 -{w:g},0z", f"M{x:g},{top:g}{arc} 0 {w:g},0"
-    inner = f"M{x + 6:g},{y:g}v{h:g}M{x + w - 6:g},{y:g}v{h:g}" if committer else ""
-    return f"M{x:g},{y:g}h{w:g}v{h:g}h-{w:g}z", inner
 
 
 def _amount(measured: Mapping[str, Any] | None, key: str) -> float | None:

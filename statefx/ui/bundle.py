@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from statefx.config import SETTINGS
 from statefx.errors import StatefxError
 from statefx.ui import archive
 from statefx.ui.watched import Watched
@@ -39,6 +40,9 @@ _OURS = frozenset({
     "stream", "to", "topology", "type", "unit",
 })  # fmt: skip
 """Keys whose texts statefx makes: names of things of the topology, kinds, versions."""
+
+_SETTINGS = frozenset(setting.key for setting in SETTINGS)
+"""Those that statefx reads. A user may have some of their own that begin with ``topology.`` too."""
 
 _THEIRS = ("sources", "labels")
 """Keys of what spouts say of themselves, and of a user's own labels: no key in it tells what its text is."""
@@ -101,7 +105,7 @@ class Masked:
         """Return a setting of statefx's; of options the names and numbers, and of a user's own that it is there."""
         if isinstance(value, Mapping):
             return {option: each if isinstance(each, int | float) else "(left out)" for option, each in value.items()}
-        ours = name.startswith("topology.") and isinstance(value, str | int | float | None)
+        ours = name in _SETTINGS and isinstance(value, str | int | float | None)
         return value if ours else "(left out)"
 
     def text(self, text: str) -> str:

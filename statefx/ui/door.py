@@ -21,9 +21,14 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from statefx.errors import ConfigError
+
 logger = logging.getLogger("statefx")
 
 METHODS = ("GET", "HEAD")
+
+HOSTS = "STATEFX_UI_HOSTS"
+"""More names of the page, with commas between them; in the environment, as a proxy is no matter of the topology."""
 
 OPEN = ("/healthz", "/assets/style.css")
 """Answered without the token: a probe of an orchestrator has none, and is told one word; and how the form looks."""
@@ -81,6 +86,22 @@ def own_names(host: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def given_names(text: str) -> frozenset[str]:
+    """Return the names that `HOSTS` gives; ConfigError if one is none, as ``*`` is.
+
+    >>> sorted(given_names("statefx.example.org, Driver"))
+    ['driver', 'statefx.example.org']
+    """
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    for name in names:
+        if host_of(name) != name or "*" in name:
+            raise ConfigError(
+                f"{HOSTS}: {name!r} is no name of a host: give names without scheme and port, with commas between "
+                "them, such as statefx.example.org"
+            )
+    return frozenset(names)
+
+
 def host_of(header: str) -> str | None:
     """Return the name in a Host header, without brackets and port, or None if it is none.
 
@@ -109,12 +130,16 @@ class Door:
         Needed by every request but those of `OPEN`; None for a loopback address.
     port : int
         For the name of the cookie: browsers send those of one port to all others of the machine.
+    names : frozenset of str
+        More names under which the page may be asked for, such as that of a proxy.
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str | None, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, token: str | None, port: int, names: frozenset[str] = frozenset()
+    ) -> None:
         self._app, self._token, self._cookie = app, token, f"statefx-{port}"
         self._logged = float("-inf")
-        self._names, self._local = own_names(host), is_loopback(host)
+        self._names, self._local = own_names(host) | names, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -154,7 +179,8 @@ class Door:
         asked = headers.getlist("host")
         host = host_of(asked[0]) if len(asked) == 1 else None
         if host is None or not self._is_own(host):
-            return said(421, "this page is not known under that name: ask for it by localhost or by an address")
+            known = "this page is not known under that name: ask for it by localhost or by an address, or let the "
+            return said(421, f"{known}environment of its process name it in {HOSTS}")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != asked[0].lower():
             return said(403, "pages of other origins may not read this one")

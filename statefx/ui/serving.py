@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from statefx.checkpoint import Checkpoint
 from statefx.errors import ConfigError
 from statefx.metrics.registry import Measured
 from statefx.ui import archive
 from statefx.ui.bundle import Tail
-from statefx.ui.door import Door, is_loopback
-from statefx.ui.site import Site
+from statefx.ui.door import HOSTS, Door, given_names, is_loopback
+from statefx.ui.site import STREAMS, Site
 from statefx.ui.watched import FAR_SECS, LIVE_SECS, Watched
 
 logger = logging.getLogger("statefx")
@@ -33,6 +35,13 @@ TOKEN_CHARS = 16
 """How long a token is at least."""
 
 _BACKLOG = 64
+
+CONNECTIONS = 2 * STREAMS
+"""How many connections there may be: each takes a file of the driver's process, and a driver that has none left can't
+append to its log."""
+
+HEAD_SECS = 10.0
+"""How long a connection may take to say what it asks for."""
 
 _CLOSE_SECS = 1
 """How long requests may go on when the server ends."""
@@ -52,6 +61,43 @@ class Shown(Measured, Protocol):
 
     def observation(self) -> Mapping[str, Any]:
         """Return what is known of it now."""
+
+
+class _Connection(H11Protocol):
+    """One connection: closed if there are too many, and if nothing is asked on it for long."""
+
+    _late: asyncio.TimerHandle | None = None
+    _is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= CONNECTIONS:
+            self._is_refused = True
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_refused:
+            super().data_received(data)
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        if not self._is_refused:
+            super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Close it in a while if what was sent is no whole head of a request."""
+        if self.conn.their_state is not h11.IDLE:
+            self._unwatch()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEAD_SECS, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class _Uvicorn(uvicorn.Server):
@@ -76,9 +122,13 @@ class Server:
         Has the port.
     token : str or None
         What readers need where the address is not loopback.
+    names : frozenset of str
+        Under which the page may be asked for besides its own.
     """
 
-    def __init__(self, host: str, listening: socket.socket, token: str | None) -> None:
+    def __init__(
+        self, host: str, listening: socket.socket, token: str | None, names: frozenset[str] = frozenset()
+    ) -> None:
         self.host, self.port = host, int(listening.getsockname()[1])
         self.token = token
         self.site = Site()
@@ -87,8 +137,8 @@ class Server:
         self.site.lines = self._tail.records
         logger.addHandler(self._tail)
         config = uvicorn.Config(
-            Door(self.site.app, host, self.token, self.port),
-            http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
+            Door(self.site.app, host, self.token, self.port, names),
+            http=_Connection, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_SECS, backlog=_BACKLOG,
         )  # fmt: skip
         self._server = _Uvicorn(config)
@@ -232,8 +282,8 @@ def opened(host: str, port: int, wanted: str) -> Server:
 
     ConfigError: the port is taken, or the address is none of this machine's; `wanted` names what asked for it.
     """
-    token = None if is_loopback(host) else _token()
-    return Server(host, _listening(host, port, wanted), token)
+    token, names = None if is_loopback(host) else _token(), given_names(os.environ.get(HOSTS, ""))
+    return Server(host, _listening(host, port, wanted), token, names)
 
 
 def _listening(host: str, port: int, wanted: str) -> socket.socket:
@@ -281,5 +331,8 @@ def standing(server: Server, checkpoint: Checkpoint) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a line of uvicorn's is more than that a page begins or ends; those of other servers all are."""
-    return record.levelno >= logging.WARNING or not (record.threadName or "").startswith(_THREAD)
+    """Return whether a line of uvicorn's is news; those of other servers all are.
+
+    That a page begins or ends is none, and what is no HTTP either: who looks for open ports sends a lot of it.
+    """
+    return record.levelno > logging.WARNING or not (record.threadName or "").startswith(_THREAD)

@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
@@ -26,7 +25,7 @@ from statefx.ui import archive
 from statefx.ui.bundle import bundle
 from statefx.ui.door import said
 from statefx.ui.scraping import Written, exposed, written
-from statefx.ui.watched import Watched
+from statefx.ui.watched import Watched, encoded
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -62,8 +61,6 @@ class _Name(Convertor[str]):
 
 
 register_url_convertor("topology", _Name())
-
-_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Site:
@@ -292,7 +289,7 @@ async def _set_within(event: asyncio.Event, secs: float) -> bool:
 
 
 def _json(data: Any) -> Response:
-    return Response(_encode(data), media_type="application/json")
+    return Response(encoded(data), media_type="application/json")
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -17,7 +17,7 @@ import msgspec
 from statefx.checkpoint import Checkpoint
 from statefx.logs import iso
 from statefx.metrics.registry import Measured
-from statefx.topology.drawing import layout
+from statefx.topology.drawing import BOLD, NAME_SIZE, TEXT_SIZE, below_name, fitted, layout, paths, shown
 from statefx.why import why
 
 logger = logging.getLogger("statefx")
@@ -46,6 +46,27 @@ _LOGGED_SECS = 300.0
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 """NaN and infinity, which JSON has not, become null."""
+
+
+def encoded(value: Any) -> bytes:
+    """Return data as JSON, whatever texts and numbers are in it.
+
+    A partition may be named after a file, and an error quote a row, with half a surrogate pair.
+    """
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(_escaped(value))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_escaped(str(name)): _escaped(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(each) for each in value]
+    if value is None or isinstance(value, int | float):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -133,7 +154,7 @@ class Watched:
         }
         number, sections = self._newest.number + 1, {}
         for key, value in summary(document).items():
-            text, before = _encode(value), self._newest.sections.get(key)
+            text, before = encoded(value), self._newest.sections.get(key)
             sections[key] = before if before is not None and before[1] == text else (number, text)
         return Snapshot(number, document, sections)
 
@@ -201,17 +222,35 @@ def _without_tasks(component: Any) -> Any:
 
 
 def placed(graph: Any) -> dict[str, Any] | None:
-    """Return where the components of a graph stand, in pixels."""
+    """Return where the components of a graph stand, in pixels, and how they are drawn; the page adds its figures.
+
+    It is no finished `svg`: each second only figures are sent, and a component keeps the reader's focus meanwhile.
+    """
     if not isinstance(graph, Mapping):
         return None
     edges = [{name: one.get(name) for name in ("from", "to", "stream")} for one in graph.get("edges") or ()]
     laid = layout({**graph, "edges": edges}, lines=3)  # without room for groupings: what is chosen tells them
+    boxes, courses = paths(graph, laid)
+    components = {str(one.get("name")): one for one in graph.get("components") or () if isinstance(one, Mapping)}
     return {
         "width": laid.width,
         "height": laid.height,
-        "nodes": [node._asdict() for node in laid.nodes],
+        "nodes": [
+            {
+                **node._asdict(),
+                **boxes[node.name]._asdict(),
+                "title": fitted(shown(node.name), NAME_SIZE * BOLD, node.w - _ASIDE),
+                "below": fitted(below_name(components[node.name]), TEXT_SIZE, node.w - _ASIDE),
+            }
+            for node in laid.nodes
+        ],
         "edges": [
-            {"from": route.source, "to": route.target, "stream": route.stream, "points": route.points}
-            for route in laid.edges
+            {"from": route.source, "to": route.target, "stream": route.stream, "end": route.points[-1]}
+            | course._asdict()
+            for route, course in zip(laid.edges, courses, strict=True)
         ],
     }
+
+
+_ASIDE = 28.0
+"""Of a box's width, what its text leaves free."""

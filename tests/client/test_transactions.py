@@ -363,6 +363,7 @@ def test_closing_a_client_rolls_back_what_is_open(place):
         found.begin()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from 3.12 on
 def test_a_child_process_cannot_use_the_client_of_its_parent(place):
     found, _ = collecting(place)
     with found, found.transaction() as t:

@@ -251,7 +251,7 @@ def test_a_driver_that_was_killed_before_it_saw_the_request_is_told_from_a_busy_
 
 
 def test_a_copy_of_a_checkpoint_at_work_is_told_from_it_at_once(site, tmp_path):
-    site.listening()
+    site.serving()
     origin, copy = Path(site.folders.location), tmp_path / "copy"
     shutil.copytree(origin, copy)
     began = time.monotonic()
@@ -331,6 +331,37 @@ def test_of_more_than_a_few_all_are_carried_out(site):
         wait_for(lambda: all(found), "all answers")
     assert sorted(each["who"] for each in site.done) == list(range(number))
     assert site.names() == [folder_of(2) + DRIVER]
+
+
+def test_who_asks_for_something_else_does_not_wait_behind_those_that_take_long(site, monkeypatch):
+    """Eight shells that wait for a stop are no reason to take the driver for dead."""
+    monkeypatch.setattr(requests, "BEAT_SECS", 0.05)
+    site.listening()
+    with ExitStack() as stack:
+        for _ in range(AT_ONCE + 1):
+            stack.enter_context(site.asking("wait"))
+        wait_for(lambda: site.done.count("began") == AT_ONCE, "as many as are carried out at once")
+        assert site.ask("note").result == {"number": AT_ONCE + 1}
+        busy = site.ask("wait", SOON)
+        assert "is alive, and has not taken a request" in busy.reason
+    assert site.done.count("began") == AT_ONCE + 1
+    assert site.names() == [folder_of(2) + DRIVER]
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_what_shells_that_were_killed_have_left_keeps_nobody_waiting(site, is_taken):
+    """Those that still wait have asked last; the others are answered by and by, and none is carried out late."""
+    said = {"command": "late", "arguments": {}, "validSecs": -requests.SLACK_SECS}
+    for number in range(600):
+        left = site.write(said, f"{number:032}", rings=False)
+        if is_taken:
+            site.storage.put(left + TAKEN, b"{}")
+            site.storage.put(left + ANSWER, b"{}")
+    site.listening()
+    began = time.monotonic()
+    assert site.ask("note", Patience(taken_secs=10.0)).result == {"number": 1}
+    assert time.monotonic() - began < 10
+    assert site.done == [{}]
 
 
 def test_the_request_of_one_who_was_killed_is_not_carried_out_late(site, monkeypatch):

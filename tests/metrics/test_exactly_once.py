@@ -183,6 +183,18 @@ def test_series_beyond_the_bound_become_others_for_every_reader(driver, monkeypa
     assert sum("as many as there may be" in record.message for record in caplog.records) == 1
 
 
+def test_names_without_end_are_bounded_as_labels_are():
+    """Else each checkpoint of the log has all of them, up to the size that no record may have."""
+    totals = {}
+    for transaction in range(20):
+        names = {f"user_{transaction}_{number}": 1 for number in range(300)}
+        labelled = {f'of_{transaction}_{number}{{"a":"x"}}': 1 for number in range(300)}
+        totals = counting.then(totals, counting.decided(totals, [("a", names), ("b", labelled)]))
+    assert sum(map(len, totals.values())) <= counting.TOTALS_MAX + counting.OTHERS_MAX + 2
+    assert sum(totals["a"].values()) == sum(totals["b"].values()) == 20 * 300
+    assert totals["a"]["other"] > 0
+
+
 def test_what_is_added_is_added_once():
     totals = {"a": {"x": 1}}
     added = counting.decided(totals, [("a", {"x": 2, "y": 1}), ("a", {"x": 1}), ("b", {"x": 0.5})])

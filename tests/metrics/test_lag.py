@@ -4,7 +4,7 @@ import pytest
 
 from statefx.connectors.kafka.planning import distances
 from statefx.connectors.kafka.rows import TopicPartition
-from statefx.metrics.lag import PARTITIONS_MAX, WINDOW_SECS, Lag
+from statefx.metrics.lag import PARTITIONS_MAX, RATED_APART_SECS, RATED_MAX, WINDOW_SECS, Lag
 
 
 def kafka(read, latest):
@@ -22,7 +22,45 @@ def test_rates_and_eta_follow_from_offsets():
     assert told["rateOut"] == pytest.approx(300)
     assert told["etaSecs"] == pytest.approx(40)
     assert told["lagSecs"] == pytest.approx(80)
-    assert told["partitions"] == [{"partition": "t-0", "lagRecords": 8000}]
+    (only,) = told.pop("partitions")
+    assert only.pop("partition") == "t-0"
+    assert only == pytest.approx(told), "the one partition is the source"
+
+
+def test_each_partition_has_its_own_rates_and_eta():
+    lag, parts = Lag(), [TopicPartition("t", number) for number in range(3)]
+    for second in range(0, 200, 5):
+        read = {parts[0]: 10 * second, parts[1]: 2 * second, parts[2]: 7}
+        latest = {parts[0]: 4000 + 5 * second, parts[1]: 100 + 3 * second, parts[2]: 7}
+        lag.take(distances(read, latest), float(second))
+    of = {each["partition"]: each for each in lag.as_dict()["partitions"]}
+    assert of["t-0"] == pytest.approx(
+        {"lagRecords": 3025, "lagSecs": 605, "rateIn": 5, "rateOut": 10, "etaSecs": 605} | {"partition": "t-0"}
+    )
+    falling = {"lagRecords": 295, "lagSecs": 295 / 3, "rateIn": 3, "rateOut": 2, "etaSecs": None}
+    assert of["t-1"] == pytest.approx(falling | {"partition": "t-1"})
+    idle = {"lagRecords": 0, "lagSecs": 0, "rateIn": 0, "rateOut": 0, "etaSecs": 0}
+    assert of["t-2"] == pytest.approx(idle | {"partition": "t-2"})
+
+
+def test_a_partition_that_comes_later_has_rates_of_its_own_time():
+    lag, first, later = Lag(), TopicPartition("t", 0), TopicPartition("t", 1)
+    for second in range(0, 40, 5):
+        lag.take(distances({first: second}, {first: second}), float(second))
+    for second in range(40, 80, 5):
+        lag.take(distances({first: 40, later: 2 * second}, {first: 40, later: 2 * second + 10}), float(second))
+    assert {each["partition"]: each["rateOut"] for each in lag.as_dict()["partitions"]}["t-1"] == pytest.approx(2)
+
+
+def test_looks_at_partitions_are_bounded():
+    lag = Lag()
+    for step in range(1000):
+        lag.take({"lagRecords": {"a": step}}, float(step))
+    assert len(lag._parts) <= WINDOW_SECS / RATED_APART_SECS + 2
+    lag = Lag()
+    lag.take({"lagRecords": {str(number): number for number in range(RATED_MAX + 1)}}, 0.0)
+    assert len(lag._parts) == 0
+    assert lag.as_dict()["partitions"][0]["rateIn"] is None
 
 
 def test_a_spout_that_falls_behind_has_no_eta():
@@ -53,7 +91,7 @@ def test_only_the_partitions_furthest_behind_are_told():
     lag.take({"lagRecords": {number: number for number in range(1000)}}, 0.0)
     told = lag.as_dict()
     assert len(told["partitions"]) == PARTITIONS_MAX
-    assert told["partitions"][0] == {"partition": "999", "lagRecords": 999}
+    assert (told["partitions"][0]["partition"], told["partitions"][0]["lagRecords"]) == ("999", 999)
     assert told["lagRecords"] == sum(range(1000))
 
 

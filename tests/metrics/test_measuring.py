@@ -2,10 +2,12 @@
 
 import logging
 import os
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from statefx import BasicBolt, BatchBolt, OpaquePartitionedTransactionalSpout, Spout, StatefulBolt, TopologyBuilder
@@ -17,6 +19,7 @@ from statefx.metrics import registry
 from statefx.metrics.catalog import METRICS
 from statefx.operators.context import Context
 from statefx.operators.metrics import SERIES_MAX, Metrics
+from statefx.protocol.counting import OTHERS_MAX, parts_of
 from statefx.testing import TopologyTester, rows
 from statefx.testing.faults import JobFails
 from tests.metrics.reading import value, values
@@ -359,6 +362,59 @@ def test_series_of_a_task_are_bounded():
     counters = metrics.take().counters
     assert len(counters) == SERIES_MAX + 1
     assert counters['seen{"key":"other"}'] == 10
+
+
+def test_names_and_histograms_of_a_task_are_bounded_too():
+    metrics = Metrics()
+    for number in range(SERIES_MAX + 1000):
+        metrics.counter(f"seen_{number}").inc()
+        metrics.counter(f"of_{number}", country="x").inc()
+        metrics.histogram(f"secs_{number}", buckets=range(1, 2 + number % 40)).observe(50)
+    found = metrics.take()
+    assert len(found.counters) <= SERIES_MAX + OTHERS_MAX + 1
+    assert sum(found.counters.values()) == 2 * (SERIES_MAX + 1000)
+    assert len(found.histograms) <= SERIES_MAX + OTHERS_MAX + 1
+    assert sum(sum(counts) for _, counts, _ in found.histograms.values()) == SERIES_MAX + 1000
+
+
+def test_what_an_attempt_adds_up_to_always_fits_into_an_ack(metrics):
+    nanoseconds = metrics.counter("nanoseconds")
+    for _ in range(3000):
+        nanoseconds.inc(2**53)
+    (total,) = metrics.take().counters.values()
+    assert total == pytest.approx(3000 * 2**53)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(total)) == total
+
+
+def test_a_thread_of_the_users_that_counts_meanwhile_ends_no_attempt(metrics):
+    going = threading.Event()
+
+    def count():
+        number = 0
+        while not going.is_set():
+            number += 1
+            metrics.histogram("secs", of=str(number % 400)).observe(1)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(300):
+            metrics.take()
+    finally:
+        going.set()
+        thread.join()
+
+
+def test_a_label_of_bytes_that_were_no_text_can_be_exposed(metrics):
+    metrics.counter("seen", name=b"caf\xe9".decode("utf-8", "surrogateescape")).inc()
+    (series,) = metrics.take().counters
+    assert parts_of(series) == ("seen", {"name": "caf\\udce9"})
+
+
+@pytest.mark.parametrize("name", ["a" * 201, "1a", "a b", "", None, 7])
+def test_what_can_be_no_name_is_refused(metrics, name):
+    with pytest.raises(ConfigError, match="can't be the name of a metric"):
+        metrics.counter(name)
 
 
 class Misnames(BasicBolt):

@@ -1,7 +1,7 @@
 """What Prometheus is shown: read back by its own client's parser, and over HTTP."""
 
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from statefx.errors import ConfigError
+from statefx.metrics import prometheus
 from statefx.metrics.catalog import BY_NAME, METRICS
 from statefx.metrics.prometheus import MetricsServer, collector
 from statefx.metrics.registry import Registry
@@ -84,6 +85,14 @@ def test_odd_labels_are_escaped():
     )  # fmt: skip
 
 
+def test_half_a_surrogate_pair_costs_no_scrape():
+    """A partition may be named after a file whose name is no UTF-8."""
+    registry = Registry("words")
+    registry.add("statefx_rows_late", 1, b"caf\xe9".decode("utf-8", "surrogateescape"))
+    ((_, *labels),) = samples(parse(generate_latest(registry_of(Measured(registry))).decode()))
+    assert dict(labels)["component"] == "caf\\udce9"
+
+
 def test_metrics_of_users_are_shown(driver):
     tester = driver.start(topology(1))
     tester.send(lines("to be"))
@@ -106,6 +115,22 @@ def test_a_server_is_read_and_frees_its_port():
     served.close()
     with pytest.raises(URLError):
         urlopen(served.url, timeout=10)
+
+
+def test_connections_that_say_nothing_are_bounded_and_end(monkeypatch):
+    """Each takes a file of the driver's process, and a driver without any can't append to its log."""
+    monkeypatch.setattr(prometheus, "CONNECTIONS", 3)
+    monkeypatch.setattr(prometheus._Handler, "timeout", 1.0)
+    served = MetricsServer("127.0.0.1", 0)
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        served.attach(Measured(filled()))
+        place = "127.0.0.1", served._server.server_port
+        silent = [stack.enter_context(socket.create_connection(place, 10)) for _ in range(20)]
+        assert [each.recv(10) for each in silent[3:]] == [b""] * 17
+        assert [each.recv(10) for each in silent[:3]] == [b""] * 3  # by the limit of time
+        with closing(urlopen(served.url, timeout=10)) as answer:
+            assert answer.status == 200
 
 
 def test_a_taken_port_is_refused_with_a_remedy():

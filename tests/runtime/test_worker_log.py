@@ -26,6 +26,7 @@ from statefx.runtime.worker_log import (
     WorkerLog,
 )
 from tests.spark.running import wait_for
+from tests.test_logs import Kept
 
 ALL = Wanted(records=True, stdout=True, stderr=True, echo=False)
 COUNT = TaskId("count", 3)
@@ -242,6 +243,20 @@ def test_a_record_that_cannot_be_formatted_harms_nothing(worker, logger, monkeyp
 # ---- bounds
 
 
+@pytest.mark.parametrize(
+    ("name", "level"), [("sh\udc80p", logging.INFO), ("shop", 1 << 70), ("shop", 20.5)], ids=["name", "large", "float"]
+)
+def test_a_record_that_no_frame_can_hold_as_it_is_costs_no_other_line(worker, name, level):
+    worker.attach()
+    strange = logging.LogRecord("shop", logging.INFO, "", 0, "strange", None, None)
+    strange.name, strange.levelno = name, level
+    Records(worker.log).emit(strange)
+    wait_for(lambda: worker.texts == ["strange"], "the line")
+    Records(worker.log).emit(logging.LogRecord("shop", logging.INFO, "", 0, "after it", None, None))
+    worker.ended()
+    assert worker.texts == ["strange", "after it"]
+
+
 def test_a_task_that_prints_without_end_is_cut_and_counted(worker):
     worker.attach()
     for number in range(100_000):
@@ -343,15 +358,6 @@ def test_a_finalizer_that_prints_while_a_line_is_taken_does_not_hang(worker):
 
 
 # ---- the driver's end
-
-
-class Kept(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.records = []
-
-    def emit(self, record):
-        self.records.append(record)
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from tests.spark.logging_bolts import PRINTED
 from tests.spark.running import BOUND_SECS, feed, kinds, records, run, state, wait_for
 
 
-def stderr_of(program, *arguments, code=0):
+def run_of(program, *arguments, code=0):
+    """Run a script; return its lines of JSON on stdout, and its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.spark.{program}", *map(str, arguments)],
         cwd=ROOT,
@@ -36,7 +37,11 @@ def stderr_of(program, *arguments, code=0):
         check=False,
     )
     assert done.returncode == code, done.stderr[-3000:]
-    return done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def stderr_of(program, *arguments, code=0):
+    return run_of(program, *arguments, code=code)[1]
 
 
 def told(place, mistake, code):
@@ -152,21 +157,6 @@ def test_what_sigterm_interrupts_the_next_start_completes(place, started, progra
 
 
 # ---- What bolts log in Spark's workers comes out as the driver's loggers are set.
-
-
-def run_of(program, *arguments):
-    """Run a script; return its lines of JSON on stdout, and its stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.spark.{program}", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ class Report(BasicBolt, Committer):
     def execute(self, tup, collector): ...
 
 
-@pytest.fixture
-def topology():
+def wired():
+    """A builder with a component of each kind but spouts and sinks."""
     builder = TopologyBuilder("word-count")
     builder.setStream("lines", Frame())
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
@@ -33,7 +33,12 @@ def topology():
         "split", stream="late"
     )
     builder.setBolt("report", Report()).partialKeyGrouping("count", "word", "how many")
-    return builder.createTopology()
+    return builder
+
+
+@pytest.fixture
+def topology():
+    return wired().createTopology()
 
 
 def test_describe(topology):

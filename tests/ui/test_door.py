@@ -6,7 +6,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from statefx.ui.door import HEADERS, Door
+from statefx.errors import ConfigError
+from statefx.ui.door import HEADERS, Door, given_names
 
 TOKEN = "a-token-of-enough-characters"
 HERE = "http://127.0.0.1:4050"
@@ -56,6 +57,27 @@ def test_a_page_for_others_answers_by_address_and_name_of_the_machine(monkeypatc
     names = ["driver-0:4050", "driver-0.cluster.local", "10.1.2.3:4050", "[fd00::1]:4050", "localhost"]
     assert {page.get("/", headers=allowed | {"host": name}).status_code for name in names} == {200}
     assert page.get("/", headers=allowed | {"host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_page_answers_by_the_names_that_it_was_given_and_no_others(host):
+    door = Door(INSIDE, host, None, 4050, given_names("Statefx.example.org , driver.svc"))
+    page = TestClient(door, base_url=HERE)
+    for name in ("statefx.example.org", "STATEFX.example.org:443", "driver.svc:4050", "localhost"):
+        own = f"https://{name}"
+        assert page.get("/v1/topologies", headers={"host": name, "origin": own}).text == "inside"
+        assert page.get("/v1/topologies", headers={"host": name, "origin": "https://evil.example"}).status_code == 403
+    for name in ("example.org", "x.statefx.example.org", "statefx.example.org.evil.example", "evil.example"):
+        found = page.get("/", headers={"host": name})
+        assert (found.status_code, "STATEFX_UI_HOSTS" in found.json()["error"]) == (421, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "*.example.org", "https://a.org", "a.org:80", "a b", "a.org/x", "user@a.org", "b,*"]
+)
+def test_what_is_no_name_of_a_host_is_refused(text):
+    with pytest.raises(ConfigError, match=r"is no name of a host: give names .*such as statefx\.example\.org"):
+        given_names(text)
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1", "x"])

@@ -5,6 +5,8 @@ import logging
 import socket
 import sys
 import threading
+import time
+from contextlib import ExitStack, suppress
 
 import httpx2 as httpx
 import pytest
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from statefx import Checkpoint
 from statefx.errors import ConfigError
 from statefx.ui import claimed, serving, site
+from statefx.ui.door import HOSTS
 from tests.ui.checkpoints import filled
 from tests.ui.waiting import wait_until
 
@@ -212,6 +215,40 @@ def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages):
         assert wait_until(lambda: is_free(port))
 
 
+def test_connections_that_say_nothing_are_bounded_and_end(pages, monkeypatch):
+    """Each takes a file of the driver's process, and a driver without any can't append to its log."""
+    monkeypatch.setattr(serving, "CONNECTIONS", 4)
+    monkeypatch.setattr(serving, "HEAD_SECS", 1.0)
+    page = pages()
+    page.show(Query())
+    place = LOOPBACK, httpx.URL(page.url).port
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(place, 10)) for _ in range(20)]
+        for each in silent[:4]:
+            each.sendall(b"GET /v1/topol")
+        ends = [_end(each) for each in silent]
+        assert all(secs < 1.0 for secs in ends[4:])
+        assert get(page, "/healthz").status_code == 200
+
+
+def _end(connection):
+    """How long it takes until the server has closed a connection."""
+    began = time.monotonic()
+    with suppress(ConnectionResetError):
+        assert connection.recv(10) == b""
+    return time.monotonic() - began
+
+
+def test_what_is_no_http_is_refused_without_a_line_in_the_log(pages, caplog):
+    page = pages()
+    page.show(Query())
+    with socket.create_connection((LOOPBACK, httpx.URL(page.url).port), 10) as scan:
+        scan.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        assert scan.recv(100).startswith(b"HTTP/1.1 400")
+    assert get(page, "/healthz").status_code == 200
+    assert not [each for each in caplog.records if each.name.startswith("uvicorn")]
+
+
 def test_pages_that_are_open_share_one_observation(pages):
     page, query = pages(), Query()
     page.show(query)
@@ -271,6 +308,17 @@ def test_a_token_that_can_not_be_one_is_refused(monkeypatch, token):
     monkeypatch.setenv(serving.TOKEN, token)
     with pytest.raises(ConfigError, match="STATEFX_UI_TOKEN must have 16 characters"):
         claimed("0.0.0.0", 0, "bank", "checkpoint")
+
+
+def test_the_environment_names_hosts_of_a_proxy(pages, monkeypatch):
+    monkeypatch.setenv(HOSTS, "statefx.example.org")
+    page = pages()
+    page.show(Query())
+    assert get(page, "/healthz", headers={"host": "statefx.example.org"}).status_code == 200
+    assert get(page, "/healthz", headers={"host": "evil.example"}).status_code == 421
+    monkeypatch.setenv(HOSTS, "*")
+    with pytest.raises(ConfigError, match=HOSTS):
+        pages()
 
 
 def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, caplog):

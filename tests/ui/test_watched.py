@@ -1,6 +1,7 @@
 """One observation for all pages: what changed in it, and what it may cost."""
 
 import json
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,15 @@ def test_an_observation_is_shared_until_it_is_old():
     assert watched.newest is None
     watched.snapshot()
     assert machine.made == 2
+
+
+def test_half_a_surrogate_pair_costs_no_page():
+    """An error may quote a row, and a partition be named after a file whose name is no UTF-8."""
+    machine = Machine()
+    strange = b"caf\xe9".decode("utf-8", "surrogateescape")
+    machine.document = {"sources": {"files": {strange: float("nan"), "at": ["x", Path(strange)]}}, "error": None}
+    found = json.loads(machine.watched().snapshot().changed(0))
+    assert found["sources"] == {"files": {"caf\\udce9": None, "at": ["x", "caf\\udce9"]}}
 
 
 @given(st.floats(0.001, 0.2))

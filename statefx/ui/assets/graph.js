@@ -1,4 +1,5 @@
-// The graph, the table of components beside it, and one component's tasks.
+// The graph, the table of components beside it, and one component's tasks. Where and how components and edges are drawn
+// comes from statefx/topology/drawing.py, once; here they get their figures.
 
 import {h} from "./dom.js";
 import {brief, bytes, clock, line, many, millis, percent, rate, secs, whole} from "./text.js";
@@ -40,24 +41,12 @@ const isInput = (component) => component.kind === "stream" || component.kind ===
 
 const cut = (text, room) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
 
-function way(points) {
-  let path = `M${points[0][0]},${points[0][1]}`;
-  for (let i = 1; i < points.length; i++) {
-    const [x0, y0] = points[i - 1];
-    const [x1, y1] = points[i];
-    const half = (x0 + x1) / 2;
-    path += y0 === y1 ? `H${x1}` : `C${half},${y0} ${half},${y1} ${x1},${y1}`;
-  }
-  return path;
-}
-
 function node(place, component, measured, source, page) {
-  const {x, y, w, h: height} = place;
+  const {x, w, middle} = place;
   const inner = w - 28;
   const room = Math.floor(inner / 7.4);
   const found = shares(measured.activity);
   const most = found ? found.reduce((a, b) => (b[1] > a[1] ? b : a)) : null;
-  const corner = isInput(component) ? Math.min(20, height / 2) : component.kind === "sink" ? 3 : 8;
   const figures = [rate(isInput(component) ? measured.rowsOutPerSec : measured.rowsInPerSec)];
   if (measured.stateBytes) figures.push(bytes(measured.stateBytes));
   if (source && source.lagRecords) figures.push(`lag ${brief(source.lagRecords)}`);
@@ -69,29 +58,28 @@ function node(place, component, measured, source, page) {
     "aria-label": said(component, measured, source), onclick: () => page.choose(component.name),
   },
   h("title", null, said(component, measured, source)),
-  h("rect", {class: "box", x, y, width: w, height, rx: corner}),
-  most && h("rect", {class: `tint fill ${most[0]}`, x, y, width: w, height, rx: corner,
-    "fill-opacity": (0.05 + 0.2 * most[1]).toFixed(2)}),
-  component.provider && h("path", {class: "lid", d: `M${x + w - 21},${y + 11}v5a5.5,2.2 0 0 0 11,0v-5a5.5,2.2 0 0 0 -11,0a5.5,2.2 0 0 0 11,0`}),
-  h("text", {class: "name", x: x + 14, y: y + height / 2 - 11}, cut(line(component.name), component.provider ? room - 2 : room)),
-  h("text", {class: "below", x: x + 14, y: y + height / 2 + 5}, cut(line(`${component.operator || component.kind}${component.tasks ? ` ×${component.tasks}` : ""}`), room + 2)),
-  h("text", {class: "figures", x: x + 14, y: y + height / 2 + 20}, cut(figures.join(" · "), room + 2)),
+  h("path", {class: "box", d: place.outline}),
+  most && h("path", {class: `tint fill ${most[0]}`, d: place.outline, "fill-opacity": (0.05 + 0.2 * most[1]).toFixed(2)}),
+  place.inner && h("path", {class: "lid", d: place.inner}),
+  h("text", {class: "name", x: x + 14, y: middle - 12}, place.title),
+  h("text", {class: "below", x: x + 14, y: middle + 3}, place.below),
+  h("text", {class: "figures", x: x + 14, y: middle + 18}, cut(figures.join(" · "), room + 2)),
   found && h("g", {class: "shares"}, found.map(([name, share]) => {
-    const part = h("rect", {class: `fill ${name}`, x: at, y: y + height - 7, width: inner * share, height: 3.5});
+    const part = h("rect", {class: `fill ${name}`, x: at, y: middle + 23, width: inner * share, height: 3.5});
     at += inner * share;
     return part;
   })));
 }
 
 function edge(route, measured) {
-  const [x, y] = route.points[route.points.length - 1];
+  const [x, y] = route.end;
   const label = route.stream === "default" ? "" : line(route.stream);
   const flowing = measured && measured.rowsPerSec ? `${brief(measured.rowsPerSec)}/s` : "";
   const text = cut([label, flowing].filter(Boolean).join(" "), 22);
   return h("g", {key: `${route.from}\n${route.to}\n${route.stream}`, class: `edge${flowing ? "" : " still"}`, "data-from": route.from, "data-to": route.to, "data-stream": route.stream},
     h("title", null, line(`${route.from} → ${route.to}, stream ${route.stream}${measured ? `: ${brief(measured.rowsPerSec)} rows a second, ${whole(measured.rows)} rows` : ""}`)),
-    h("path", {class: "way", d: way(route.points)}),
-    h("path", {class: "head", d: `M${x - 6},${y - 3.5}L${x},${y}L${x - 6},${y + 3.5}`}),
+    h("path", {class: "way", d: route.line}),
+    h("path", {class: "head", d: route.head}),
     text && h("text", {class: "label", x: x - 9, y: y - 4}, text));
 }
 
