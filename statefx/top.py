@@ -269,7 +269,11 @@ def _transactions(transactions: Sequence[Mapping[str, Any]], written: float | No
     """Return a table of the last transactions; those that run have the time until the document was `written`."""
     table = _table("txid", "attempt", "outcome", "began", "ms", "rows", "phases")
     for one in reversed(transactions[-TRANSACTIONS_SHOWN:]):
-        outcome, began, ended = clean(one.get("outcome", "")), secs_of(one.get("began")), secs_of(one.get("ended")) or written
+        outcome, began, ended = (
+            clean(one.get("outcome", "")),
+            secs_of(one.get("began")),
+            secs_of(one.get("ended")) or written,
+        )
         took = "" if began is None or ended is None else f"{1000 * (ended - began):,.0f}"
         phases = ", ".join(f"{name} {ms:,.0f}" for name, ms in (one.get("durationMs") or {}).items() if ms >= 1)
         _add(
