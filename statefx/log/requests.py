@@ -125,7 +125,7 @@ class Answered:
     def _after(self) -> str:
         """Return how a query that goes on is after what was asked of it, in words."""
         status = self.result["status"]
-        done = "paused" if status.get("paused") else "it has not ended" if self.command == "stop" else "it goes on"
+        done = "paused" if "paused" in status else "it has not ended" if self.command == "stop" else "it goes on"
         if not status.get("isTransactionActive"):
             return f"{done}; the last committed transaction is {self.result['committed']}"
         return f"{done}; transaction {status['txid']} is still in flight ({status['phase']})"

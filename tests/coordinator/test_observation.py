@@ -217,6 +217,13 @@ def test_settings_are_shown_without_defaults_and_secrets(place):
     with TopologyTester(builder.createTopology(), place, {"feed.password": config["feed.password"]}) as tester:
         assert observer_of(tester).document()["config"]["feed.password"] == "***"
         assert "topology.max.spout.pending" not in observer_of(tester).document()["config"]
+        assert "topology.transactional.id" not in observer_of(tester).document()["config"], "it is the topology's name"
+
+
+def test_a_sentence_has_times_that_people_read():
+    said = health("stuck", "2026-11-27T14:19:56.880+00:00", "Stuck since 2026-11-27T14:19:56.880+00:00: db: x")
+    assert said["sentence"].startswith("Stuck since 2026-11-27 14:19:56 UTC: db: x")
+    assert said["since"] == "2026-11-27T14:19:56.880+00:00"
 
 
 # ---- health
