@@ -251,8 +251,9 @@ def explain(checkpoint: Checkpoint, component: str, key: Any, task: int | None, 
     if not found.tasks:
         with checkpoint.state(component, task, map=of_map, byTask=True) as view:
             first = [own for _, own in islice(view, KEYS_NAMED)]
+            there = f"the first keys there are {first}" if first else tables.why_empty(view)
         where = "" if of_map is None else f"in map {of_map!r} "
-        raise CheckpointError(f"{found} {where}of {checkpoint.location}; the first keys there are {first or 'none'}")
+        raise CheckpointError(f"{found} {where}of {checkpoint.location}; {there}")
     return tables.explained(found)
 
 
@@ -264,7 +265,7 @@ def quarantined(checkpoint: Checkpoint, component: str) -> tables.Listing:
 
     Of the bolt COMPONENT, which has onError="quarantineKey"; with how many rows of each key wait, and for which error.
     """
-    return tables.quarantined(checkpoint.quarantined(component))
+    return tables.quarantined(component, checkpoint.quarantined(component))
 
 
 @_command
@@ -639,7 +640,7 @@ def _show(listing: tables.Listing, in_json: bool, limit: int | None) -> None:
     """Print rows; of more than `limit` only the first. Where there are none, a note on stderr says what there is."""
     rows = iter(listing.rows)
     first = list(islice(rows, 1))
-    if not first and listing.note is not None:
+    if not first:
         click.echo(listing.note(), err=True)
     listing = replace(listing, rows=chain(first, rows))
     try:

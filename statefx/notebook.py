@@ -357,7 +357,7 @@ def checkpoint_html(location: str, state: LogState, observed: Mapping[str, Any])
     ]
     past = [
         (
-            one.txid, one.attempt, one.generation, "GIVEN_UP" if _given_up(state, one.txid, one.state) else one.state,
+            one.txid, one.attempt, one.generation, state.state_of(one),
             _time(one.ended_ms or one.committing_ms or one.prepared_ms),
             (one.ended_ms - one.prepared_ms) / 1000 if one.ended_ms and one.prepared_ms else None,
             one.input_rows, one.output_rows, one.reason,
@@ -378,10 +378,6 @@ def checkpoint_html(location: str, state: LogState, observed: Mapping[str, Any])
         _table("Savepoints", ("name", "txid", "taken", "bytes"), kept, "no savepoints"),
         _table("Last transactions", header, past, "nothing has been committed yet"),
     )
-
-
-def _given_up(state: LogState, txid: int, phase: str) -> bool:
-    return phase == "COMMITTED" and state.is_given_up(txid)
 
 
 def view_html(name: str, txid: int, entries: Iterable[tuple[Any, Any]]) -> str:

@@ -30,7 +30,6 @@ from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Committing
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.protocol.transaction import Phase
 from statefx.state import Codec
 from statefx.state.changelog.chain import Changelog, committed
 from statefx.state.changelog.files import SNAPSHOT, Artefact, listed, read_heads, read_range, snapshot_name
@@ -38,8 +37,6 @@ from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Space, end_of
 from statefx.state.contract.store import StateProvider
 from statefx.state.view.changes import codec_for
-
-GIVEN_UP = "GIVEN_UP"
 
 _TIMES = ("prepared_ms", "committing_ms", "ended_ms")
 
@@ -129,8 +126,7 @@ def attempts_in(state: LogState) -> list[Transaction]:
     for past in state.past():
         each: dict[str, Any] = past._asdict()
         each |= {name: each[name] or None for name in _TIMES}
-        if past.state == Phase.COMMITTED and state.is_given_up(past.txid):
-            each["state"] = GIVEN_UP
+        each["state"] = state.state_of(past)
         each["sinks"] = {given.sink: {"rows": given.rows, "bytes": given.bytes} for given in past.sinks}
         each["queues"] = {} if past.ended_ms else held.get((past.txid, past.attempt), {})
         found.append(Transaction(**each))

@@ -41,7 +41,7 @@ from statefx.log.takeover import Renaming
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, pin_of
-from statefx.protocol.log_state import LogState
+from statefx.protocol.log_state import LogState, TakenBack
 from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Restored
 from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
@@ -309,9 +309,12 @@ def planned(folders: Folders, found: LogState, pin: Pin, sinks: str | None) -> R
 
 
 def _published_since(found: LogState, txid: int) -> dict[str, int]:
+    """Return by sink how many rows of the transactions after one are in its target."""
     rows: dict[str, int] = {}
+    gone = [back for back in found.taken_back if _is_begun(found, back)]
     for past in found.past():
-        if past.state == "COMMITTED" and past.txid > txid:
+        is_gone = any(back.after < past.txid <= back.until for back in gone)
+        if past.state == "COMMITTED" and past.txid > txid and not is_gone:
             for volume in past.sinks:
                 if volume.rows:
                     rows[volume.sink] = rows.get(volume.sink, 0) + volume.rows
@@ -333,14 +336,18 @@ def _already_published(found: LogState, pin: Pin) -> str:
     )
 
 
+def _is_begun(found: LogState, back: TakenBack) -> bool:
+    """Return whether rows may be taken back already; where no driver has started since, RESTORED gives that up."""
+    return back is not found.taking_back or found.generation != back.generation
+
+
 def _to_take_back(found: LogState, folders: Folders, pin: Pin, sinks: str | None) -> Mapping[str, str]:
     """Return which sinks have to take back what, where it was published; refuse what does not go (rule 3.14)."""
     if sinks == APPEND:
         return {}
     txid, due = pin.state_txid, found.taking_back
     for past in found.taken_back:
-        # Where no driver has started since, RESTORED gives up what nobody has begun.
-        if past.after < txid <= past.until and not (past is due and found.generation == past.generation):
+        if past.after < txid <= past.until and _is_begun(found, past):
             raise CheckpointError(
                 f"transaction {txid} was given up once, and rows of transactions {past.after + 1} to {past.until} were "
                 "taken back from the targets of sinks, or may have been: they would be lacking there, for what "

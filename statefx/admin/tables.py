@@ -49,8 +49,8 @@ class Listing:
     """Read when they are asked for."""
     cells: Callable[[Row], Sequence[object]]
     """Row -> what its columns show."""
-    note: Callable[[], str] | None = None
-    """Says what there is, where there are no rows."""
+    note: Callable[[], str]
+    """Says what there is, where there are no rows; called after `rows` were read."""
 
 
 def json_line(row: Row) -> str:
@@ -63,7 +63,12 @@ def log(folders: Folders) -> Listing:
     found_checkpoint(folders)
     entries = read_entries(folders.storage)
     rows = [{"number": each.number, "time_ms": each.time_ms, **to_json(each.record)} for each in entries]
-    return Listing(("number", "time", "record", "txid", "attempt", "generation", "says"), rows, _record_cells)
+    return Listing(
+        ("number", "time", "record", "txid", "attempt", "generation", "says"),
+        rows,
+        _record_cells,
+        lambda: "the log has no records",
+    )
 
 
 def _record_cells(row: Row) -> Sequence[object]:
@@ -91,7 +96,7 @@ def _brief(value: Any) -> str:
 def transactions(attempts: Iterable[Transaction]) -> Listing:
     rows = map(asdict, attempts)
     header = ("txid", "attempt", "generation", "state", "began", "secs", "rows", "state bytes", "sinks", "reason")
-    return Listing(header, rows, _transaction_cells)
+    return Listing(header, rows, _transaction_cells, lambda: "no transaction has begun yet")
 
 
 def _transaction_cells(row: Row) -> Sequence[object]:
@@ -113,7 +118,7 @@ def _transaction_cells(row: Row) -> Sequence[object]:
 def resolved(messages: Iterable[SealedMessages]) -> Listing:
     rows = [asdict(each) for each in messages]
     header = ("spout", "task", "txid", "attempt", "generation", "messages", "action", "reason")
-    return Listing(header, rows, lambda row: [row[name] for name in header])
+    return Listing(header, rows, lambda row: [row[name] for name in header], lambda: "no messages are sealed there")
 
 
 def savepoints(found: Sequence[Savepoint]) -> Listing:
@@ -122,7 +127,7 @@ def savepoints(found: Sequence[Savepoint]) -> Listing:
         for each in found
     ]
     header = ("name", "txid", "time", "bytes")
-    return Listing(header, rows, lambda row: tuple(row.values()))
+    return Listing(header, rows, lambda row: tuple(row.values()), lambda: "there are no savepoints")
 
 
 def bolts(folders: Folders) -> Listing:
@@ -142,14 +147,14 @@ def bolts(folders: Folders) -> Listing:
         for id, bolt in sorted(state.topology.stateful.items())
     ]
     header = ("component", "tasks", "provider", "codec", "version", "bytes", "txid")
-    return Listing(header, rows, lambda row: tuple(row.values()))
+    return Listing(header, rows, lambda row: tuple(row.values()), lambda: "no bolt of this topology keeps state")
 
 
 def entries(view: StateView) -> Listing:
     """Return the keys and values of a view ``byTask``, which is closed when all of them were read."""
-    component, map, own = view._request.component, view._request.map, view._opened.own
+    own = view._opened.own
     names = ("task", *(["key"] if own is None else own.columns), "value")
-    maps_there: list[Row] = []
+    why: list[str] = []
 
     def rows() -> Iterator[Row]:
         empty = True
@@ -161,26 +166,30 @@ def entries(view: StateView) -> Listing:
                     yield {"task": owner, "key": key, "value": value, **space}
                 else:
                     yield {"task": owner, **plain(own.record(key, value)), **space}
-            if empty and map is None:
-                maps_there.extend(maps(view).rows)
-
-    def note() -> str:
-        if map is not None:
-            return f"there is nothing in map {map!r} of {component!r} now"
-        if not maps_there:
-            return f"{component!r} is empty"
-        there = ", ".join(f"{row['name']} ({row['kind']})" for row in maps_there)
-        said = f"{component!r} has no keys of its own; it has {there}: "
-        shown = [f"--map {shlex.quote(row['name'])}" for row in maps_there if row["kind"] not in _WHOLE]
-        if shown:
-            return f"{said}say {' or '.join(shown)}"
-        first = maps_there[0]
-        return f"{said}in Python Checkpoint(location).state({component!r}).{first['kind']}({first['name']!r}) shows it"
+            if empty:
+                why.append(why_empty(view))
 
     def cells(row: Row) -> Sequence[object]:
         return (row["task"], *(_shown(row[name], own) for name in names[1:]))
 
-    return Listing(names, rows(), cells, note)
+    return Listing(names, rows(), cells, lambda: why[0])
+
+
+def why_empty(view: StateView) -> str:
+    """Return a sentence about a view without keys: which maps of the bolt have some, and what shows them."""
+    component, map = view._request.component, view._request.map
+    if map is not None:
+        return f"there is nothing in map {map!r} of {component!r} now"
+    there = list(maps(view).rows)
+    if not there:
+        return f"{component!r} is empty"
+    told = ", ".join(f"{row['name']} ({row['kind']})" for row in there)
+    told = f"{component!r} has no keys of its own; it has {told}: "
+    shown = [f"--map {shlex.quote(row['name'])}" for row in there if row["kind"] not in _WHOLE]
+    if shown:
+        return f"{told}say {' or '.join(shown)}"
+    first = there[0]
+    return f"{told}in Python Checkpoint(location).state({component!r}).{first['kind']}({first['name']!r}) shows it"
 
 
 def _space(name: str) -> dict[str, Any]:
@@ -195,12 +204,18 @@ def _shown(value: Any, own: object) -> str:
 def maps(view: StateView) -> Listing:
     """Return the names under which a bolt keeps something, and of which kind each is."""
     rows = [{"name": name, "kind": kind} for kind, names in view.names().items() for name in names]
-    return Listing(("name", "kind"), rows, lambda row: tuple(row.values()))
+    return Listing(
+        ("name", "kind"),
+        rows,
+        lambda row: tuple(row.values()),
+        lambda: f"{view._request.component!r} has no maps, lists or values",
+    )
 
 
-def quarantined(keys: Iterable[Quarantined]) -> Listing:
+def quarantined(component: str, keys: Iterable[Quarantined]) -> Listing:
     header = ("key", "task", "rows", "first", "txid", "error")
-    return Listing(header, (_fields(each, *header) for each in keys), lambda row: tuple(row.values()))
+    rows = (_fields(each, *header) for each in keys)
+    return Listing(header, rows, lambda row: tuple(row.values()), lambda: f"no rows of {component!r} are held back")
 
 
 def at(table: StateTable) -> Listing:
@@ -217,9 +232,17 @@ def at(table: StateTable) -> Listing:
                 each[name] = json.loads(each[name]) if isinstance(each[name], str) else plain(each[name])
             yield {name: each[name] for name in names} | space
 
-    return Listing(
-        names, rows(), lambda row: [row[name] if name in ("task", "op") else repr(row[name]) for name in names]
-    )
+    def cells(row: Row) -> Sequence[object]:
+        return [row[name] if name in ("task", "op") else repr(row[name]) for name in names]
+
+    def note() -> str:
+        what = f"{table.component!r}" if not space else f"{space[_SPACE]} of {table.component!r}"
+        if compares:
+            first, last = (moment.txid for moment in table.moments)
+            return f"nothing of {what} has changed from transaction {first} to {last}"
+        return f"there was nothing of {what} at transaction {table.moments[0].txid}"
+
+    return Listing(names, rows(), cells, note)
 
 
 def read_rows(file: BinaryIO, schema: Mapping[str, Any] | None) -> tuple[pa.Table, Mapping[str, Any] | None]:
@@ -272,7 +295,7 @@ def explained(found: Explained) -> Listing:
         now = {"txid": found.txid, "deleted": not task.present, "value": task.value, "path": None}
         rows.append({"task": task.task, "kind": "now", "first": None, **now})
         rows += [{"task": task.task, **_fields(file, "kind", "first", *now)} for file in task.files]
-    return Listing(("task", "what", "from", "to", "value", "file"), rows, _key_cells)
+    return Listing(("task", "what", "from", "to", "value", "file"), rows, _key_cells, lambda: str(found))
 
 
 def _key_cells(row: Row) -> Sequence[object]:
@@ -282,7 +305,7 @@ def _key_cells(row: Row) -> Sequence[object]:
 
 def damaged(found: Verified) -> Listing:
     header = ("path", "problem", "component", "task", "keys", "transactions")
-    return Listing(header, [_fields(each, *header) for each in found.damaged], _damage_cells)
+    return Listing(header, [_fields(each, *header) for each in found.damaged], _damage_cells, lambda: str(found))
 
 
 def _damage_cells(row: Row) -> Sequence[object]:

@@ -76,7 +76,7 @@ class History:
 
     def __init__(self, log: LogState) -> None:
         self.lock = threading.Lock()
-        past = [transaction_entry(each) for each in log.history.past[-TRANSACTIONS:]]
+        past = [transaction_entry(each, log.state_of(each)) for each in log.history.past[-TRANSACTIONS:]]
         self.transactions: deque[dict[str, Any]] = deque(past, TRANSACTIONS)
         self.call_ms: dict[str, float] = {}
         """By sink, how long its last commit ran on the driver."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
 from statefx.logs import iso
-from statefx.protocol.log_state import LogState
+from statefx.protocol.log_state import GIVEN_UP, LogState
 from statefx.storage import FolderStorage, Storage, is_remote
 
 Document = dict[str, Any]
@@ -293,7 +293,7 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
             "topology": log.topology.name,
             "lineage": log.lineage,
             "generation": log.generation,
-            "transactions": [transaction_entry(past) for past in log.past()[-TRANSACTIONS:]],
+            "transactions": [transaction_entry(past, log.state_of(past)) for past in log.past()[-TRANSACTIONS:]],
         }
     elif log.generation > found["generation"] and found["checkpoint"] == folders.location:
         sentence = (
@@ -301,18 +301,22 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
             f"generation {found['generation']} wrote this: a start that has not written yet, or a tool such as restore."
         )
         found["health"] = health("unknown", iso(log.time_ms / 1000), sentence, "Look again in some seconds.")
+        for entry in found["transactions"]:  # the driver did not see the restore
+            if entry["outcome"] == OUTCOMES["COMMITTED"] and log.is_given_up(entry["txid"]):
+                entry["outcome"] = OUTCOMES[GIVEN_UP]
     return found
 
 
-_OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "GIVEN_UP": "given up", "RESTORED": "restored"}
+OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", GIVEN_UP: "given up", "RESTORED": "restored"}
+"""What the states of attempts that have ended are called in the document."""
 
 
-def transaction_entry(past: Any) -> dict[str, Any]:
+def transaction_entry(past: Any, state: str) -> dict[str, Any]:
     """Return an attempt of the log, a `Past` or a `Transaction`, as the document's ``transactions`` have it."""
     return {
         "txid": past.txid,
         "attempt": past.attempt,
-        "outcome": _OUTCOMES.get(past.state, "running"),
+        "outcome": OUTCOMES.get(state, "running"),
         "began": iso(past.prepared_ms / 1000) if past.prepared_ms else None,
         "ended": iso(past.ended_ms / 1000) if past.ended_ms else None,
         "durationMs": {},

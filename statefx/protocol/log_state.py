@@ -100,6 +100,9 @@ class History(NamedTuple):
         return History((*self.past[1 - KEPT :], past)) if len(newest) == BATCH else History(self.older, newest)
 
 
+GIVEN_UP = "GIVEN_UP"
+"""The state of an attempt that was committed, and that RESTORED went back beyond."""
+
 TIMERS_LEFT_MS = 1
 """For when the next transaction is due, where one of event time is due that has not fired."""
 
@@ -320,6 +323,10 @@ class LogState:
     def past(self) -> tuple[Past, ...]:
         """Return the last attempts, oldest first, and those that have not ended."""
         return (*self.history.past, *(entry.past("", 0) for entry in self.in_flight))
+
+    def state_of(self, past: Past) -> str:
+        """Return the state of an attempt as people are shown it: after a restore, of a committed one `GIVEN_UP`."""
+        return GIVEN_UP if past.state == Phase.COMMITTED and self.is_given_up(past.txid) else past.state
 
     def counters_to_come(self) -> Totals:
         """Return the counters as they will be once the decided transaction is committed."""

@@ -19,6 +19,7 @@ from statefx.checkpoint import Checkpoint
 from statefx.errors import StatefxError
 from statefx.log.observation import transaction_entry
 from statefx.logs import iso
+from statefx.protocol.log_state import GIVEN_UP
 
 STRIP = 60
 """How many attempts the strip of transactions shows."""
@@ -48,17 +49,22 @@ def observed(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def merged(seen: Iterable[Mapping[str, Any]], logged: Iterable[Transaction]) -> list[dict[str, Any]]:
     """Return attempts as a driver saw them, with their phases, and after them those of the log that it did not see."""
-    found: dict[tuple[Any, Any], dict[str, Any]] = {
-        (each.get("txid"), each.get("attempt")): dict(each) for each in seen
-    }
+    found: dict[Any, dict[str, Any]] = {_name(each): dict(each) for each in seen}
     for each in logged:
         row = attempt(each)
-        known = found.get((each.txid, each.attempt))
+        known = found.get(_name(row))
         is_over = known is not None and known.get("outcome") == "running" and each.ended_ms is not None
         if known is None or is_over or not known.get("durationMs"):
-            found[each.txid, each.attempt] = row
-    ordered = sorted(found.values(), key=lambda each: (str(each.get("began") or ""), each.get("txid") or 0))
+            found[_name(row)] = row
+    ordered = sorted(
+        found.values(), key=lambda each: (str(each.get("began") or each.get("ended") or ""), each.get("txid") or 0)
+    )
     return ordered[-STRIP:]
+
+
+def _name(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return what no other row has; one of a restore has the numbers of the transaction that was gone back to."""
+    return row.get("txid"), row.get("attempt"), row.get("ended") if row.get("outcome") == "restored" else None
 
 
 def attempt(one: Transaction) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def attempt(one: Transaction) -> dict[str, Any]:
         phases["run"] = (decided or ended or 0) - began
     if decided is not None and ended is not None:
         phases["commit"] = ended - decided
-    return transaction_entry(one) | {"generation": one.generation, "durationMs": phases}
+    return transaction_entry(one, one.state) | {"generation": one.generation, "durationMs": phases}
 
 
 def _time(ms: int | None) -> str | None:
@@ -105,7 +111,7 @@ def generations(found: Iterable[Transaction]) -> list[dict[str, Any]]:
         )  # fmt: skip
         row["last"] = max(row["last"], each.txid)
         row["ended"] = _time(each.ended_ms) or row["ended"]
-        row["committed"] += each.state in ("COMMITTED", "GIVEN_UP")
+        row["committed"] += each.state in ("COMMITTED", GIVEN_UP)
         row["rolledBack"] += each.state == "ROLLED_BACK"
         row["rows"] += each.input_rows if each.state == "COMMITTED" else 0
     return [rows[generation] for generation in sorted(rows, reverse=True)]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import statefx
-from statefx import Checkpoint, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.command import _cli, _in_shell, main
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.testing import TopologyTester, rows
@@ -335,6 +335,57 @@ def test_messages_say_options_for_arguments(message, shown):
     assert _in_shell(message) == shown
 
 
+NOTHING = {
+    "transactions": ("transactions {ck}", "no transaction has begun yet"),
+    "state": ("state {ck}", "no bolt of this topology keeps state"),
+    "state of a bolt": ("state {two} count", "'count' is empty"),
+    "state as it was": ("state {two} count --at 1", "there was nothing of 'count' at transaction 1"),
+    "state that changed": ("state {two} count --since 1", "nothing of 'count' has changed from transaction 1 to 2"),
+    "maps": ("maps {two} count", "'count' has no maps, lists or values"),
+    "quarantined": ("quarantined {two} count", "no rows of 'count' are held back"),
+    "savepoints": ("savepoints {ck}", "there are no savepoints"),
+    "resolve": ("resolve {ck} statefx.connectors.sql:SqlQueueSpout {queue}", "no messages are sealed there"),
+}
+LISTS = {
+    name
+    for name, command in _cli.commands.items()
+    if "Listing" in str(getattr(command.callback, "__annotations__", {}).get("return"))
+}
+
+
+class Pass(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+class Nothing(StatefulBolt):
+    def initState(self, state):
+        pass
+
+    def execute(self, tup, collector):
+        pass
+
+
+@pytest.mark.parametrize("form", ["--json", "--table"])
+def test_a_list_without_rows_says_so_on_stderr(form, checkpoint, tmp_path, capsys):
+    assert LISTS - {"log", "explain"} == {command.split()[0] for command, _ in NOTHING.values()}, (
+        "all that may be empty"
+    )
+    for name in ("ck", "two"):
+        builder = TopologyBuilder("nothing")
+        builder.setStream("in", rows("word string"))
+        builder.setBolt("count", Nothing() if name == "two" else Pass()).fieldsGrouping("in", "word")
+        with TopologyTester(builder.createTopology(), tmp_path / name) as tester:
+            for _ in range(2 * (name == "two")):
+                tester.send({"in": [("a",)]})
+    queue = shlex.quote(json.dumps({"url": f"sqlite:///{checkpoint}/jobs.db", "table": "jobs", "exactlyOnce": True}))
+    for command, says in NOTHING.values():
+        words = shlex.split(command.format(ck=tmp_path / "ck", two=tmp_path / "two", queue=queue))
+        assert main([*words, form]) == 0
+        printed = capsys.readouterr()
+        assert (printed.err, len(printed.out.splitlines())) == (f"{says}\n", 1 if form == "--table" else 0), words
+
+
 def test_a_bolt_without_keys_of_its_own_names_its_maps(tmp_path, capsys):
     class Maps(Count):
         def initState(self, state):
@@ -351,6 +402,8 @@ def test_a_bolt_without_keys_of_its_own_names_its_maps(tmp_path, capsys):
         "",
         "'count' has no keys of its own; it has counts (map), last (map): say --map counts or --map last\n",
     )
+    assert main(["explain", str(tmp_path / "ck"), "count", "a"]) == 1
+    assert capsys.readouterr().err.endswith("; it has counts (map), last (map): say --map counts or --map last\n")
 
 
 def test_a_bolt_that_has_no_keys_at_all_names_what_shows_it(tmp_path, capsys):

@@ -8,6 +8,8 @@ import pytest
 from statefx import Checkpoint
 from statefx.command import main
 from statefx.errors import CheckpointError
+from statefx.log.observation import OUTCOMES
+from statefx.ui.archive import merged
 from tests.testing.places import place
 from tests.testing.topologies import Driver, lines, totals, words
 
@@ -80,6 +82,10 @@ class Life:
         kept = set(self.ancestors)
         assert states == {n: "COMMITTED" if n in kept else "GIVEN_UP" for n in range(1, self.number + 1)}
         assert [each.txid for each in listed if each.state == "RESTORED"] == self.restored
+        of_log = Checkpoint(folder).observation()["transactions"]
+        for shown in (of_log, merged(of_log, listed), merged([], listed)):
+            outcomes = sorted((each["txid"], each["outcome"]) for each in shown)
+            assert outcomes == sorted((each.txid, OUTCOMES[each.state]) for each in listed)
 
 
 @pytest.mark.parametrize("seed", range(4))

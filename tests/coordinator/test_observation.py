@@ -154,6 +154,23 @@ def test_transactions_of_former_drivers_come_first(place):
         assert [each["txid"] for each in observer.document()["transactions"]] == [1, 2]
 
 
+def test_transactions_that_a_restore_gave_up_are_said_to_be(place):
+    def outcomes(document):
+        return [(each["txid"], each["outcome"]) for each in document["transactions"]]
+
+    with TopologyTester(word_count(), place) as tester, written(tester):
+        for number in range(3):
+            tester.send(lines(f"{number}"))
+    assert outcomes(Checkpoint(place).observation()) == [(1, "committed"), (2, "committed"), (3, "committed")]
+    Checkpoint(place).restore(txid=1)
+    given_up = [(1, "committed"), (2, "given up"), (3, "given up")]
+    assert outcomes(Checkpoint(place).observation()) == given_up, "the driver wrote it before the restore"
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        tester.send(lines("b"))
+        assert outcomes(observer.document()) == [*given_up, (1, "restored"), (4, "committed")]
+
+
 def test_a_retried_transaction_shows_each_attempt(place):
     with TopologyTester(word_count(), place) as tester:
         observer = observer_of(tester)

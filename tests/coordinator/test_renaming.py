@@ -93,6 +93,15 @@ def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place):
         assert (committed(driver, "count"), committed(driver, "gone")) == (words(WORK), words(WORK[6:]))
 
 
+def test_a_savepoint_keeps_the_files_of_a_bolt_that_is_dropped(place):
+    with Driver(place) as driver:
+        send(driver, WORK[:1], counted("count", "gone"), limits=SMALL)
+        Checkpoint(driver.folder).savepoint("old")
+        send(driver, WORK[1:2], counted("count"), drop=["gone"], limits=SMALL)
+        Checkpoint(driver.folder).restore("old")
+        assert committed(driver, "gone") == words(WORK[:1])
+
+
 @pytest.mark.slow
 def test_savepoints_know_the_names_of_their_time(place):
     with Driver(place) as driver:

@@ -234,6 +234,43 @@ def test_the_refusal_of_a_start_names_the_call(place):
             driver.start(topology(4))
 
 
+class Ruled(Plain):
+    """Counts words up to a limit, which all tasks hold alike."""
+
+    def initState(self, state):
+        self.state, self.rules = state, state.broadcast("rules")
+
+    def executeBroadcast(self, tup, collector):
+        self.rules.put(tup.name, tup.value)
+
+    def execute(self, tup, collector):
+        if (count := self.state.get(tup.word, 0)) < self.rules.get("most", 9):
+            self.state.put(tup.word, count + 1)
+
+
+@pytest.mark.parametrize(("was", "now"), [pytest.param(3, 1, marks=pytest.mark.slow), (2, 3)])
+def test_all_of_the_new_tasks_hold_what_is_broadcast(place, was, now):
+    def ruled(tasks):
+        builder = TopologyBuilder("ruled")
+        builder.setStream("words", rows("word string"))
+        builder.setStream("rules", rows("name string, value long"))
+        builder.setBolt("count", Ruled(), tasks).fieldsGrouping("words", "word").broadcastGrouping("rules")
+        return builder.createTopology()
+
+    words = [(f"w{number}",) for number in range(40)]
+    with Driver(place) as driver:
+        with driver.start(ruled(was)) as tester:
+            tester.send({"words": words, "rules": [("most", 2), ("least", 1)]})
+        assert Checkpoint(driver.folder).rescale({"count": now}).tasks == {"count": (was, now)}
+        for task in range(now):
+            with Checkpoint(driver.folder).state("count", task, map="rules") as rules:
+                assert dict(rules.items()) == {"least": 1, "most": 2}
+        with driver.start(ruled(now)) as tester:
+            for _ in range(2):
+                tester.send({"words": words})
+            assert tester.state("count") == {word: 2 for (word,) in words}
+
+
 class Pages(Plain):
     """Its own keys are what it is grouped by; those of its map are not, or are, as the setting says."""
 
@@ -297,8 +334,9 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
         assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("few", [("v2",), ("v2", "v3"), ("be", "v2")])
+@pytest.mark.parametrize(
+    "few", [("v2",), *(pytest.param(few, marks=pytest.mark.slow) for few in (("v2", "v3"), ("be", "v2")))]
+)
 def test_a_few_timers_without_state_of_their_keys_prove_nothing(place, few):
     """Nothing shows that such a key is the grouping's field: it may lie in this task by chance."""
 

@@ -107,6 +107,17 @@ def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, a
 
 
 @pytest.mark.slow
+def test_rows_that_were_taken_back_do_not_count_as_published(two):
+    begin(two, before=2, after=3)
+    checkpoint = Checkpoint(two.driver.folder)
+    since = sum(words(GIVEN_UP[:3]).values())
+    assert checkpoint.restore("then", sinks="rewind").published == {"files": since, "table": since}
+    two.send(WORK[2:3])
+    since = sum(words(WORK[2:3]).values())
+    assert checkpoint.restore("then", sinks="append").published == {"files": since, "table": since}
+
+
+@pytest.mark.slow
 def test_readers_that_list_files_themselves_see_them_go_with_a_sweep(two):
     begin(two)
     Checkpoint(two.driver.folder).restore("then", sinks="rewind")

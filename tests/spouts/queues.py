@@ -109,6 +109,10 @@ class SqlQueue:
         ((until,),) = self.database.run(f"select statefx_until from {self.name}")
         return float(until)
 
+    def untils(self) -> list[float | None]:
+        """Return until when each row is taken, in seconds; None for one without a time."""
+        return [until for (until,) in self.database.run(f"select statefx_until from {self.name}")]
+
     def steal(self) -> None:
         self.database.run(f"update {self.name} set statefx_owner = 'thief', statefx_until = 1e12")
 

@@ -9,9 +9,10 @@ import pytest
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.connectors.sql import SqlBackend, SqlPartitionedSpout, SqlQueueSpout
-from statefx.errors import BoltError, ValueMismatchError
+from statefx.errors import BoltError, InputError, ValueMismatchError
 from statefx.testing import TopologyTester
 from statefx.values.backend import Row
+from tests.spouts.queues import NOTES
 
 
 class Reader(BasicBolt):
@@ -155,6 +156,34 @@ def test_unreadable_value_of_a_queue_ends_it_with_its_key(unreadable, tmp_path):
     builder.setSpout("rows", SqlQueueSpout(database.url, "t" if database.postgres else "u", f"id long, v {fields}"))
     builder.setBolt("reader", Reader()).globalGrouping("rows")
     named = rf"[tu]\.v can't be read as v {fields}: .*{said}.*in the row with id=2"
+    with (
+        TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=f"(?s)hook nextTuple.*InputError.*{named}"),
+    ):
+        tester.drain()
+
+
+@pytest.mark.slow
+def test_unreadable_value_that_rows_are_ordered_by_is_named(postgres_database, tmp_path):
+    postgres_database.run("create table t (at timestamptz not null, v text); create index on t (at)")
+    postgres_database.run("insert into t values (now(), 'a'), ('infinity', 'b')")
+    builder = TopologyBuilder("ordered")
+    builder.setSpout("rows", SqlPartitionedSpout(postgres_database.url, "t", "at", "v string"))
+    builder.setBolt("reader", Reader()).globalGrouping("rows")
+    with (
+        TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
+        pytest.raises(InputError, match=r"the largest t\.at can't be read: timestamp too large"),
+    ):
+        tester.drain()
+
+
+def test_unreadable_name_of_a_queue_s_row_ends_it(sqlite_database, tmp_path):
+    sqlite_database.run(f"create table jobs (id text primary key, v text, {', '.join(NOTES)})")
+    sqlite_database.run("insert into jobs (id, v) values ('a', 'x'), (cast(x'636166e9' as text), 'y')")
+    builder = TopologyBuilder("queue")
+    builder.setSpout("rows", SqlQueueSpout(sqlite_database.url, "jobs", "v string"))
+    builder.setBolt("reader", Reader()).globalGrouping("rows")
+    named = r"jobs\.id can't be read: Could not decode to UTF-8.*correct it \(UPDATE jobs SET id = "
     with (
         TopologyTester(builder.createTopology(), tmp_path / "ck") as tester,
         pytest.raises(BoltError, match=f"(?s)hook nextTuple.*InputError.*{named}"),

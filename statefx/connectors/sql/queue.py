@@ -23,7 +23,7 @@ from statefx.connectors.sql.columns import (
     table_columns,
     unreadable,
 )
-from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy
+from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy, reason_of
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
 from statefx.operators.context import Context
 from statefx.operators.json_values import refuse_keys
@@ -257,8 +257,18 @@ class SqlQueueSpout(QueueSpout):
     def _unreadable(self, connection: sa.Connection, free: Any, limit: int) -> Exception:
         sa, jobs = alchemy(), self._jobs
         connection.rollback()
-        id = jobs.table.c[jobs.id]
-        keys = connection.execute(sa.select(id).where(free).order_by(id).limit(limit)).scalars().all()
+        id, what = jobs.table.c[jobs.id], jobs.target.replace("#", ": ")
+        try:
+            keys = connection.execute(sa.select(id).where(free).order_by(id).limit(limit)).scalars().all()
+        except Exception as error:
+            if not is_of_data(error):
+                raise
+            connection.rollback()
+            return InputError(
+                f"{what}.{jobs.id} can't be read: {reason_of(error)}; it names a row, and none is taken while one of "
+                f"the next {limit} has such a name: correct it (UPDATE {jobs.name} SET {jobs.id} = ...)",
+                field=jobs.id,
+            )
 
         def read(keys: Sequence[Any], fields: pa.Schema) -> None:
             columns = [column_of(field, self._as_text) for field in fields]
@@ -269,7 +279,6 @@ class SqlQueueSpout(QueueSpout):
             finally:
                 connection.rollback()
 
-        what = jobs.target.replace("#", ": ")
         return unreadable(what, jobs.id, keys, self.schema, read) or UnreachableError(f"{what} was changed meanwhile")
 
     def finish(self, ids: Sequence[Any]) -> None:

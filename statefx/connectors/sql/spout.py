@@ -433,7 +433,16 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         """Look how far each table can be read; FailedException if rows are there, and none can be read yet."""
         with self._connected() as connection:
             for number, (table, settling) in enumerate(zip(self.tables, self._settling, strict=True)):
-                self._bounds[number] = settling.advance(connection, table, time.monotonic())
+                try:
+                    self._bounds[number] = settling.advance(connection, table, time.monotonic())
+                except Exception as error:
+                    if not is_of_data(error):
+                        raise
+                    raise InputError(
+                        f"{self.database}: the largest {table.name}.{table.order} can't be read: {reason_of(error)}; "
+                        "rows are read in its order, so none is read: correct the value",
+                        field=table.order,
+                    ) from error
             connection.rollback()
         waiting = [settling for settling in self._settling if settling.blocked]
         if waiting and not any(bound is not None for bound in self._bounds):

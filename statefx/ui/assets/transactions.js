@@ -17,7 +17,7 @@ export const took = (each) => {
   return sum || (began !== null && ended !== null ? ended - began : 0);
 };
 
-export const nameOf = (each) => `${each.txid}/${each.attempt}`;
+export const nameOf = (each) => `${each.txid}/${each.attempt}${each.outcome === "restored" ? `/${each.ended}` : ""}`;
 
 const outcomeClass = (outcome) => ({committed: "ok", running: "running", restored: "other", "given up": "other"}[outcome] || "bad");
 
