@@ -68,15 +68,6 @@ def folder_of(generation: int) -> str:
     return f"{FOLDER}{generation:020}/"
 
 
-def driver_process(storage: Storage, generation: int) -> Mapping[str, Any]:
-    """Return what the driver of a generation says of its process; empty if none listens."""
-    try:
-        found = json.loads(storage.read(folder_of(generation) + DRIVER, stop=BYTES_MAX))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 @dataclass(frozen=True)
 class RunningDriver:
     """A driver that listens.

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +24,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.log.location import Folders
-from statefx.log.observation import is_running
 from statefx.plan.levels import Plan
 from statefx.spark import internals
 from statefx.spark.control import listening
@@ -123,11 +122,10 @@ def check_alone(session: SparkSession, query_id: str | None, own: str, location:
         )
 
 
-def check_control_port(session: SparkSession, port: int, former: Mapping[str, Any]) -> None:
-    """Refuse a port that is taken: the first run would end the query, which may be hours later.
+def check_control_port(session: SparkSession, port: int) -> None:
+    """Refuse a port that is taken, also by the driver that this start would fence.
 
-    Each run listens there anew. `former` is the process that runs this very checkpoint, as it says itself: it has the
-    port until this start has fenced it.
+    Each run listens there anew: the first one would end the query, maybe hours later, when its first row comes.
     """
     limit = time.monotonic() + PORT_SECS
     while True:
@@ -135,8 +133,6 @@ def check_control_port(session: SparkSession, port: int, former: Mapping[str, An
             listening(addresses(session)[1], port).close()
             return
         except ConfigError:
-            if is_running(former):
-                return
             if time.monotonic() >= limit:
                 raise
         time.sleep(_LOOK_SECS)

@@ -24,7 +24,6 @@ from statefx.errors import CheckpointError, ConfigError, StatefxError
 from statefx.listeners import TopologyListener, check_listener
 from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
-from statefx.log.requests import driver_process
 from statefx.protocol.log_state import LogState
 from statefx.spark.checkpoint import (
     STAGED,
@@ -327,7 +326,7 @@ def _preflight(launch: Launch, session: SparkSession, frame: DataFrame | None, f
         check_alone(session, query_id(found), "" if is_other else _query_name(launch, found), folders.location)
     check_run_folders(streaming=streaming, staged=_stages_here(launch, session))
     if port := launch.settings.control_port:
-        check_control_port(session, port, driver_process(folders.storage, found.generation))
+        check_control_port(session, port)
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     if found.committed:

@@ -220,7 +220,9 @@ def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
     page.locator("#gantt .legend", has_text="restore").wait_for()
     steps = ["restore", "open", "execute"]
     after = colours()
-    assert {name: colour for name, colour in after.items() if name in before and name != "finish"}.items() <= before.items()
+    assert {
+        name: colour for name, colour in after.items() if name in before and name != "finish"
+    }.items() <= before.items()
     assert after["restore"] == before["restoring"]
     unlike = [*ACTIVITIES, "run", "log", "open"]
     assert len({after[name] for name in unlike}) == len(unlike)
@@ -228,8 +230,8 @@ def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
 
 def test_a_sink_has_a_dash_where_it_has_no_rows(page):
     rows = {row[0].split()[0]: row[2:4] for row in cells(page, "#components")}
-    assert rows["ledger"] == ["1.2k/s", "–"]
-    assert rows["payments"] == ["–", "1.2k/s"]
+    assert rows["ledger"] == ["1.2k/s", "\N{EN DASH}"]
+    assert rows["payments"] == ["\N{EN DASH}", "1.2k/s"]
 
 
 def test_freshness_says_what_was_added_where_and_who_holds_it(page):
