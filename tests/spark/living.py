@@ -81,7 +81,7 @@ def taken_port(spark, work):
         refused = f"{type(error).__name__}: {error.message}"
     finally:
         preflight.PORT_SECS = patience
-    begun = (work / "ck" / "log").exists()
+    begun = (work / "ck" / "transactions").exists()
     found = ran(spark, topology, work, **{"topology.control.port": port})
     return {**found, "refused": refused, "begun": begun, "port": port}
 
