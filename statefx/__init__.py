@@ -24,6 +24,7 @@ from statefx.checkpoint import Checkpoint
 from statefx.client.client import TransactionalClient
 from statefx.config import Duration
 from statefx.elsewhere import lookup
+from statefx.operators.async_bolts import AsyncBolt, StatefulAsyncBolt
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
 from statefx.operators.context import Collector, Context, SpoutCollector
 from statefx.operators.dead_letters import ReplayDeadLetters
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AsyncBolt",
     "BasicBolt",
     "BatchBolt",
     "Bolt",
@@ -70,6 +72,7 @@ __all__ = [
     "Spout",
     "SpoutCollector",
     "Stateful",
+    "StatefulAsyncBolt",
     "StatefulBolt",
     "StatefulWindowedBolt",
     "Topology",

@@ -63,11 +63,11 @@ from statefx.values import OpaqueMap, TransactionalMap
 
 EXPORTS = {
     statefx: {
-        "BasicBolt", "BatchBolt", "Bolt", "Checkpoint", "Collector", "Committer", "Context",
+        "AsyncBolt", "BasicBolt", "BatchBolt", "Bolt", "Checkpoint", "Collector", "Committer", "Context",
         "Count", "Duration", "IntervalJoin", "JoinBolt", "KeyValueState",
         "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "Query", "ReplayDeadLetters",
         "Sink", "Spout",
-        "SpoutCollector", "Stateful", "StatefulBolt", "StatefulWindowedBolt",
+        "SpoutCollector", "Stateful", "StatefulAsyncBolt", "StatefulBolt", "StatefulWindowedBolt",
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "isTick", "session", "submit",
     },

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from statefx.errors import BoltError
 from statefx.operators.metrics import Metrics
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.time_index import EPOCH, time_of
@@ -252,6 +253,38 @@ class Context:
     watermark: datetime | None = None
     processingTime: datetime = EPOCH
     metrics: Metrics = field(default_factory=Metrics)
+    _key_of: Callable[[Any], str] | None = None
+
+    def idempotencyKey(self, tup: Any) -> str:
+        """Return a key of a tuple for a service that does a thing once for each key, such as a payment.
+
+        The same tuple has the same key in every attempt of its transaction, with every driver; two tuples have two
+        keys, also if they are equal. The input has to be replayable (DataFrames, and spouts whose batches the driver
+        plans), and what bolts before this one emit has to follow from it.
+
+        Parameters
+        ----------
+        tup : namedtuple
+            A tuple that ``execute`` was given in this transaction, the object itself.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits.
+
+        Raises
+        ------
+        BoltError
+            It is no such tuple; or its messages come again in other transactions, as those of a `Spout` and of an
+            opaque spout do; or the bolt has several tasks and does not group this input by fields: equal tuples may
+            then come to other tasks in another attempt.
+        """
+        if self._key_of is None:
+            raise BoltError(
+                "context.idempotencyKey(tup) is for execute and finishBatch of a bolt: here no tuple is under way",
+                component=self.component,
+            )
+        return self._key_of(tup)
 
     def enter(self, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None) -> None:
         """Name the transaction that begins, before any hook of it; the runtime's. `watermark` is in microseconds."""
@@ -259,6 +292,10 @@ class Context:
         object.__setattr__(self, "attempt", attempt.attempt)
         object.__setattr__(self, "processingTime", time_of(clock_ms * 1000))
         self.reach(watermark)
+
+    def identify(self, key_of: Callable[[Any], str]) -> None:
+        """Have `key_of` return the keys of tuples in the attempt that begins; the runtime's."""
+        object.__setattr__(self, "_key_of", key_of)
 
     def reach(self, watermark: int | None) -> None:
         """Have event time come so far, in microseconds since 1970."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 # ---- the names
@@ -20,6 +20,7 @@ class HookNames:
     owners: Mapping[str, str] = field(default_factory=dict)  # of hooks that only some kinds have
     storm: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Storm's names in lower case, and ours
     generators: frozenset[str] = frozenset()  # hooks that may be generators
+    coroutines: frozenset[str] = frozenset()  # hooks that may be async def
     hooks: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +75,13 @@ BOLTS = HookNames(
         "cleanup": ("close",),
         "processbroadcastelement": ("executeBroadcast",),  # Flink's
     },
+)
+
+ASYNC_BOLTS = replace(
+    BOLTS,
+    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads"),
+    storm={**BOLTS.storm, "asyncinvoke": ("execute",)},  # Flink's
+    coroutines=frozenset({"open", "execute", "close"}),
 )
 
 WINDOWED = HookNames(
@@ -160,7 +168,9 @@ SINKS = HookNames(
 
 # ---- the refusal
 
-_OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "windows", "spouts", "tracked_spouts", "sinks"))
+_OWN_MODULES = tuple(
+    f"{__package__}.{name}" for name in ("bolts", "async_bolts", "windows", "spouts", "tracked_spouts", "sinks")
+)
 
 # Shorter hooks have neighbours that are words of their own: with a letter more ("executed"), and the shortest also with
 # another letter ("oven").
@@ -242,9 +252,13 @@ def _one_edit_apart(left: str, right: str) -> bool:
 def _check_signature(cls: type, name: str, function: Callable[..., object], names: HookNames, *, bound: bool) -> None:
     arguments = names.called[name]
     expected = f"def {name}({', '.join(('self', *arguments))})"
-    never = _NEVER_RUN[1:] if name in names.generators else _NEVER_RUN
+    allowed = {inspect.isgeneratorfunction: names.generators, inspect.iscoroutinefunction: names.coroutines}
+    never = [kind for kind in _NEVER_RUN if name not in allowed.get(kind, ())]
     if any(never_runs(function) for never_runs in never):  # one that a decorator runs to its end is fine
-        raise TypeError(f"{cls.__name__}.{name} would never run: it is a generator or a coroutine. Write {expected}.")
+        remedy = f"Write {expected}."
+        if inspect.iscoroutinefunction(function) and name in ASYNC_BOLTS.coroutines and "execute" in names.called:
+            remedy = f"Derive {cls.__name__} from AsyncBolt or StatefulAsyncBolt, or write {expected}."
+        raise TypeError(f"{cls.__name__}.{name} would never run: it is a generator or a coroutine. {remedy}")
     try:
         inspect.signature(function).bind(*([None] if bound else []), *arguments)
     except TypeError as error:

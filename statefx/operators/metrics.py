@@ -5,8 +5,10 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -62,6 +64,8 @@ class Metrics:
         self._forms: dict[str, tuple[type, tuple[str, ...], tuple[float, ...]]] = {}
         self.journal: Journal | None = None
         """While calls are guarded: undoes what the call has counted."""
+        self.calls: ContextVar[Any] | None = None
+        """Where several calls are in flight: the present one, which counts when it is kept."""
 
     def counter(self, name: str, /, **labels: Any) -> Counter:
         """Return a counter: something that only grows.
@@ -125,6 +129,15 @@ class Metrics:
 
     # ---- the runtime's
 
+    def defers(self, count: Callable[[], None]) -> bool:
+        """Leave it to the present call, if there is one, to count something when it is kept."""
+        call = None if self.calls is None else self.calls.get(None)
+        if call is None:
+            return False
+        if not call.done:
+            call.count_later(count)
+        return True
+
     def take(self) -> Counted:
         """Return what was counted, and forget it."""
         # Exchanged first: a thread that the user's code has begun may count meanwhile.
@@ -185,6 +198,10 @@ class Counter(_Handle):
         """
         if not (type(amount) is int and 0 <= amount <= AMOUNT_MAX):
             _check_number(self._series, amount, least=0)
+        if self._metrics.calls is None or not self._metrics.defers(partial(self._add, amount)):
+            self._add(amount)
+
+    def _add(self, amount: Number) -> None:
         counters = self._metrics._counters
         series = self._metrics.place(counters, self._series)
         total = counters.get(series, 0) + amount
@@ -199,6 +216,10 @@ class Gauge(_Handle):
     def set(self, value: Number, /) -> None:
         """Set it to a number; ConfigError if it is none."""
         _check_number(self._series, value)
+        if self._metrics.calls is None or not self._metrics.defers(partial(self._set, value)):
+            self._set(value)
+
+    def _set(self, value: Number) -> None:
         gauges = self._metrics._gauges
         gauges[self._metrics.place(gauges, self._series)] = value
 
@@ -211,6 +232,10 @@ class Histogram(_Handle):
     def observe(self, value: Number, /) -> None:
         """Count a number; ConfigError if it is none."""
         _check_number(self._series, value)
+        if self._metrics.calls is None or not self._metrics.defers(partial(self._take, value)):
+            self._take(value)
+
+    def _take(self, value: Number) -> None:
         histograms = self._metrics._histograms
         series = self._metrics.place(histograms, self._series)
         observed = histograms.get(series)

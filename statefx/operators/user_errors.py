@@ -6,6 +6,8 @@ import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterable
+from types import FrameType
 
 from statefx.errors import BoltError
 from statefx.operators.context import DRIVER
@@ -100,11 +102,27 @@ def _leave_out_ours(found: traceback.TracebackException | None) -> None:
 
 def place_of(error: BaseException) -> str:
     """Return the user's line in which an error arose, in brackets, or "" if in none."""
-    frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if _of_users(frame)]
+    return _place_in(traceback.extract_tb(error.__traceback__))
+
+
+def place_of_frames(frames: Iterable[FrameType]) -> str:
+    """Return the last of these frames that is of the user's code as `place_of` does; the outermost come first."""
+    return _place_in(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames))
+
+
+def _place_in(stack: traceback.StackSummary) -> str:
+    frames = [frame for frame in reversed(stack) if _of_users(frame)]
     # a bolt may be installed like any package: only if no line lies outside
     for frame in [*(each for each in frames if not each.filename.startswith(_PACKAGES)), *frames]:
         return f" ({frame.filename}:{frame.lineno}, in {frame.name})"
     return ""
+
+
+def user_stack(frame: FrameType) -> str:
+    """Return where a thread stands, as Python prints it: in code of the user's, or in any if it is in none of that."""
+    frames = [each for each in traceback.extract_stack(frame) if _of_users(each)]
+    own = [each for each in frames if not each.filename.startswith(_PACKAGES)]
+    return "".join(traceback.format_list(own or frames)).rstrip()
 
 
 def _of_users(frame: traceback.FrameSummary) -> bool:

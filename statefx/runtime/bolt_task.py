@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice, repeat
 from typing import Any
 
@@ -13,10 +14,12 @@ import pyarrow as pa
 from statefx.errors import CodecError
 from statefx.operators.acker import ACKS
 from statefx.operators.bolts import BatchBolt, Bolt, ReadyMade, Stateful, timers_of
+from statefx.operators.idempotency import IdempotencyKeys
+from statefx.operators.spouts import OpaquePartitionedTransactionalSpout, Spout
 from statefx.operators.tuples import TICK_ROWS, Tick, tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.windows import WindowedBolt
-from statefx.plan.levels import ROOT, ROOTS, name_shown
+from statefx.plan.levels import ROOT, ROOTS, Plan, name_shown
 from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.log_state import TIMERS_LEFT_MS
 from statefx.protocol.reports import NOTHING, SetAside
@@ -76,6 +79,9 @@ class BoltTask(Task):
             # and the trees would never end. So what it held is lost, as with its worker, and times out.
             self._close_object()
         bolt: Bolt = self._opened_object()
+        origin, id = self.deployment.origin, self.id.component
+        self._keys = IdempotencyKeys(origin, id, attempt.txid, self._key_refusals)
+        context_of(bolt).identify(self._keys.of)
         if isinstance(bolt, Stateful):
             self._state = self._successor()
             if self._state is None:
@@ -97,6 +103,31 @@ class BoltTask(Task):
         if attempt.collector.guard is not None:
             attempt.collector.guard.metrics = context_of(bolt).metrics
             self._guarded = GuardedCalls(attempt, attempt.collector.guard, self._state)
+
+    @cached_property
+    def _key_refusals(self) -> dict[tuple[str, str], str]:
+        """Return by source and stream why its tuples have no idempotency keys, of those that have none."""
+        plan, id = self.deployment.plan, self.id.component
+        found = {}
+        for edge in plan.inputs[id]:
+            source, grouping = name_shown(edge.source), edge.grouping
+            fields = ", ".join(f'"{name}"' for name in plan.schema(edge).names)
+            if (spout := _unplanned(plan, edge.source)) is not None:
+                why = (
+                    f"the tuples of {spout!r} may come again in another transaction, where nobody knows them: emit "
+                    "what the source itself knows a message by, such as its id, and give the service that"
+                )
+            elif self.component.combines:
+                why = "its input is added up before it comes, and not each time alike: leave out the combiner"
+            elif self.component.parallelism > 1 and grouping.promise in _PLACES_VARY:
+                why = (
+                    f"it has several tasks and reads {source!r} by {grouping}, so equal tuples may come to other tasks "
+                    f"in another attempt: group them by fields, as .fieldsGrouping({source!r}, {fields})"
+                )
+            else:
+                continue
+            found[source, edge.stream] = why
+        return found
 
     def _timers_refusal(self) -> str:
         """Return why a timer of event time can't be set: it would be kept for ever, silently."""
@@ -137,12 +168,7 @@ class BoltTask(Task):
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
         bolt, source = self._object, name_shown(edge.source)
         self._broadcast(on=edge.grouping.broadcast)
-        roots, trees = None, self.attempt.trees
-        if trees is not None:
-            if self.deployment.plan.tracks(edge):
-                roots = self._roots(batch.column(batch.num_columns - 1))
-                batch = batch.select(range(batch.num_columns - 1))
-            trees.bring(roots)
+        batch, roots = self._without_roots(edge, batch)
         if self._guarded is not None and not self._broadcasting:
             batch = self._guarded.received(edge, batch)
         if self._windows is not None:
@@ -154,20 +180,41 @@ class BoltTask(Task):
         with self._hook(self._name):
             columns = values_of(batch, source, edge)
         if self._state is not None and edge.grouping.promise is Promise.KEY:
-            keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
             with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
-                self._state.prefetch(keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)))
-        new = self._classes.get(edge.id)
-        if new is None:
-            rooted = trees is not None and (trees.by_hand or trees.kept)
-            new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=rooted)
+                self._state.prefetch(keys_of(edge, batch, columns))
         if self._guarded is not None and not self._broadcasting:
             columns = self._guarded.take(batch, columns)
-        self._tuples = map(new, zip(*columns, strict=True))
-        if trees is not None:
-            own: Iterable[Roots] = repeat(None) if roots is None else roots
-            self._tuples = zip(self._tuples, trees.received(own) if trees.tracing else own, strict=False)
+        self._tuples = map(self._class_of(edge, batch), zip(*columns, strict=True))
+        if self.attempt.trees is not None:
+            self._tuples = zip(self._tuples, self._received(roots), strict=False)
         return self.resume()
+
+    def _without_roots(self, edge: Edge, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Roots] | None]:
+        """Return the rows of a batch as they were emitted, and the roots of each, if they are tracked."""
+        roots, trees = None, self.attempt.trees
+        if trees is not None:
+            if self.deployment.plan.tracks(edge):
+                roots = self._roots(batch.column(batch.num_columns - 1))
+                batch = batch.select(range(batch.num_columns - 1))
+            trees.bring(roots)
+        return batch, roots
+
+    def _received(self, roots: Sequence[Roots] | None) -> Iterable[Roots]:
+        """Return the roots of tuples that the bolt is given, each as it is taken."""
+        trees = self.attempt.trees
+        assert trees is not None
+        own: Iterable[Roots] = repeat(None) if roots is None else roots
+        return trees.received(own) if trees.tracing else own
+
+    def _class_of(self, edge: Edge, batch: pa.RecordBatch) -> Any:
+        """Return what makes the tuples of an edge."""
+        new = self._classes.get(edge.id)
+        if new is None:
+            trees = self.attempt.trees
+            rooted = trees is not None and (trees.by_hand or trees.kept)
+            source = name_shown(edge.source)
+            new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=rooted)
+        return new
 
     def _execute_batch(self, batch: pa.RecordBatch, roots: Sequence[Roots] | None) -> None:
         bolt, collector = self._object, self.attempt.collector
@@ -351,6 +398,23 @@ class BoltTask(Task):
         if self._state is not None:
             task_state.close(self._state)
             self._state = None
+
+
+_PLACES_VARY = (Promise.ANY, Promise.KEY_OF_TWO, Promise.NAMED)
+"""Groupings that may send equal tuples to several tasks, and to others in another attempt."""
+
+
+def _unplanned(plan: Plan, component: str) -> str | None:
+    """Return a spout above a component, or itself, whose tuples may come again in another transaction."""
+    if isinstance(plan.components[component].operator, Spout | OpaquePartitionedTransactionalSpout):
+        return name_shown(component)
+    return next((found for edge in plan.inputs[component] if (found := _unplanned(plan, edge.source))), None)
+
+
+def keys_of(edge: Edge, batch: pa.RecordBatch, columns: Sequence[list[Any]]) -> list[Any]:
+    """Return the key of each row, by the fields that they are grouped by."""
+    keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
+    return keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
 
 
 def _refuse_endless(fired: Counter[tuple[Any, str]], timer: Timer) -> None:

@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from statefx import logs
+from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.spouts import Spout
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
@@ -38,13 +39,14 @@ from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import RunOrder, SentOrder
 from statefx.protocol.reports import Ack, Barrier
 from statefx.runtime.activity import BLOCKED, IDLE, ChainClock
+from statefx.runtime.async_task import AsyncBoltTask
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
 from statefx.runtime.sink_task import SinkTask
 from statefx.runtime.spout_task import SpoutTask, StreamTask
 from statefx.runtime.task import Task, logged_of
 from statefx.runtime.tracked_spout_task import SpoutHost, TrackedSpoutTask
-from statefx.runtime.user_objects import ProcessGone
+from statefx.runtime.user_objects import AbandonedError, ProcessGone
 from statefx.runtime.worker import Worker, release_sinks
 from statefx.topology.graph import ComponentKind, Edge
 
@@ -96,7 +98,7 @@ def task_of(worker: Worker, deployment: Deployment, id: TaskId, **options: Any) 
         case ComponentKind.SPOUT:
             kind = TrackedSpoutTask if isinstance(component.operator, Spout) else SpoutTask
         case _:
-            kind = BoltTask
+            kind = AsyncBoltTask if isinstance(component.operator, AsyncBolt) else BoltTask
     return kind(worker, deployment, id, **options)
 
 
@@ -499,10 +501,6 @@ class HeldRows:
             queue.close()
 
 
-class AbandonedError(Exception):
-    """The attempt was abandoned: its chain goes no further."""
-
-
 class ChainAttempt:
     """One attempt of a chain's tasks: rows in, through the chain, rows out; then barriers, then acks.
 
@@ -599,6 +597,8 @@ class ChainAttempt:
         """
         self._is_abandoned = True
         self._outbox.pressing = True
+        for task in self._tasks.values():
+            task.interrupt()
 
     def _refuse_abandoned(self) -> None:
         if self._is_abandoned:

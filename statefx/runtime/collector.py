@@ -21,7 +21,7 @@ from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
-from statefx.runtime.guard import CallGuard, GuardedAnchoredGathering, GuardedGathering
+from statefx.runtime.guard import CallGuard, Guarded, GuardedAnchoredGathering, GuardedGathering
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.trees import Trees
 
@@ -113,11 +113,11 @@ class TaskCollector(Collector):
             return
         trees = self._trees
         if trees is None:
-            self._checked_anchors(anchors)
+            self.check_anchors(anchors)
             self._emit(values, stream, task, fields)
             return
         before, roots = trees.anchor.root, trees.open_roots(anchors)
-        trees.anchor.root = trees.roots_of(self._checked_anchors(anchors)) if roots is None else roots
+        trees.anchor.root = trees.roots_of(self.check_anchors(anchors)) if roots is None else roots
         try:
             # As above: a plain row of the default stream goes the short way.
             plain = task is None and not fields and stream is DEFAULT_STREAM and self._add_plain is not None
@@ -128,7 +128,7 @@ class TaskCollector(Collector):
         finally:
             trees.anchor.root = before
 
-    def _checked_anchors(self, anchors: Any) -> Iterable[Any]:
+    def check_anchors(self, anchors: Any) -> Iterable[Any]:
         """Refuse anchors where they have no meaning, and what is no tuple of the bolt's input."""
         if not self.anchoring:
             remedy = "only a plain Bolt, and a BatchBolt in finishBatch, anchor by hand: leave anchors out"
@@ -160,11 +160,27 @@ class TaskCollector(Collector):
             values = self.row(values, stream, fields)
         return gathering.checked(values)
 
+    def check_fit(self, row: tuple[Any, ...], stream: str) -> None:
+        """Raise SchemaError if a row of `checked` has a value that does not fit."""
+        gathering = self._streams[stream]
+        if isinstance(gathering, Guarded):
+            gathering.check_fit(row)
+
     def _gathering(self, stream: str, values: Any) -> Gathering:
         try:
             return self._streams[stream]
         except (KeyError, TypeError):  # a TypeError: what can't be hashed was given in its place
             raise self._no_such_stream(stream, values) from None
+
+    @property
+    def plain_width(self) -> int:
+        """How many values a tuple has that the default stream takes as it is; -1 if it takes none so."""
+        return self._plain_width
+
+    @property
+    def plain_add(self) -> Callable[[tuple[Any, ...]], None] | None:
+        """What takes a tuple of `plain_width` values of the default stream; None if nobody reads that."""
+        return self._add_plain
 
     @property
     def count(self) -> int:
@@ -261,6 +277,12 @@ class TaskCollector(Collector):
         )
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = "default") -> None:
+        batch = self.checked_batch(batch, stream)
+        for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
+            self._streams[stream].take_batch(part)
+
+    def checked_batch(self, batch: pa.RecordBatch | pa.Table, stream: str) -> pa.RecordBatch | pa.Table:
+        """Return what is emitted as a batch that has the schema of the stream."""
         schema = self._outputs.get(stream)
         if schema is None:
             raise self._no_such_stream(stream)
@@ -271,10 +293,7 @@ class TaskCollector(Collector):
                 component=self._component,
                 stream=stream,
             )
-        if not batch.schema.equals(schema):
-            batch = self._fitted(batch, schema, stream)
-        for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
-            self._streams[stream].take_batch(part)
+        return batch if batch.schema.equals(schema) else self._fitted(batch, schema, stream)
 
     def _fitted(self, batch: pa.RecordBatch | pa.Table, schema: pa.Schema, stream: str) -> pa.RecordBatch | pa.Table:
         try:
@@ -291,34 +310,38 @@ class TaskCollector(Collector):
 
     def ack(self, tup: Any) -> None:
         """Note that a plain bolt has dealt with a tuple, if that is tracked; the barrier closes all others."""
-        self._check_tuple("ack", tup)
+        self.check_tuple("ack", tup)
         if self._trees is not None:
             self._trees.ack(tup)
 
     def fail(self, tup: Any, reason: str = "") -> None:
         """Fail the trees of `tup`; the transaction that it is in, if it is not tracked."""
         if self._trees is not None:
-            self._check_tuple("fail", tup)
+            self.check_tuple("fail", tup)
             if self.guard is not None and self.guard.active:
                 self.guard.journal.append(self._trees.failures_back())
             if self._trees.fail(tup, reason):
                 return
+        raise self.failed(tup, reason)
+
+    def failed(self, tup: Any, reason: str) -> FailedException:
+        """Return what fails the transaction; also if the bolt catches it, with other errors."""
         why = f": {reason}" if reason else ""
         self._failed = FailedException(f"it called collector.fail({shown(tup)}){why}", component=self._component)
-        raise self._failed
+        return self._failed
 
     def resetTimeout(self, tup: Any) -> None:
         """Restart the timeout of the trees of `tup`, if it is tracked; no other tuple has one of its own."""
-        self._check_tuple("resetTimeout", tup)
+        self.check_tuple("resetTimeout", tup)
         if self._trees is not None:
             self._trees.reset_timeout(tup)
 
-    def _check_tuple(self, method: str, tup: Any) -> None:
+    def check_tuple(self, method: str, tup: Any) -> None:
         if not is_tuple(tup):
             raise self._misused(f"{method}({shown(tup)})", "it takes a tuple that execute was given")
 
     def flush(self) -> None:
-        if self._failed is not None:  # the bolt may have caught it, with other errors
+        if self._failed is not None:
             raise self._failed
         for gathering in self._streams.values():
             gathering.flush()
@@ -347,18 +370,24 @@ class TaskCollector(Collector):
         self._streams = {}
         self._outputs = {}
 
+    def too_late(self, *, is_lost: bool = True) -> BoltError:
+        """Return what whoever emits too late is told; if a row `is_lost` by it, the transaction fails as well."""
+        late = BoltError(
+            f"{self._who} emitted through a collector of transaction {self.attempt.txid} whose rows had left: the "
+            "row is lost. Emit before execute, executeBatch, finishBatch or a spout's emit...Batch returns, by the "
+            "collector it was given; wait there for threads that emit",
+            component=self._component,
+            txid=self.attempt.txid,
+        )
+        if is_lost:
+            self._late = late
+            if self._tell_late is not None and threading.get_ident() != self._thread:
+                self._tell_late(late)
+        return late
+
     def _no_such_stream(self, stream: Any, values: Any = ()) -> BoltError:
         if self._closed:
-            self._late = BoltError(
-                f"{self._who} emitted through a collector of transaction {self.attempt.txid} whose rows had left: the "
-                "row is lost. Emit before execute, executeBatch, finishBatch or a spout's emit...Batch returns, by the "
-                "collector it was given; wait there for threads that emit",
-                component=self._component,
-                txid=self.attempt.txid,
-            )
-            if self._tell_late is not None and threading.get_ident() != self._thread:
-                self._tell_late(self._late)
-            return self._late
+            return self.too_late()
         if not isinstance(stream, str):
             remedy = "emit takes one tuple of values: write emit((first, second)), or emit(values, stream='name')"
             if is_tuple(values) or is_tuple(stream) or (isinstance(values, list) and any(map(is_tuple, values))):

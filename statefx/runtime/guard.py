@@ -144,7 +144,7 @@ def _quick_test(kinds: tuple[pa.DataType, ...]) -> Callable[[tuple[Any, ...]], b
     return made
 
 
-class _Guarded(Gathering):
+class Guarded(Gathering):
     """Gathers rows that may be taken back until the call that emitted them is over."""
 
     def __init__(self, *given: Any, guard: CallGuard, **anchored: Any) -> None:
@@ -156,6 +156,11 @@ class _Guarded(Gathering):
     def _emission(self, emitted: pa.RecordBatch | tuple[Any, ...]) -> Callable[[], None]:
         """Return what emits a row or a whole batch when the call is over."""
         return partial(self.add, emitted) if isinstance(emitted, tuple) else partial(self.take_batch, emitted)
+
+    def check_fit(self, row: tuple[Any, ...]) -> None:
+        """Raise the SchemaError for a row with a value that does not fit."""
+        if not self._fits(row):
+            self._require_fit(row)
 
     def _require_fit(self, row: tuple[Any, ...]) -> None:
         """Raise the SchemaError for a value that does not fit."""
@@ -191,7 +196,7 @@ class _Guarded(Gathering):
             super().flush()
 
 
-class GuardedGathering(_Guarded):
+class GuardedGathering(Guarded):
     """The rows of one stream of a task whose calls may be undone."""
 
     def add(self, row: tuple[Any, ...]) -> None:
@@ -211,7 +216,7 @@ class GuardedGathering(_Guarded):
             self.flush()
 
 
-class GuardedAnchoredGathering(_Guarded, AnchoredGathering):
+class GuardedAnchoredGathering(Guarded, AnchoredGathering):
     """The rows of one stream of a task whose calls may be undone and whose tuples are tracked."""
 
     def add(self, row: tuple[Any, ...]) -> None:

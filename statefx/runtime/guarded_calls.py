@@ -46,11 +46,14 @@ class GuardedCalls:
     """The keys of the rows of the batch, if some may be in quarantine."""
     _numbers: list[int | None] | None = None
     """Of rows that are replayed, the numbers of their letters."""
+    _place: int | None = None
+    """The index of the row in its batch, if rows do not come in the order of batches."""
 
     def __init__(self, task: TaskAttempt, guard: CallGuard, state: TaskState | None) -> None:
         self._task = task
         self._guard = guard
-        self._state = state
+        self.state = state
+        """State that a call may change while it is guarded."""
         mode = task.deployment.plan.components[task.id.component].on_error
         self.sets_aside = mode is not OnError.FAIL
         self._writes_letters = mode.writes_letters
@@ -80,6 +83,10 @@ class GuardedCalls:
             self._numbers = batch.column(last).to_pylist()
             batch = batch.select(range(last))
         return batch
+
+    def dealing_with(self, edge: Edge, batch: pa.RecordBatch, at: int) -> None:
+        """Note which row the next call is for, where each comes with its place."""
+        self._edge, self._batch, self._place = edge, batch, at
 
     @property
     def _may_hold_back(self) -> bool:
@@ -111,7 +118,7 @@ class GuardedCalls:
         collector, outbox = task.collector, task.outbox
         clear = journal.clear
         execute = self._holding(execute)
-        guard.begin(self._state)
+        guard.begin(self.state)
         try:
             for tup in tuples:
                 given: object = None
@@ -193,7 +200,7 @@ class GuardedCalls:
         return execute
 
     def _begin(self, trees: Trees | None) -> None:
-        self._guard.begin(self._state)
+        self._guard.begin(self.state)
         if trees is not None:
             trees.journal = self._guard.journal
 
@@ -266,7 +273,7 @@ class GuardedCalls:
         def guarded(key: Any, at: datetime, value: Any, collector: Any) -> object:
             guard = self._guard
             # Begun for each call: what comes between two, such as the deletion of the timer, is not to be undone.
-            guard.begin(self._state)
+            guard.begin(self.state)
             try:
                 given = on_timer(key, at, value, collector)
                 guard.keep()
@@ -343,6 +350,8 @@ class GuardedCalls:
     @property
     def _at(self) -> int:
         """The index in its batch of the tuple that the bolt got last."""
+        if self._place is not None:
+            return self._place
         at: int = self._batch.num_rows - operator.length_hint(self._left) - 1
         return at
 

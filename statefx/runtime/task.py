@@ -45,7 +45,15 @@ from statefx.runtime.guard import CallGuard
 from statefx.runtime.outlets import BatchQueue, Outbox, Outlet
 from statefx.runtime.staging import PartLostError
 from statefx.runtime.trees import LOOSE_ROOT, Trees
-from statefx.runtime.user_objects import close_object, context_of, hook, init_state, open_object, view_of
+from statefx.runtime.user_objects import (
+    AbandonedError,
+    close_object,
+    context_of,
+    hook,
+    init_state,
+    open_object,
+    view_of,
+)
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateLocation, StateStore, open_store
 from statefx.state.view import task_state
@@ -114,7 +122,8 @@ class TaskAttempt:
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
     each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
     and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that. `secs` are by metric, `costs` by cost.
+    know that the task has prepared; only the log says what becomes of that.
+    `secs` are by metric, `costs` by cost. `is_abandoned` is set by any thread.
     """
 
     deployment: Deployment
@@ -131,6 +140,7 @@ class TaskAttempt:
     acked: bool = False
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0.0))
+    is_abandoned: bool = False
     _aligned: AlignmentResult = field(init=False)
 
     @property
@@ -145,6 +155,10 @@ class TaskAttempt:
     @property
     def txid(self) -> int:
         return self.order.attempt.txid
+
+    def refuse_abandoned(self) -> None:
+        if self.is_abandoned:
+            raise AbandonedError
 
     def step(
         self, metric: str, call: Callable[_Arguments, _Result], *args: _Arguments.args, **named: _Arguments.kwargs
@@ -308,6 +322,10 @@ class Task(ABC):
 
     # ---- the steps of an attempt
 
+    def interrupt(self) -> None:
+        """Have whatever waits in this attempt return soon: it is abandoned. Called by any thread, at any time."""
+        self.attempt.is_abandoned = True
+
     def begin(self) -> None:
         self.worker.raise_late(self.deployment, self.id)
         if self.attempt.time is not None:
@@ -451,7 +469,8 @@ class Task(ABC):
     def _opened_object(self) -> Any:
         """Return the user's object: the one of the attempt before, if that has kept it, or a new one."""
         if self._object is None:
-            self._object = open_object(self.deployment, self.id, *self.attempt.moment)
+            check = self.attempt.refuse_abandoned
+            self._object = open_object(self.deployment, self.id, *self.attempt.moment, check=check)
         else:
             context_of(self._object).enter(*self.attempt.moment)
         return self._object

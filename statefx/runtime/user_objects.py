@@ -8,6 +8,7 @@ import logging
 import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,7 @@ from statefx.errors import (
     StateError,
     StatePhaseError,
 )
+from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Bolt, Stateful, attach_timers
 from statefx.operators.context import Context
 from statefx.operators.spouts import ReplayingSpout, Spout
@@ -31,6 +33,7 @@ from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
+from statefx.runtime.loops import loop_of, open_loop
 from statefx.state.contract.spaces import NameKind
 from statefx.state.contract.store import StateStore
 from statefx.state.view.task_state import TaskState
@@ -45,6 +48,10 @@ USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
 _CONTEXT = "_statefx_context"
 
 
+class AbandonedError(Exception):
+    """The attempt was abandoned: its chain goes no further."""
+
+
 class ProcessGone(BaseException):
     """The worker process has died, as tests play it: no code may take it for an error of the bolt's."""
 
@@ -54,7 +61,7 @@ def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[Non
     """Name component, task, hook and transaction in what a user's hook raises."""
     try:
         yield
-    except (FailedException, FencedError):
+    except (FailedException, FencedError, AbandonedError):
         raise
     except BoltError as error:
         if "hook" in error.data:  # migrateState, called from within another
@@ -71,13 +78,38 @@ def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[Non
 
 
 def open_object(
-    deployment: Deployment, task: TaskId, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None
+    deployment: Deployment,
+    task: TaskId,
+    attempt: TransactionAttempt,
+    clock_ms: int = 0,
+    watermark: int | None = None,
+    *,
+    check: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Return a bolt or a spout of its own for a task, opened; `clock_ms` and `watermark` as of `Context.enter`."""
+    """Return a bolt or a spout of its own for a task, opened; `clock_ms` and `watermark` as of `Context.enter`.
+
+    An `AsyncBolt` is opened on a loop of its own; `check` raises if nobody waits for that any longer.
+    """
     made = made_object(deployment, task, attempt, clock_ms, watermark)
     with hook(task, "open", attempt.txid, deployment.plan.components[task.component].kind):
-        made.open(context_of(made))
+        if not isinstance(made, AsyncBolt):
+            made.open(context_of(made))
+            return made
+        loop = open_loop(made, f"statefx-{task.component}-{task.task}")
+        try:
+            loop.run(
+                _awaited(partial(made.open, context_of(made))), f"bolt {task.component!r}, task {task.task},", check
+            )
+        except BaseException:
+            loop.close(wait=False)
+            raise
     return made
+
+
+async def _awaited(call: Callable[[], Any]) -> None:
+    given = call()
+    if inspect.isawaitable(given):
+        await given
 
 
 def made_object(
@@ -119,7 +151,11 @@ def check_nothing(name: str, returned: object) -> None:
     )
 
 
-def close_object(bolt: Bolt | ReplayingSpout | Spout) -> None:
+def close_object(bolt: Bolt | ReplayingSpout | Spout, *, wait: bool = True) -> None:
+    """Close a user's object; `wait` for one that has a loop, at most a few seconds."""
+    if isinstance(bolt, AsyncBolt):
+        loop_of(bolt).close(partial(_awaited, bolt.close), wait=wait)
+        return
     try:
         bolt.close()
     except ProcessGone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -12,11 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.context import DEFAULT_STREAM
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import TaskResolution
 from statefx.protocol.reports import Report
+from statefx.runtime.async_task import AsyncBoltTask
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.chain import task_of
 from statefx.runtime.collector import TaskCollector
@@ -92,8 +94,11 @@ class Process(Worker):
 
     def make_task(self, worker: Worker, deployment: Deployment, id: TaskId) -> Task:
         """Make a task that is watched."""
-        is_bolt = deployment.plan.components[id.component].kind is ComponentKind.BOLT
-        task = (WatchedBolt if is_bolt else task_of)(self, deployment, id, fresh=self._fresh)
+        component = deployment.plan.components[id.component]
+        is_async = isinstance(component.operator, AsyncBolt)
+        watched = WatchedAsyncBolt if is_async else WatchedBolt
+        make: Callable[..., Any] = watched if component.kind is ComponentKind.BOLT else task_of
+        task: Task = make(self, deployment, id, fresh=self._fresh)
         task.collector_class = WatchingCollector
         return task
 
@@ -116,6 +121,10 @@ class WatchedBolt(BoltTask):
     def resolve(self, order: TaskResolution) -> Report:
         with self.worker.steps.around(f"{order.resolution} hooks {self.id} for {order.attempt.txid}"):
             return super().resolve(order)
+
+
+class WatchedAsyncBolt(AsyncBoltTask, WatchedBolt):
+    """Runs an AsyncBolt, as `WatchedBolt` does others."""
 
 
 class WatchingCollector(TaskCollector):

@@ -24,6 +24,7 @@ from statefx.operators.spouts import (
 )
 from statefx.operators.windows import WindowedBolt
 from statefx.topology import checks
+from statefx.topology.async_checks import check_async, check_keyed
 from statefx.topology.features import (
     LATENESS,
     MAX_AHEAD,
@@ -393,6 +394,7 @@ class TopologyBuilder:
         checks.check_id(id, self._components)
         checks.check_bolt(id, bolt, parallelism)
         mode = mode_of(id, bolt, onError)
+        check_async(id, bolt, mode)
         streams = with_dead_letters(id, mode, checks.streams_of("bolt", id, bolt))
         times = (timestamp, lateness, maxAhead, idleAfter)
         self._components[id] = Component(
@@ -461,6 +463,7 @@ class TopologyBuilder:
             checks.check_inputs(id, components, given)
             check_combiner(components, id, given)
             checks.check_broadcast(components[id], given)
+            check_keyed(components[id], given)
             if isinstance(components[id].operator, Wired):
                 components[id] = self._wire(components[id], given, components)
             if isinstance(components[id].operator, WindowedBolt):

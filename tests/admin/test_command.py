@@ -222,7 +222,7 @@ def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, c
     assert all(isinstance(line, dict) for line in lines)
     assert name in LISTS or len(lines) == 1
     assert lines or name in ("quarantined", "resolve")
-    assert (code, len(printed.err.splitlines())) == (0, not lines)
+    assert (code, len(printed.err.splitlines())) == (name == "top", not lines)  # whose document no driver has written
 
 
 @pytest.mark.parametrize("name", sorted(CHECKPOINTS))

@@ -74,7 +74,7 @@ class Case:
     @property
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
-        own = ("emitting.py", "bad_rows.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py",
+        own = ("emitting.py", "bad_rows.py", "calls.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py",
                "state_files.py", "state_scans.py", "state_table.py", "state_ttl.py", "sink_reading.py",
                "sink_commits.py",
                "sink_sql.py",
@@ -187,6 +187,8 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
              args.warmup, args.batches),
         Case("Rows that may be undone, none of which is", "in turns", "bad_rows.py",
              inputs.Shape(min(args.keys), args.rows), args.warmup, args.batches),
+        Case("Calls to a service, by one task", "in turns", "calls.py", inputs.Shape(1, args.rows), args.warmup,
+             args.batches),
         Case("Timers of a task, of many", "in turns", "timers.py", inputs.Shape(1, 2 * args.rows), args.warmup,
              args.batches),
         Case("Timers of event time, a session for each user", "in turns", "event_timers.py",

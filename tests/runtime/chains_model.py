@@ -199,6 +199,9 @@ class ModelTask:
         self.player, self.plan, self.id = worker.player, deployment.plan, task
         self.sends = task in [id for tasks in self.plan.levels[0] for id in tasks]
 
+    def interrupt(self):
+        pass
+
     def enter(self, order, token, outlets, outbox):
         self.name, self.outbox = order.attempt, outbox
         self.rows: list[tuple[int, TransactionAttempt]] = []

@@ -1,0 +1,252 @@
+"""Runs one `AsyncBolt`: feeds its calls, and sends on what those have emitted that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.config import seconds_of
+from statefx.errors import CodecError
+from statefx.operators.async_bolts import AsyncBolt
+from statefx.operators.bolts import Stateful
+from statefx.operators.tuples import Tick
+from statefx.operators.user_errors import bolt_error
+from statefx.plan.levels import name_shown
+from statefx.runtime.bolt_task import BoltTask, keys_of
+from statefx.runtime.calls import Call, Calls, Fed
+from statefx.runtime.loops import LoopThread, loop_of
+from statefx.runtime.slices import Slices
+from statefx.runtime.user_objects import check_nothing, close_object, context_of, values_of
+from statefx.topology.graph import Edge, Promise
+
+_CALL: ContextVar[Call | None] = ContextVar("statefx_call", default=None)
+"""The call that code belongs to, also in tasks and threads that it has begun: there its metrics are counted."""
+
+
+class AsyncBoltTask(BoltTask):
+    """Runs one bolt whose calls are in flight together.
+
+    `feed` returns when the calls of all its tuples have begun: the chain may bring more rows meanwhile. `end` waits for
+    all calls before anything else that a bolt does at its end. Only while no call is in flight does the chain's thread
+    touch the state.
+    """
+
+    _calls: Calls | None = None
+    _slices: Slices | None = None
+    _ticks = False
+    """Whether the call is that of a tick."""
+
+    def begin(self) -> None:
+        super().begin()
+        bolt: AsyncBolt = self._object
+        attempt, guarded = self.attempt, self._guarded
+        self._ticks = False
+        self._loop, self._who = loop_of(bolt), f"bolt {self.id.component!r}, task {self.id.task},"
+        if guarded is not None:
+            guarded.state = None
+        is_counted_later = guarded is not None or bolt.threads is not None
+        context_of(bolt).metrics.calls = _CALL if is_counted_later else None
+        self._cpu_secs = self._loop.cpu_secs()
+        self._calls = Calls(
+            self._loop,
+            self._who,
+            bolt.execute if bolt.threads is None else partial(_in_thread, self._loop, bolt),
+            attempt.collector,
+            send_ended=self._send_ended,
+            capacity=min(bolt.capacity, bolt.threads or bolt.capacity),
+            timeout_secs=seconds_of(bolt.timeout),
+            ordered=bolt.ordered,
+            fails_at_once=guarded is None,
+            checks_rows=guarded is not None and self._state is not None,
+            current=_CALL if is_counted_later else None,
+        )
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        calls = self._calls
+        if calls is not None:
+            calls.interrupt()
+
+    # ---- rows
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        if edge.grouping.broadcast:  # before all others, so no call is in flight
+            return super().feed(edge, batch)
+        self._broadcast(on=False)
+        batch, roots = self._without_roots(edge, batch)
+        with self._hook("execute"):
+            columns = values_of(batch, name_shown(edge.source), edge)
+        tuples = map(self._class_of(edge, batch), zip(*columns, strict=True))
+        if self.attempt.trees is not None:
+            roots = list(islice(self._received(roots), batch.num_rows))
+        fed = Fed(edge, batch, tuples, batch.num_rows, roots)
+        if (slices := self._sliced()) is not None:
+            keys = keys_of(edge, batch, columns)
+            fed.keys = _comparable(keys, [batch.schema.field(name).type for name in edge.grouping.fields])
+            if edge.grouping.promise is Promise.KEY:
+                fed.begin = partial(_prefetch, slices, keys)
+        assert self._calls is not None
+        self._calls.feed(fed)
+        return self.resume()
+
+    def _sliced(self) -> Slices | None:
+        """Give the state to the calls, if the bolt has one: the first is about to be made."""
+        calls, state = self._calls, self._state
+        assert calls is not None
+        if state is not None and self._slices is None:
+            calls.slices = self._slices = Slices(state, self._who, calls.fail)
+        return self._slices
+
+    def resume(self) -> bool:
+        if self._broadcasting:
+            return super().resume()
+        return self._advance(all=False)
+
+    def _advance(self, *, all: bool) -> bool:
+        """Have calls begin, or end, and what they emit sent on; return True if the outbox is full."""
+        assert self._calls is not None
+        with self._hook("execute"):
+            return self._calls.advance(all=all, check=self.attempt.refuse_abandoned)
+
+    def _send_ended(self) -> bool:
+        """Send on what the calls that have ended have emitted, by the same way as rows of other bolts.
+
+        Called by the loop's thread while this one waits. Return True if the outbox is full.
+        """
+        attempt, guarded, calls = self.attempt, self._guarded, self._calls
+        assert calls is not None
+        if guarded is None or self._ticks:
+            collector, outbox = attempt.collector, attempt.outbox
+            add = collector.plain_add
+            for call in calls.ready():
+                if call.row is not None and call.error is None and call.counted is None and add is not None:
+                    add(call.row)  # as `emit` does it, which has looked at the row before it was kept
+                else:
+                    self._send(call, collector)
+                if outbox.pressing:
+                    return True
+            return False
+        if attempt.trees is not None:
+            return guarded.run_tracked(attempt.trees, self._send_current, self._ended(calls, tracked=True), "execute")
+        return guarded.run_tuples(self._send_current, self._ended(calls, tracked=False))
+
+    def _ended(self, calls: Calls, *, tracked: bool) -> Iterator[Any]:
+        """Yield the tuples of calls that have ended; `_send_current` is called after each."""
+        guarded = self._guarded
+        assert guarded is not None
+        for call in calls.ready():
+            self._current = call
+            assert call.fed.edge is not None
+            assert call.fed.batch is not None
+            guarded.dealing_with(call.fed.edge, call.fed.batch, call.at)
+            yield (call.tup, call.roots) if tracked else call.tup
+
+    def _send_current(self, tup: Any, collector: Any) -> None:
+        self._send(self._current, collector)
+
+    def _send(self, call: Call, collector: Any) -> None:
+        if call.error is not None:
+            raise call.error
+        try:
+            if call.row is not None:
+                collector.emit(call.row)
+            for row in call.rows or ():
+                if type(row) is tuple:
+                    collector.emit(row)
+                else:
+                    row(collector)
+        except Exception as error:
+            if self._slices is None:
+                raise
+            # What it has changed in state stands, and others may have read it: the row alone can't be undone.
+            raise bolt_error(error, *self.id, "emit", self.attempt.txid) from error
+        for count in call.counted or ():
+            count()
+
+    # ---- the end
+
+    def end(self) -> None:
+        attempt = self.attempt
+        self._advance(all=True)
+        if attempt.trees is not None and isinstance(self._object, Stateful):
+            attempt.trees.end_input()
+        if self.id.component in attempt.order.ticks:
+            self._give_tick()
+        if self._slices is not None:
+            with self._hook("execute"):
+                self._slices.check()
+            if not self._slices.leave():
+                raise AssertionError("a step goes on after all calls have ended")
+        if self._guarded is not None:
+            self._guarded.state = self._state
+        attempt.costs["cpu"] += max(self._loop.cpu_secs() - self._cpu_secs, 0.0)
+        super().end()
+
+    def _tick(self) -> None:
+        """Do nothing: `end` has given the bolt its tick, while calls could be made."""
+
+    def _give_tick(self) -> None:
+        self._sliced()
+        assert self._calls is not None
+        self._calls.feed(Fed(None, None, iter([Tick(self.component.tick_secs)]), 1))
+        self._ticks = True  # an error of it is of no row
+        self._advance(all=True)
+
+    def keep(self) -> None:
+        hangs = self._calls is not None and self._calls.leaves_some
+        super().keep()
+        self._end_calls()
+        if hangs:  # what is left of a call must not meet the state of another transaction
+            self._close_object()
+
+    def drop(self, *, acked: bool) -> None:
+        self._end_calls()
+        super().drop(acked=acked)
+
+    def _end_calls(self) -> None:
+        """Cancel what is in flight, and have no call use the state from now on."""
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.stop()
+        slices, self._slices = self._slices, None
+        if slices is not None and not slices.leave():
+            self._state = None  # a call blocks its loop, and may use it: it is not closed
+
+    def _close_object(self) -> None:
+        made, self._object = self._object, None
+        if made is not None:
+            close_object(made, wait=not self.attempt.is_abandoned)
+
+    def forget_object(self) -> None:
+        self._end_calls()
+        if self._object is not None:
+            loop_of(self._object).close(wait=False)
+        super().forget_object()
+
+
+async def _in_thread(loop: LoopThread, bolt: AsyncBolt, tup: Any, call: Call) -> None:
+    """Make a call that blocks, in a thread."""
+
+    def run() -> None:
+        check_nothing("execute", bolt.execute(tup, call))
+
+    assert bolt.threads is not None
+    await loop.threads(bolt.threads).run(run)
+
+
+def _prefetch(slices: Slices, keys: Sequence[Any]) -> None:
+    with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
+        slices.prefetch(keys)
+
+
+def _comparable(keys: list[Any], kinds: Sequence[pa.DataType]) -> list[Any]:
+    """Return keys that can be looked up: lists can't be, and no NaN is equal to another."""
+    if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in kinds):
+        return list(map(repr, keys))
+    return keys

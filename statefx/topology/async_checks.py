@@ -1,0 +1,100 @@
+"""Checks of bolts whose calls overlap: their settings, the form of their hooks, and how their input is grouped."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from statefx.config import NOT_WRITTEN, SPELLINGS, is_count, micros_of
+from statefx.errors import TopologyError
+from statefx.operators.async_bolts import AsyncBolt
+from statefx.operators.bolts import Bolt, Stateful
+from statefx.operators.hooks import overrides
+from statefx.operators.windows import WindowedBolt
+from statefx.topology.checks import named
+from statefx.topology.graph import Component, DeclaredInput, OnError
+
+CAPACITY_MAX = 10_000
+"""Calls in flight in a task: each is a task of an event loop, and mostly a connection."""
+
+THREADS_MAX = 1000
+
+
+def check_async(id: str, bolt: Bolt, mode: OnError) -> None:
+    """Refuse settings and hooks of an AsyncBolt that have no meaning, each with the remedy; other bolts have none."""
+    if not isinstance(bolt, AsyncBolt):
+        return
+    name = type(bolt).__name__
+    why = _settings(bolt, name) or _execute(bolt, name) or _unfit(bolt, name, mode)
+    if why:
+        raise TopologyError(f"bolt {id!r}: {why}", component=id)
+
+
+def _settings(bolt: AsyncBolt, name: str) -> str:
+    capacity, timeout, threads, ordered = bolt.capacity, bolt.timeout, bolt.threads, bolt.ordered
+    if not (is_count(capacity) and capacity <= CAPACITY_MAX):
+        return (
+            f"capacity of {name} is how many calls a task has in flight, 1 to {CAPACITY_MAX}, as capacity = 100; "
+            f"not {capacity!r}"
+        )
+    if timeout is not None and micros_of(timeout) is None:
+        return (
+            f"timeout of {name} is how long one call may take, such as {SPELLINGS}; {NOT_WRITTEN}; or None; above 0, "
+            f"and not {timeout!r}"
+        )
+    if not isinstance(ordered, bool):
+        return f"ordered of {name} is True (rows leave in the order of tuples) or False, not {ordered!r}"
+    if threads is not None and not (is_count(threads) and threads <= THREADS_MAX):
+        return f"threads of {name} is a number of threads for each task, 1 to {THREADS_MAX}, or None; not {threads!r}"
+    return ""
+
+
+def _execute(bolt: AsyncBolt, name: str) -> str:
+    is_async = _is_async(bolt.execute)
+    if overrides(type(bolt), "executeBatch"):
+        return f"{name}.executeBatch: an AsyncBolt is given tuples one by one. Define async def execute"
+    if bolt.threads is None and not is_async:
+        return (
+            f"execute of {name} is a plain function, which would block the event loop of all calls: write async def "
+            "execute(self, tup, collector), and await what takes long; or have it run in threads, as threads = 20"
+        )
+    if bolt.threads is not None and is_async:
+        return f"{name} has threads, for a plain def execute, and its execute is async def: leave out threads"
+    return ""
+
+
+def _unfit(bolt: AsyncBolt, name: str, mode: OnError) -> str:
+    if isinstance(bolt, WindowedBolt):
+        return f"{name} is an AsyncBolt and a WindowedBolt: let an AsyncBolt read what the windows emit"
+    if isinstance(bolt, Stateful) and bolt.threads is not None:
+        return (
+            f"{name} keeps state, which no threads may share: write async def execute, and await "
+            "asyncio.to_thread(...) for a client that blocks"
+        )
+    if mode is OnError.QUARANTINE_KEY:
+        return (
+            f'{name} can\'t have onError="{mode}": calls of later rows may have begun when one fails. Say '
+            f'onError="{OnError.DEAD_LETTER}", which holds back no later rows'
+        )
+    return ""
+
+
+def _is_async(function: Any) -> bool:
+    """Return whether calling a function makes a coroutine; also one that a decorator has wrapped."""
+    return any(map(inspect.iscoroutinefunction, (function, inspect.unwrap(function))))
+
+
+def check_keyed(reader: Component, inputs: Sequence[DeclaredInput]) -> None:
+    """Refuse inputs of a StatefulAsyncBolt that are not grouped by fields: their tuples would have no order."""
+    if not (isinstance(reader.operator, AsyncBolt) and reader.stateful):
+        return
+    for one in inputs:
+        if not one.grouping.fields and not one.grouping.broadcast:
+            raise TopologyError(
+                f"{named(reader)} reads {one.source!r} by {one.grouping}: calls overlap, and only those of one key "
+                f"keep their order, so that state of a key has one call at a time. Group it by fields, as "
+                f'.fieldsGrouping({one.source!r}, "user")',
+                component=reader.id,
+                source=one.source,
+            )
