@@ -48,8 +48,8 @@ HELD_MAX = 10_000
 """Calls that are done and wait for an earlier one, or for one of their key, at most: what they have emitted is in
 memory."""
 
-SEND_EVERY = 256
-"""Calls that end before it is looked what may leave."""
+SEND_EVERY = 128
+"""Calls that end before it is looked what may leave: fewer than what makes Python collect garbage."""
 
 SLICE_CALLS, SLICE_SECS = 16, 0.005
 """After so many calls a worker looks whether it has kept the loop for longer than that without waiting."""
@@ -222,8 +222,7 @@ class Calls:
         self.slices: Slices | None = None
         self._width = CHECKED if checks_rows else out.plain_width
         self._fed: deque[Fed] = deque()
-        self._now: Iterator[tuple[int, Any]] = iter(())
-        self._batch = Fed(None, None, iter(()), 0)
+        self._now: Iterator[Call] = iter(())
         self._queue: deque[Call] = deque()
         """Calls whose rows have not been taken: by the order of their tuples, or of those that are done."""
         self._released: deque[Call] = deque()
@@ -407,35 +406,40 @@ class Calls:
         if self._released:
             return self._released.popleft()
         while self._taken - self._sent < HELD_MAX or self._has_room():
-            found = next(self._now, None)
-            if found is None:
+            call = next(self._now, None)
+            if call is None:
                 if not self._fed:
                     return None
-                self._open(self._fed.popleft())
+                fed = self._fed.popleft()
+                self._now = self._calls_of(fed)
+                if fed.begin is not None:
+                    fed.begin()
                 continue
-            at, tup = found
-            fed = self._batch
-            call = Call(self._out, self._width, tup, fed, at)
-            if fed.roots is not None:
-                call.roots = fed.roots[at]
-            if self._ordered:
-                self._queue.append(call)
             self._taken += 1
             if self._taken == self._fed_count and not self._wants_all:
                 self._serve()
-            if fed.keys is None or self._is_first(call, fed.keys[at]):
+            if call.key is _NO_KEY or self._is_first(call):
                 return call
         return None
 
-    def _open(self, fed: Fed) -> None:
-        """Go on with another batch."""
-        self._batch, self._now = fed, enumerate(fed.tuples)
-        if fed.begin is not None:
-            fed.begin()
+    def _calls_of(self, fed: Fed) -> Iterator[Call]:
+        """Yield a call for each tuple, each as it is taken."""
+        out, width, roots, keys, queue = self._out, self._width, fed.roots, fed.keys, self._queue
+        is_ordered, is_plain = self._ordered, fed.roots is None and fed.keys is None
+        for at, tup in enumerate(fed.tuples):
+            call = Call(out, width, tup, fed, at)
+            if not is_plain:
+                if roots is not None:
+                    call.roots = roots[at]
+                if keys is not None:
+                    call.key = keys[at]
+            if is_ordered:
+                queue.append(call)
+            yield call
 
-    def _is_first(self, call: Call, key: Any) -> bool:
-        """Return whether no earlier call of a key is under way; otherwise have the call wait for those."""
-        call.key = key
+    def _is_first(self, call: Call) -> bool:
+        """Return whether no earlier call of its key is under way; otherwise have the call wait for those."""
+        key = call.key
         if key not in self._keys:
             self._keys[key] = None
             return True
