@@ -425,9 +425,15 @@ class Config:
         return cls(**values, user=user, without_effect=without_effect)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what changes nothing here: settings of Storm and Flink."""
+        """Yield what changes nothing here: settings of Storm and Flink, and the host of a port that is not given."""
         for key in self.without_effect:
             yield f"{key} has no effect: {_why_without_effect(key)}"
+        for name, port, host in (("ui", self.ui_port, self.ui_host), ("metrics", self.metrics_port, self.metrics_host)):
+            if port is None and host != next(each.default for each in SETTINGS if each.key == f"topology.{name}.host"):
+                yield (
+                    f"topology.{name}.host has no effect, as there is no topology.{name}.port: give it a port, or 0 "
+                    "for any that is free"
+                )
 
     def mapping(self) -> dict[str, Any]:
         """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""
