@@ -249,7 +249,7 @@ def test_the_reference_table_shows_every_setting():
     (timeout,) = [row for row in rows if "`topology.transaction.timeout.secs`" in row]
     assert timeout == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
-        "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
-        "up to an hour), nor does waiting for slots that other jobs hold. |"
+        "How long one attempt of a transaction may take, without restoring state (up to an hour) and waiting for "
+        "slots. |"
     )
     assert "| 1 transaction; any number of tuples |" in rows[5]
