@@ -52,7 +52,7 @@ def test_a_transaction_that_is_given_up_is_passed_over_by_its_marker(kafka, tmp_
         with pytest.raises(Exception, match="decided"):
             tester.send({"words": [("given up",)]})
     monkeypatch.undo()
-    run("recovery", 0, kafka, totals=topic, **{'"txid": 7': '"txid": 2', "0, 7,": "0, 2,"})
+    run("how-to/stuck-transaction", 0, kafka, totals=topic, **{'"txid": 7': '"txid": 2', "0, 7,": "0, 2,"})
     with TopologyTester(builder.createTopology(), tmp_path) as tester:
         assert tester.recoveries == [{"txid": 2, "rolled": "forward"}]
         tester.send({"words": [("b",)]})

@@ -134,7 +134,7 @@ class Forgets(StatefulBolt):
 
 
 def endless_spout(spark, work):
-    limits = {"topology.transaction.timeout.secs": 3, "topology.transaction.attempts.max": 2}
+    limits = {"topology.transaction.timeout.secs": 5, "topology.transaction.attempts.max": 2}
     found = ran(spark, counting("endless", Endless(work), Forgets(), field="row"), work, **limits)
     emitted, grown = map(int, Path(work, "emitted").read_text().split())
     return {**found, "emitted_bytes": emitted, "grown_bytes": grown}
