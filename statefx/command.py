@@ -359,7 +359,8 @@ def _check_yes(yes: bool, plan: Callable[[], str | None], asked: Silence | None 
     """
     if not yes and (what := plan()) is not None:
         because, remedy = ("", "stop the topology, and say") if asked is None else (f"{asked.reason}: ", "say")
-        raise ConfigError(f"{because}this would {what}. Nothing was changed: {remedy} --yes")
+        fences = "" if asked is None or asked.is_over else ", and fence that driver if it still runs"
+        raise ConfigError(f"{because}this would {what}{fences}. Nothing was changed: {remedy} --yes")
 
 
 @_command

@@ -212,22 +212,21 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.state.provider.config",
         "options",
         {},
-        "Options of the state provider, which checks them itself; and those of the encoding of keys and values.",
+        "Options of the state provider, and of the codec.",
     ),
     Setting(
         "topology.state.checkpoint.interval.ms",
         "int",
         None,
-        "The least time between the beginnings of two transactions of a DataFrame; of spouts as many begin in it as "
-        "`topology.max.spout.pending` says, evenly spread. `trigger` overrules it.",
+        "The shortest time between the beginnings of two transactions; of spouts, `topology.max.spout.pending` begin "
+        "in it, evenly spread. `trigger` overrules it.",
         implied="1000 with DataFrames, 100 with spouts, and 25 with a `Spout`",
     ),
     Setting(
         "topology.message.timeout.secs",
         "seconds",
         30,
-        "How long the tree of a tuple of a `Spout` may take to be acked, if bolts hold tuples of it over "
-        "transactions; then the spout is told that it has failed.",
+        "How long bolts may hold tuples of a `Spout`'s message over transactions before it fails.",
     ),
     Setting(
         "topology.tick.tuple.freq.secs",
@@ -240,9 +239,8 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.max.spout.pending",
         "int",
         None,
-        "How many transactions of spouts may be in flight at a time; with DataFrames it must be 1. Where there is a "
-        "`Spout`, whose transactions come one after the other: how many tuples of one of its tasks may wait to be "
-        "acked or failed; the spout is not asked for more.",
+        "How many transactions of spouts may be in flight; with DataFrames it must be 1. With a `Spout`: how many "
+        "tuples of one of its tasks may be neither acked nor failed.",
         least=1,
         implied="1 transaction; any number of tuples",
     ),
@@ -250,47 +248,43 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.spout.batch.ms",
         "int",
         50,
-        "How long the tasks of a `Spout` are asked for tuples when a transaction begins, if they have some each time.",
+        "How long a transaction asks the tasks of a `Spout` for tuples, while they have some.",
         least=1,
     ),
     Setting(
         "topology.sleep.spout.wait.strategy.time.ms",
         "int",
         1,
-        "How long a task of a `Spout` is not asked when it had nothing. While it has nothing the time is doubled, up "
-        "to 20 times as long.",
+        "The pause before a task of a `Spout` that had no tuple is asked again; doubles up to 20 times as long.",
         least=1,
     ),
     Setting(
         "topology.acker.executors",
         "int",
         None,
-        "How many tasks track the trees of tuples that bolts hold over transactions. With another number, the next "
-        "start gives them the trees that are open. 0: no tuple has a tree, and a message is acked whatever becomes of "
-        "it.",
+        "How many tasks track tuples that bolts hold over transactions. 0: a message is acked whatever becomes of its "
+        "tuples.",
         implied="1",
     ),
     Setting(
         "topology.trace",
         "switch",
         False,
-        "Whether the reason for which a message of a `Spout` has failed says what each bolt did with it, in the log "
-        "and to the spout.",
+        "Whether a failed message of a `Spout` says what each bolt did with it.",
         implied="`False`",
     ),
     Setting(
         "topology.control.port",
         "int",
         0,
-        "The port of the driver that tasks connect to; 0 takes any that is free.",
+        "The port of the driver that tasks connect to; 0 takes a free one.",
         most=65535,
     ),
     Setting(
         "topology.metrics.port",
         "int",
         None,
-        "The port of the driver at which Prometheus reads metrics; 0 takes any that is free, which `query.metricsUrl` "
-        "tells. It needs the extra `metrics`.",
+        "The port of the driver for Prometheus; 0 takes a free one (`query.metricsUrl`). It needs the extra `metrics`.",
         most=65535,
         implied="none",
     ),
@@ -304,8 +298,7 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.ui.port",
         "int",
         None,
-        "The port of the driver's page, at which a browser shows what the topology does; 0 takes any that is free, "
-        "which `query.uiUrl` tells. It needs the extra `ui`.",
+        "The port of the driver's page; 0 takes a free one (`query.uiUrl`). It needs the extra `ui`.",
         most=65535,
         implied="no page",
     ),
@@ -326,23 +319,22 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.transaction.timeout.secs",
         "seconds",
         600,
-        "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
-        "up to an hour), nor does waiting for slots that other jobs hold.",
+        "How long one attempt of a transaction may take, without restoring state (up to an hour) and waiting for "
+        "slots.",
     ),
     Setting(
         "topology.transaction.attempts.max",
         "int",
         8,
-        "How many times a transaction is tried before the query ends with AttemptsExhaustedError. Only the one that "
-        "failed uses up a try, and not those behind it.",
+        "How many attempts of a transaction may fail before the query ends with AttemptsExhaustedError.",
         least=1,
     ),
     Setting(
         "topology.transaction.retry.delay.ms",
         "int",
         100,
-        "How long a transaction that failed waits before it is tried again. It is doubled with each further failure of "
-        "the transaction, up to 10 seconds, or to itself if it is more.",
+        "The pause before a failed transaction is retried. It doubles with each failure, up to 10 seconds (or this "
+        "setting, if it is more).",
     ),
 )
 
@@ -425,9 +417,15 @@ class Config:
         return cls(**values, user=user, without_effect=without_effect)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what changes nothing here: settings of Storm and Flink."""
+        """Yield what changes nothing here: settings of Storm and Flink, and the host of a port that is not given."""
         for key in self.without_effect:
             yield f"{key} has no effect: {_why_without_effect(key)}"
+        for name, port, host in (("ui", self.ui_port, self.ui_host), ("metrics", self.metrics_port, self.metrics_host)):
+            if port is None and host != next(each.default for each in SETTINGS if each.key == f"topology.{name}.host"):
+                yield (
+                    f"topology.{name}.host has no effect, as there is no topology.{name}.port: give it a port, or 0 "
+                    "for any that is free"
+                )
 
     def mapping(self) -> dict[str, Any]:
         """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""

@@ -143,15 +143,18 @@ class QueryStuckEvent(QueryEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryIdleEvent(QueryEvent):
-    """The query has had nothing to read for 10 seconds; repeated every 10 seconds.
+    """The query has had nothing to do for 10 seconds, or is paused; repeated every 10 seconds.
 
     Attributes
     ----------
     txid : int
-        The last transaction; 0 if there was none.
+        The last committed transaction; 0 if there was none.
+    paused : str or None
+        Since when the query is paused, ISO 8601 in UTC; None: it waits for input.
     """
 
     txid: int
+    paused: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +205,7 @@ class TopologyListener:
         """Handle that the query has become stuck."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Handle that the query has nothing to read."""
+        """Handle that the query has nothing to do."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Handle the end of the query."""
@@ -312,6 +315,8 @@ class Listeners:
         """Since when the query is stuck, as was last reported."""
         self._active = clock()
         """When there was a transaction last, or idleness was last reported."""
+        self._committed = 0
+        """The last committed transaction."""
 
     def add(self, listener: TopologyListener) -> None:
         """Call `listener` from now on; again: a no-op."""
@@ -335,12 +340,13 @@ class Listeners:
     # ---- events
 
     def started(self, checkpoint: str, generation: int, committed: int) -> None:
+        self._committed = committed
         about = {"checkpoint": checkpoint, "generation": generation, "committed": committed}
         self._post("onQueryStarted", lambda: self._event(QueryStartedEvent, **about))
 
     def committed(self, txid: int) -> None:
         """Deliver the progress of a transaction, as it is known when it is delivered."""
-        self._active = self._clock()
+        self._active, self._committed = self._clock(), txid
         at = self._now()
 
         def made(dropped: int) -> QueryEvent:
@@ -380,11 +386,13 @@ class Listeners:
         if stuck is not None and key != self._stuck:
             self._post("onQueryStuck", lambda: self._event(QueryStuckEvent, **stuck))
         self._stuck = key
-        if stuck is not None or status.get("isTransactionActive"):
+        # Between two attempts of a transaction that fails, nothing runs, and it is not idle.
+        if stuck is not None or status.get("failed") is not None or status.get("isTransactionActive"):
             self._active = self._clock()
         elif self._clock() - self._active >= IDLE_SECS:
             self._active = self._clock()
-            self._post("onQueryIdle", lambda: self._event(QueryIdleEvent, txid=status.get("txid", 0)))
+            about = {"txid": self._committed, "paused": (status.get("paused") or {}).get("since")}
+            self._post("onQueryIdle", lambda: self._event(QueryIdleEvent, **about))
 
     def _look_on(self) -> None:
         while not self._ended.wait(LOOK_SECS):

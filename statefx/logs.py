@@ -225,8 +225,11 @@ class Repeats:
             last, count, secs = place.last, place.count, self._clock() - place.since
             place.since, place.count, place.last = self._clock(), 0, None
         counted = logging.makeLogRecord(last.__dict__)
-        counted.msg = "%s (the last of %d such lines in %.0f s)"
-        counted.args = (_message(last), count, secs)
+        if count == 1:
+            counted.msg, counted.args = "%s (repeated within %.0f s)", (_message(last), secs)
+        else:
+            counted.msg = "%s (the last of %d such lines in %.0f s)"
+            counted.args = (_message(last), count, secs)
         with of_query("", None):  # the record has the fields of the last one, and is not counted itself
             logging.getLogger(last.name).handle(counted)
 

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import ConfigError, StatefxError
+from statefx.log.observation import secs_of
 from statefx.log.pins import savepoint
 from statefx.metrics.lag import lag_told
 from statefx.protocol.log_state import LogState
@@ -210,7 +211,7 @@ def _mapping(thing: object) -> Mapping[str, Any]:
 # ---- what is shown
 
 
-_GOOD, _BAD = ("healthy", "idle", "ended", "running"), ("stuck", "failing", "failed", "dead")
+_GOOD, _BAD = ("healthy", "idle", "running"), ("stuck", "failing", "failed", "dead")
 _ROWS = 20
 _TRANSACTIONS = 8
 
@@ -234,7 +235,7 @@ def query_html(observation: Mapping[str, Any]) -> str:
         "duration", [_total_ms(one) for one in recent], " ms"
     )
     return page(
-        _health_head("query", name, {"state": "running" if status.get("isActive") else "ended"} | dict(health)),
+        _health_head("query", name, {"state": "running" if status.get("isActive") else "ended"} | dict(health), error),
         _note(str(error), "bad-text") if error and health.get("state") != "failed" else "",  # its sentence says it
         *(_note(text, "why") for text in _bounds(observation)),
         f'<div class="wide">{drawing}</div>' if graph.get("components") else "",
@@ -256,15 +257,21 @@ def _bounds(observation: Mapping[str, Any]) -> list[str]:
     return [f"{one.sentence} {one.remedy}" for one in found[:_BOUNDS]]
 
 
-def _health_head(title: str, name: object, health: Mapping[str, Any]) -> str:
+def _health_head(title: str, name: object, health: Mapping[str, Any], error: object = None) -> str:
     state = str(health.get("state") or "")
-    colour = "good" if state in _GOOD else "bad" if state in _BAD else ""
+    colour = "bad" if error or state in _BAD else "good" if state in _GOOD else ""
     said = _note(str(health.get("sentence") or ""), "said") + _note(str(health.get("remedy") or ""))
     return _head(title, name, state, colour) + said
 
 
 def _total_ms(progress: Mapping[str, Any]) -> float:
     return float(sum(_mapping(progress.get("durationMs")).values()))
+
+
+def _took_ms(attempt: Mapping[str, Any]) -> float | None:
+    """Return how long an attempt took, also one that was rolled back, whose phases are not known; None if it runs."""
+    began, ended = secs_of(attempt.get("began")), secs_of(attempt.get("ended"))
+    return _total_ms(attempt) or (None if began is None or ended is None else 1000 * (ended - began))
 
 
 def _last_transactions(observation: Mapping[str, Any], recent: Sequence[Mapping[str, Any]]) -> str:
@@ -276,7 +283,7 @@ def _last_transactions(observation: Mapping[str, Any], recent: Sequence[Mapping[
         rows = [
             (
                 one.get("txid"), one.get("attempt"), one.get("outcome"), _clock(one.get("ended")), one.get("rows"),
-                float(sum(_mapping(one.get("durationMs")).values())), one.get("reason") or "",
+                _took_ms(one), one.get("reason") or "",
             )
             for one in reversed(entries)
         ]  # fmt: skip
@@ -362,7 +369,7 @@ def checkpoint_html(location: str, state: LogState, observed: Mapping[str, Any])
     kept = [(one.name, one.txid, f"{one.time:%Y-%m-%d %H:%M:%S} UTC", one.bytes) for one in savepoints]
     header = ("txid", "attempt", "generation", "state", "at", "seconds", "rows in", "rows out", "why")
     return page(
-        _health_head("checkpoint of", state.topology.name, health),
+        _health_head("checkpoint of", state.topology.name, health, observed.get("error")),
         _note(f"{location}, generation {state.generation}"),
         _note(f"Last committed: transaction {state.committed}{begun}. Written {_time(state.time_ms)}.", "said"),
         f'<div class="wide">{drawing}</div>' if drawing else "",

@@ -44,7 +44,8 @@ _COLOURS = {
     "stuck": "bold red", "failing": "bold red", "failed": "bold red", "dead": "bold red", "unknown": "bold yellow",
 }  # fmt: skip
 
-_WIDTH_WITHOUT_TERMINAL = 160
+_WIDTH_WITHOUT_TERMINAL = 10_000
+"""Into a file or a pipe no line is cut."""
 
 waiting = click.option(
     "--wait",
@@ -75,7 +76,10 @@ def _show(document: Mapping[str, Any], as_json: bool | None) -> int:
     if shell.in_json(as_json):
         click.echo(json.dumps(document))
     else:
-        _console().print(screen(document, time.time()))
+        console = _console()
+        with console.capture() as printed:
+            console.print(screen(document, time.time()))
+        click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
     return 1 if document["health"]["state"] in WRONG else 0
 
 
@@ -182,7 +186,7 @@ def screen(document: Mapping[str, Any], now: float, height: int | None = None) -
     if components:
         parts += ["", _components(document, shown)]
     if document.get("transactions"):
-        parts += ["", _transactions(document["transactions"])]
+        parts += ["", _transactions(document["transactions"], secs_of(document.get("writtenAt")))]
     if document.get("sources"):
         parts += ["", _sources(document["sources"])]
     if document.get("sinks"):
@@ -216,8 +220,13 @@ def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
     for name in names:
         right = name.endswith(("/s", "ms", "rows", "state", "lag", "tasks", "late", "txid", "behind"))
-        table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+        # What is long stands in the last column: where the terminal is narrow, that one gives way and no other.
+        table.add_column(name, justify="right" if right else "left", no_wrap=name not in _LONG, overflow="ellipsis")
     return table
+
+
+_LONG = ("phases", "stuck")
+_LEGEND = "█ busy ▓ blocked ▒ restoring, committing · idle"
 
 
 def _add(table: Table, *cells: str | Text, style: str | None = None) -> None:
@@ -226,7 +235,7 @@ def _add(table: Table, *cells: str | Text, style: str | None = None) -> None:
 
 
 def _components(document: Mapping[str, Any], most: int) -> RenderableType:
-    table = _table("component", "kind", "tasks", "busy, blocked, idle", "in/s", "out/s", "state", "behind", "late")
+    table = _table("component", "kind", "tasks", _LEGEND, "in/s", "out/s", "state", "behind", "late")
     kinds = {one["name"]: one for one in (document.get("graph") or {}).get("components", ())}
     components = list(document["components"].items())
     for name, one in components[:most]:
@@ -239,8 +248,8 @@ def _components(document: Mapping[str, Any], most: int) -> RenderableType:
             clean(graph.get("kind", "")),
             str(graph.get("tasks") or ""),
             bar(activity) if activity else Text("", style="dim"),
-            f"{one.get('rowsInPerSec') or 0:,.0f}",
-            f"{one.get('rowsOutPerSec') or 0:,.0f}",
+            "-" if graph.get("kind") in ("spout", "stream") else f"{one.get('rowsInPerSec') or 0:,.0f}",
+            "-" if graph.get("kind") == "sink" else f"{one.get('rowsOutPerSec') or 0:,.0f}",
             _bytes(one.get("stateBytes")),
             _span(one.get("freshnessSecs")),
             f"{one.get('late') or 0:,}",
@@ -265,11 +274,12 @@ def bar(activity: Mapping[str, float]) -> Text:
     return text.append(f"  {100 * activity.get('busy', 0.0):.0f} %")
 
 
-def _transactions(transactions: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _transactions(transactions: Sequence[Mapping[str, Any]], written: float | None) -> RenderableType:
+    """Return a table of the last transactions; those that run have the time until the document was `written`."""
     table = _table("txid", "attempt", "outcome", "began", "ms", "rows", "phases")
     for one in reversed(transactions[-TRANSACTIONS_SHOWN:]):
         outcome = clean((one.get("outcome") == "running" and one.get("phase")) or one.get("outcome", ""))
-        began, ended = secs_of(one.get("began")), secs_of(one.get("ended"))
+        began, ended = secs_of(one.get("began")), secs_of(one.get("ended")) or written
         took = "" if began is None or ended is None else f"{1000 * (ended - began):,.0f}"
         phases = ", ".join(f"{name} {ms:,.0f}" for name, ms in (one.get("durationMs") or {}).items() if ms >= 1)
         _add(
@@ -280,7 +290,7 @@ def _transactions(transactions: Sequence[Mapping[str, Any]]) -> RenderableType:
             clean((one.get("began") or "")[11:23]),
             took,
             f"{one.get('rows') or 0:,}",
-            clean(one.get("reason") or phases)[:100],
+            Text(clean(one.get("reason") or phases), no_wrap=True, overflow="ellipsis"),
         )
     return table
 
@@ -307,7 +317,7 @@ def _sinks(sinks: Mapping[str, Mapping[str, Any]], now: float) -> RenderableType
     table = _table("sink", "txid", "rows", "commit ms", "stuck")
     for name, one in sinks.items():
         since = secs_of(one.get("stuckSince"))
-        stuck = "" if since is None else f"for {_span(now - since)}: {clean(one.get('why') or '')}"[:100]
+        stuck = "" if since is None else f"for {_span(now - since)}: {clean(one.get('why') or '')}"
         _add(
             table,
             clean(name),

@@ -222,6 +222,15 @@ def test_a_foreign_setting_that_changes_nothing_is_told(key, why):
     assert list(Config.parse({}, "words").doubts()) == []
 
 
+@pytest.mark.parametrize("name", ["ui", "metrics"])
+def test_a_host_without_its_port_changes_nothing_and_is_told(name):
+    host, port = f"topology.{name}.host", f"topology.{name}.port"
+    (doubt,) = Config.parse({host: "0.0.0.0"}, "words").doubts()
+    assert doubt.startswith(f"{host} has no effect, as there is no {port}: give it a port")
+    assert list(Config.parse({host: "0.0.0.0", port: 0}, "words").doubts()) == []
+    assert list(Config.parse({host: "127.0.0.1"}, "words").doubts()) == []
+
+
 def test_settings_that_are_no_mapping():
     with pytest.raises(ConfigError, match="config must be a mapping of settings, got 'rocksdb'"):
         Config.parse("rocksdb", "words")
@@ -240,7 +249,7 @@ def test_the_reference_table_shows_every_setting():
     (timeout,) = [row for row in rows if "`topology.transaction.timeout.secs`" in row]
     assert timeout == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
-        "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
-        "up to an hour), nor does waiting for slots that other jobs hold. |"
+        "How long one attempt of a transaction may take, without restoring state (up to an hour) and waiting for "
+        "slots. |"
     )
     assert "| 1 transaction; any number of tuples |" in rows[5]

@@ -162,7 +162,21 @@ def test_idle_is_told_after_a_while_and_again(query, told):
     query.listeners.close(None)
     assert told.kinds == ["Idle", "Idle", "Terminated"]
     assert [event.timestamp[17:19] for event in told.events[:2]] == ["11", "22"]
-    assert told.events[0].txid == 3
+    assert {event.paused for event in told.events[:2]} == {None}
+
+
+def test_a_query_is_not_idle_between_two_attempts(query, told):
+    query.listeners.started("/ck", 2, 2)
+    failed = {"txid": 3, "attempt": 7, "since": "noon", "reason": "no network"}
+    for secs, status in [(60, {"failed": failed}), (71, {"paused": {"since": "one"}}), (76, {"failed": failed})]:
+        query.now, query.status = secs, {"isTransactionActive": False, "txid": 3, **status}
+        query.listeners.look()
+    query.committed(3)
+    query.now, query.status = 90, {"isTransactionActive": False, "txid": 4}
+    query.listeners.look()
+    query.listeners.close(None)
+    idle = [event for event in told.events if isinstance(event, module.QueryIdleEvent)]
+    assert [(event.txid, event.paused) for event in idle] == [(2, "one"), (3, None)]
 
 
 def test_a_listener_that_is_removed_is_called_no_more_and_twice_added_called_once(query, told):

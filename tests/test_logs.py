@@ -218,6 +218,14 @@ def test_what_is_counted_is_logged_when_the_query_ends(kept, query):
     assert kept.messages[1:] == ["transaction 2 failed (the last of 2 such lines in 0 s)"]
 
 
+def test_a_warning_that_is_repeated_once_says_so(kept, clock, query):
+    warn(1)
+    clock.turn(4.0)
+    warn(2)
+    query.close()
+    assert kept.messages[1:] == ["transaction 2 failed (repeated within 4 s)"]
+
+
 def test_a_warning_that_comes_again_later_is_logged_at_once(kept, clock, query):
     warn(1)
     clock.turn(REPEATS_SECS)

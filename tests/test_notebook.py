@@ -121,6 +121,25 @@ def test_a_query_shows_health_graph_plots_and_last_transactions():
     assert 'data-activity="busy"' in html
 
 
+@pytest.mark.parametrize(
+    ("state", "error", "colour"),
+    [
+        ("healthy", None, "good"), ("idle", None, "good"), ("ended", None, ""), ("ended", "BoltError: no", "bad"),
+        ("failed", "BoltError: no", "bad"), ("stuck", None, "bad"), ("dead", None, "bad"), ("unknown", None, ""),
+    ],
+)  # fmt: skip
+def test_a_badge_is_green_red_or_grey(state, error, colour):
+    html = query_html(observation() | {"health": {"state": state, "sentence": "s"}, "error": error})
+    assert f'<span class="badge {colour}">{state}</span>' in html
+
+
+def test_an_attempt_that_was_rolled_back_has_its_time():
+    began, ended = "2026-01-02T03:04:05.000+00:00", "2026-01-02T03:04:05.296+00:00"
+    one = {"txid": 3, "attempt": 0, "outcome": "rolled back", "began": began, "ended": ended, "durationMs": {}}
+    assert "296.0" in read(query_html(observation() | {"transactions": [one]})).text
+    assert "0.0" not in read(query_html(observation() | {"transactions": [one | {"ended": None}]})).text
+
+
 @pytest.mark.parametrize("left", [{}, {"status": None, "graph": None, "recent": None}, {"recent": [{}], "health": 5}])
 def test_an_observation_that_lacks_most_is_shown(left):
     read(query_html(left))

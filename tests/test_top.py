@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import time
 import pytest
 from rich.console import Console
 
+from statefx import top
 from statefx.command import main
 from statefx.log.location import OBSERVED
 from statefx.log.observation import OVER, WRONG, health, process
@@ -70,6 +72,40 @@ def test_names_that_a_terminal_would_obey_are_shown_as_text():
     assert "\x1b" not in text
     assert "\\x1b[2J\\n<script>" in text
     assert text.count("[/data] [red]x[/red] :warn") >= 7
+
+
+def test_what_can_have_no_rate_has_a_dash_and_the_bar_a_legend():
+    graph = {"components": [{"name": name, "kind": name, "tasks": 1} for name in ("spout", "bolt", "sink")]}
+    figures = {"rowsInPerSec": 7.0, "rowsOutPerSec": 0.0, "tasks": [], "activity": {"busy": 0.5, "idle": 0.5}}
+    document = {**CASES["slow bolt"], "graph": graph, "components": dict.fromkeys(("spout", "bolt", "sink"), figures)}
+    lines = shown(document | {"health": {"state": "healthy", "sentence": "well", "remedy": ""}}).splitlines()
+    (header,) = [line for line in lines if line.startswith("component")]
+    assert all(f"{char} " in header for _, char, _ in top._ACTIVITIES)
+    assert all(name in header for name, _, _ in top._ACTIVITIES)
+    rates = {line.split()[0]: line.partition("50 %")[2].split()[:2] for line in lines if "50 %" in line}
+    assert rates == {"spout": ["-", "0"], "bolt": ["7", "0"], "sink": ["7", "-"]}
+
+
+def test_a_transaction_that_runs_has_the_time_until_now():
+    running = {"txid": 9, "attempt": 0, "outcome": "running", "began": iso(100.0), "ended": None, "rows": 1}
+    document = {**CASES["slow bolt"], "transactions": [running], "writtenAt": iso(111.5)}
+    text = shown(document | {"health": {"state": "stuck", "sentence": "stuck", "remedy": ""}})
+    assert re.search(r"9 +0 +running +00:01:40\.000 +11,500 +1", text)
+
+
+def test_a_pipe_gets_all_of_a_reason_and_a_terminal_what_fits(checkpoint, capsys):
+    why = f"{'locked ' * 60}end that process"
+    rolled = {"txid": 1, "attempt": 0, "outcome": "rolled back", "reason": why, "rows": 1}
+    document = put(checkpoint, sinks={"db": {"stuckSince": iso(0.0), "why": why}}, transactions=[rolled])
+    assert main(["top", str(checkpoint), "--once", "--table"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(f": {why}") == 1
+    assert printed.count(why) == 2
+    assert not [line for line in printed.splitlines() if line.endswith(" ")]
+    lines = shown(document).splitlines()
+    assert max(map(len, lines)) <= 160
+    assert "end that process" in " ".join(lines[-3:])  # of a sink that is stuck all is needed: it takes more lines
+    assert [line for line in lines if line.split()[:3] == ["1", "0", "rolled"]]
 
 
 def test_of_many_components_those_that_fit_are_shown_and_the_others_counted():

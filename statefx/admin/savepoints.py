@@ -65,7 +65,7 @@ def savepoint(folders: Folders, config: Mapping[str, Any] | None, name: str) -> 
 def savepoint_plan(folders: Folders, config: Mapping[str, Any] | None, name: str) -> str:
     """Return what `savepoint` would do; refuses what that would refuse, and changes nothing."""
     found, _ = _to_take(folders, config, name)
-    return f"keep transaction {found.state_txid} of {folders.location} as {name!r}, and fence a driver that runs"
+    return f"keep transaction {found.state_txid} of {folders.location} as {name!r}"
 
 
 def _to_take(folders: Folders, config: Mapping[str, Any] | None, name: str) -> tuple[LogState, StateProvider]:
@@ -94,10 +94,7 @@ def deletion_plan(folders: Folders, name: str) -> str:
     found = found_checkpoint(folders)
     pin = kept.pinned(found, name, folders.location)
     check_changeable(found, folders, "delete the savepoint")
-    return (
-        f"delete the savepoint {name!r} of {folders.location}, of transaction {pin.state_txid}, and fence a driver "
-        "that runs"
-    )
+    return f"delete the savepoint {name!r} of {folders.location}, of transaction {pin.state_txid}"
 
 
 # ---- going back

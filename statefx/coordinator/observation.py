@@ -451,6 +451,7 @@ MASKED = "***"
 def _config(launch: Launch) -> dict[str, Any]:
     """Return the settings that are not the default ones, without secrets."""
     defaults = {setting.key: setting.default for setting in SETTINGS}
+    defaults["topology.transactional.id"] = launch.topology.name
     found = {
         key: masked(key, value)
         for key, value in launch.settings.mapping().items()

@@ -274,7 +274,10 @@ class RequestServer:
                 f"this driver does not know {command!r}, but {sorted(self._commands)}: it runs another release than "
                 "the one that asks"
             )
-        logger.info("%s was asked for, by an object in the checkpoint", command)
+        # Whoever may write the checkpoint has written it: one short line, whatever is in it.
+        values = "".join(f" {value!r:.100}" for value in said["arguments"].values())[:200]
+        level = logging.DEBUG if command == "status" else logging.INFO  # which a monitor asks for without end
+        logger.log(level, "%s%s was asked for, by %.100r", command, values, str(said.get("by", "somebody")))
         return command, said["arguments"]
 
     def _carry_out(self, id: str, command: str, arguments: Mapping[str, Any]) -> None:

@@ -130,7 +130,7 @@ def check_format(storage: Storage) -> None:
         if other is not None:  # a mistyped path would otherwise be a new checkpoint, with empty state
             raise CheckpointFormatError(
                 f"checkpointLocation {storage.url} is no checkpoint, and not empty (it holds {other!r}): give a "
-                "checkpoint's folder, or an empty one for a new checkpoint",
+                "checkpoint's folder, or, to submit a new one, an empty folder",
                 path=storage.url,
             ) from None
         return

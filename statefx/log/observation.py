@@ -46,6 +46,9 @@ OVER = ("ended", "failed", "dead")
 _GENERATION = re.compile(rb'"generation": ?(\d+)')
 _HEAD_BYTES = 1024
 
+_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
+"""A time as ``since`` has it: in a sentence nobody reads milliseconds."""
+
 
 def secs_of(text: str | None) -> float | None:
     """Return a time of a document in seconds since the epoch, or None if there is none.
@@ -64,7 +67,7 @@ def secs_of(text: str | None) -> float | None:
 def health(state: str, since: str | None, sentence: str, remedy: str = "") -> dict[str, Any]:
     if not sentence.endswith((".", "!", "?")):  # it may end with the reason that somebody else has written
         sentence += "."
-    return {"state": state, "since": since, "sentence": sentence, "remedy": remedy}
+    return {"state": state, "since": since, "sentence": _TIME.sub(r"\1 \2 UTC", sentence), "remedy": remedy}
 
 
 def last_committed(txid: int) -> str:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -106,8 +108,18 @@ class Answered:
     result: Mapping[str, Any]
 
     def __str__(self) -> str:
+        if "status" in self.result and "committed" in self.result:
+            return f"{self.command} {self.location}: {self._after()}"
         said = ", ".join(f"{name} {value}" for name, value in self.result.items() if value is not None)
         return f"{self.command} {self.location}: {said or 'done'}"
+
+    def _after(self) -> str:
+        """Return how a query that goes on is after what was asked of it, in words."""
+        status = self.result["status"]
+        done = "paused" if "paused" in status else "it has not ended" if self.command == "stop" else "it goes on"
+        if not status.get("isTransactionActive"):
+            return f"{done}; the last committed transaction is {self.result['committed']}"
+        return f"{done}; transaction {status['txid']} is still in flight ({status['phase']})"
 
 
 @dataclass(frozen=True)
@@ -126,11 +138,18 @@ class Silence:
     generation: int
     driver: RunningDriver | None
     reason: str
+    is_over: bool
+    """Whether that driver has ended for certain, or there is none."""
 
     def error(self, command: str) -> CheckpointError:
         """Return what a call raises that makes sense with a running query alone."""
+        remedy = "Nothing was changed: submit the topology, and ask again"
+        if command == "stop":
+            remedy = "Nothing was changed, and there is nothing to stop"
+            if self.driver is not None and not self.is_over:
+                remedy = "Nothing was changed: look at that machine, and end the process there if it is still running"
         return CheckpointError(
-            f"{command}: {self.reason}. Nothing was changed: submit the topology, and ask again",
+            f"{command}: {self.reason}. {remedy}",
             path=self.location,
             generation=self.generation,
         )
@@ -242,7 +261,11 @@ class _Asking:
 
     def _write(self) -> None:
         asked = {"id": self.id, "command": self.command, "arguments": dict(self.arguments)}
-        said = {**asked, "validSecs": self.patience.taken_secs}
+        said = {
+            **asked,
+            "validSecs": self.patience.taken_secs,
+            "by": f"process {os.getpid()} on {socket.gethostname()}",
+        }
         self._storage.create(self._name(REQUEST), json.dumps(said).encode())
         self._storage.put(self._folder + BELL, self.id.encode())  # behind the request: who hears it finds that
 
@@ -270,7 +293,8 @@ class _Asking:
             elif self._is_hopeless(now - asked, ended=gone or not (is_there or was_there)) and self._withdraw():
                 self._clear()
                 not_taken = self._not_taken(driver, is_there=is_there, is_busy=beats > 0)
-                return self._silence(driver, self._gone(driver) if gone else not_taken)
+                reason = self._gone(driver) if gone else not_taken
+                return self._silence(driver, reason, is_over=gone or not is_there)
             elif self._name(REQUEST) not in found:
                 raise self._unanswered(f"the request to {driver} was deleted by somebody")
             was_there, was_taken = is_there, is_taken
@@ -336,8 +360,8 @@ class _Asking:
             self._storage.delete([self._name(REQUEST)])
             self._storage.delete([self._name(TAKEN), self._name(ANSWER)])
 
-    def _silence(self, driver: RunningDriver | None, reason: str) -> Silence:
-        return Silence(self.folders.location, self.generation, driver, reason)
+    def _silence(self, driver: RunningDriver | None, reason: str, *, is_over: bool = True) -> Silence:
+        return Silence(self.folders.location, self.generation, driver, reason, is_over)
 
 
 def error_to_tell(error: BaseException) -> dict[str, str]:

@@ -35,6 +35,13 @@ LINKS_MAX = 32
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
+_UCUM = {"seconds": "s", "bytes": "By"}
+
+
+def _ucum(unit: str) -> str:
+    """Return a unit as OpenTelemetry's conventions write it; a user's own, which may be any, as it is."""
+    return _UCUM.get(unit, unit)
+
 
 class Measured(Protocol):
     """Something with metrics and attempts: a query, or a `TopologyTester`."""
@@ -88,7 +95,7 @@ class Instrumented:
         self._known: set[str] = set()
         self._histograms = {
             metric.name: self._meter.create_histogram(
-                metric.dotted, metric.unit, metric.help, explicit_bucket_boundaries_advisory=SECONDS
+                metric.dotted, _ucum(metric.unit), metric.help, explicit_bucket_boundaries_advisory=SECONDS
             )
             for metric in METRICS
             if metric.kind is Kind.HISTOGRAM
@@ -113,7 +120,7 @@ class Instrumented:
     def _observe(self, kind: Kind, name: str, metric: Metric) -> None:
         self._known.add(name)
         make = self._meter.create_observable_gauge if kind is Kind.GAUGE else self._meter.create_observable_counter
-        make(name, [self._callback(name)], metric.unit, metric.help)
+        make(name, [self._callback(name)], _ucum(metric.unit), metric.help)
 
     def _callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observations(options: CallbackOptions) -> Iterable[Observation]:

@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from statefx.errors import ConfigError
 from statefx.metrics.catalog import METRICS, Kind
-from statefx.metrics.registry import Measured
+from statefx.metrics.registry import USERS_HELP, Measured
 
 try:
     from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -60,7 +60,7 @@ class _QueryCollector(Collector):
 def _family(name: str, samples: list[dict[str, Any]], at: float | None) -> Metric:
     """Return the samples of one metric; a label that one of them lacks is empty, which Prometheus takes for none."""
     labels = list(dict.fromkeys(label for sample in samples for label in sample["labels"]))
-    text = _HELP.get(name, "Of the topology's own.")
+    text = _HELP.get(name, USERS_HELP)
     kind = Kind(samples[0]["kind"])
     if kind is Kind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, text, labels=labels)

@@ -94,7 +94,7 @@ class ControlServer:
     ) -> None:
         self._run, self._secret, self._chains = run, secret, frozenset(chains)
         self._on_frame, self._lost, self._clock = on_frame, lost, clock
-        self._listener = _listener(host, port)
+        self._listener = listening(host, port)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -308,7 +308,8 @@ class ControlServer:
         peer.socket.close()
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; ConfigError if it can't."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -179,6 +179,14 @@ def held_slots(but: str = "") -> int:
     return sum(len(engine.chains) for engine in list(_open) if engine.checkpoint != but)
 
 
+def addresses(session: SparkSession) -> tuple[str, str]:
+    """Return where tasks reach the driver, and where it listens for them."""
+    conf = session.sparkContext.getConf()
+    # In local mode Spark's own connections may stand at the machine's name; ours need no more than loopback.
+    host = "127.0.0.1" if is_local(session.sparkContext) else str(conf.get("spark.driver.host"))
+    return host, str(conf.get("spark.driver.bindAddress", host))
+
+
 def warm_up(session: SparkSession, plan: Plan) -> None:
     """Have the JVM load in a thread what it plans a run with, while `submit` looks at checkpoint and executors.
 
@@ -209,9 +217,7 @@ class PipelinedEngine(RunEngine):
         self._stopping_event = stopping
         self._session = session
         conf = session.sparkContext.getConf()
-        # In local mode Spark's own connections may stand at the machine's name; ours need no more than loopback.
-        host = "127.0.0.1" if is_local(session.sparkContext) else str(conf.get("spark.driver.host"))
-        self._host, self._bind = host, str(conf.get("spark.driver.bindAddress", host))
+        self._host, self._bind = addresses(session)
         self._port = port
         self._calls = f"statefx-{uuid.uuid4().hex}"
         """The tag of all jobs that calls on the driver run."""

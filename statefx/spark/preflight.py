@@ -26,8 +26,9 @@ from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.log.location import Folders
 from statefx.plan.levels import Plan
 from statefx.spark import internals
+from statefx.spark.control import listening
 from statefx.spark.failures import last_line, not_importable
-from statefx.spark.job import held_slots
+from statefx.spark.job import addresses, held_slots
 from statefx.spark.session import DAEMON, LOADED_WORKERS, PIPELINED_PYTHON, SLOTS, is_local
 from statefx.spark.worker import modules_of
 from statefx.storage import is_remote
@@ -119,6 +120,22 @@ def check_alone(session: SparkSession, query_id: str | None, own: str, location:
             location=location,
             query=running,
         )
+
+
+def check_control_port(session: SparkSession, port: int) -> None:
+    """Refuse a port that is taken, also by the driver that this start would fence.
+
+    Each run listens there anew: the first one would end the query, maybe hours later, when its first row comes.
+    """
+    limit = time.monotonic() + PORT_SECS
+    while True:
+        try:
+            listening(addresses(session)[1], port).close()
+            return
+        except ConfigError:
+            if time.monotonic() >= limit:
+                raise
+        time.sleep(_LOOK_SECS)
 
 
 _imported: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -281,6 +298,9 @@ def _first_job_failure(text: str) -> str:
         "local mode the driver's own): it must be there, with statefx and its extras"
     )
 
+
+PORT_SECS = 5.0
+"""How long a run that has ended may take to let its port go."""
 
 EXECUTORS_SECS = 10.0
 _LOOK_SECS = 0.2

@@ -418,8 +418,10 @@ class Query:
             The query has ended.
         """
         self._check_active("there is nothing to pause")
+        is_news = "paused" not in self.status
         self._coordinator.hold(True)
-        logger.info("query %s is paused", self.name)
+        if is_news:
+            logger.info("query %s is paused", self.name)
 
     def resume(self) -> None:
         """Go on after `pause`; a query that is not paused goes on as it does.
@@ -430,8 +432,10 @@ class Query:
             The query has ended.
         """
         self._check_active("submit the topology again")
+        is_news = "paused" in self.status
         self._coordinator.hold(False)
-        logger.info("query %s goes on", self.name)
+        if is_news:
+            logger.info("query %s goes on", self.name)
 
     def _check_active(self, remedy: str) -> None:
         if not self.isActive:
@@ -583,7 +587,7 @@ class Query:
 
     def _status_after(self, change: Callable[[], None]) -> dict[str, Any]:
         change()
-        return {"status": self.status}
+        return {"status": self.status, "committed": self._coordinator.log.state.committed}
 
     def _asked_to_stop(self, timeout: float) -> dict[str, Any]:
         self._stop_as("It was stopped from outside, by statefx stop,", timeout)

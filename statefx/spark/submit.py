@@ -39,7 +39,14 @@ from statefx.spark.failures import without_internal_frames
 from statefx.spark.feeds import BatchFeed, SpoutFeed, StreamFeed
 from statefx.spark.internals import places_of, sources_of, task_slots
 from statefx.spark.job import PipelinedEngine, held_slots, planning_session, warm_up
-from statefx.spark.preflight import check_alone, check_apart, check_executors, check_slots, check_stream
+from statefx.spark.preflight import (
+    check_alone,
+    check_apart,
+    check_control_port,
+    check_executors,
+    check_slots,
+    check_stream,
+)
 from statefx.spark.query import Bar, Feed, Page, Query, bar, watch
 from statefx.spark.session import check_session, hint, is_local
 from statefx.spark.staging import Stager, unite
@@ -318,6 +325,8 @@ def _preflight(launch: Launch, session: SparkSession, frame: DataFrame | None, f
         check_places(found, places_of(_united(launch, frame, launch.streams(found))), folders.storage)
         check_alone(session, query_id(found), "" if is_other else _query_name(launch, found), folders.location)
     check_run_folders(streaming=streaming, staged=_stages_here(launch, session))
+    if port := launch.settings.control_port:
+        check_control_port(session, port)
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     if found.committed:

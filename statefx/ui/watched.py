@@ -192,10 +192,15 @@ class Watched:
         return str(state or "unknown")
 
 
+SKEW_ROWS = 10
+"""Rows for each task, from which on it is no chance which of them has more."""
+
+
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what pages are sent of an observation: not the tasks of its components, of which they ask for a few.
 
-    In their place stands ``skew``: the largest of the rows that tasks have had over their mean.
+    In their place stands ``skew``: the largest of the rows that tasks have had over their mean, if there were enough
+    of them to tell anything.
     """
     found = {key: value for key, value in document.items() if key not in _UNSENT}
     components = document.get("components")
@@ -210,7 +215,7 @@ def _without_tasks(component: Any) -> Any:
     found = {key: value for key, value in component.items() if key != "tasks"}
     tasks = [each for each in component.get("tasks") or () if isinstance(each, Mapping)]
     rows = [each.get("rowsIn") or 0 for each in tasks]
-    if len(rows) > 1 and sum(rows) > 0:
+    if len(rows) > 1 and sum(rows) >= SKEW_ROWS * len(rows):
         largest = max(rows)
         task = tasks[rows.index(largest)].get("task")
         found["skew"] = {"ratio": round(largest * len(rows) / sum(rows), 2), "task": task}

@@ -87,7 +87,7 @@ OTHERS = [
     ("restore {ck} --txid 99 --yes", "transaction 99 is not committed in CK: the last one is 2"),
     ("restore {ck} --txid 99 --to {ck}-copy", "transaction 99 is not committed in CK: the last one is 2"),
     ("abort {ck} --yes", "no transaction is open in the checkpoint in CK"),
-    ("stop {ck}", "stop: no driver is at work on the checkpoint in CK. Nothing was changed: submit the topology"),
+    ("stop {ck}", "stop: no driver is at work on the checkpoint in CK. Nothing was changed, and there is nothing to"),
     ("pause {ck}", "no driver is at work on the checkpoint in CK"),
     ("resume {ck}", "no driver is at work on the checkpoint in CK"),
     ("loglevel {ck} DEBUG", "no driver is at work on the checkpoint in CK"),

@@ -27,6 +27,7 @@ from statefx.log.observation import (
     WRONG,
     bounded,
     decided_sentence,
+    health,
     is_copied,
     process,
     read_observation,
@@ -244,6 +245,13 @@ def test_settings_are_shown_without_defaults_and_secrets(place):
     with TopologyTester(builder.createTopology(), place, {"feed.password": config["feed.password"]}) as tester:
         assert observer_of(tester).document()["config"]["feed.password"] == "***"
         assert "topology.max.spout.pending" not in observer_of(tester).document()["config"]
+        assert "topology.transactional.id" not in observer_of(tester).document()["config"], "it is the topology's name"
+
+
+def test_a_sentence_has_times_that_people_read():
+    said = health("stuck", "2026-11-27T14:19:56.880+00:00", "Stuck since 2026-11-27T14:19:56.880+00:00: db: x")
+    assert said["sentence"].startswith("Stuck since 2026-11-27 14:19:56 UTC: db: x")
+    assert said["since"] == "2026-11-27T14:19:56.880+00:00"
 
 
 # ---- health
@@ -590,7 +598,10 @@ def test_a_copy_on_the_drivers_machine_is_seen_at_once(tmp_path):
     assert read(origin, checkpoint=str(origin))["health"]["state"] == "healthy"
     shutil.copytree(origin, copy)
     found = read_observation(Folders(str(copy)), 1001.0)["health"]
-    assert (found["state"], f"was written {at(1000.0)} about {origin}" in found["sentence"]) == ("unknown", True)
+    assert (found["state"], f"was written 1970-01-01 00:16:40 UTC about {origin}" in found["sentence"]) == (
+        "unknown",
+        True,
+    )
     link = tmp_path / "link"
     link.symlink_to(origin)
     assert read(origin, checkpoint=str(link))["health"]["state"] == "healthy", "the same folder at another path"

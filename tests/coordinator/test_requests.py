@@ -1,9 +1,11 @@
 """Requests to a driver at work: each order of events of who asks, who answers, and who dies (rules 17.1 to 17.7)."""
 
 import json
+import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from statefx import Checkpoint
+from statefx.command import main
 from statefx.coordinator import requests
 from statefx.coordinator.requests import AT_ONCE, RequestServer
 from statefx.errors import CheckpointError, ConfigError, FencedError
@@ -28,6 +31,7 @@ from statefx.log.requests import (
     TAKEN,
     Answered,
     Patience,
+    RunningDriver,
     Silence,
     UnansweredError,
     ask,
@@ -164,6 +168,66 @@ def test_where_no_driver_listens_that_is_known_at_once(site):
     site.serving().end({"result": {}})
     assert site.names() == [], "a driver that ends takes its sign down"
     assert isinstance(site.ask("note"), Silence)
+
+
+def test_where_nothing_runs_stop_says_that_there_is_nothing_to_stop(site, monkeypatch):
+    def said(command):
+        return str(site.ask(command, SOON).error(command))
+
+    assert said("stop").endswith("Nothing was changed, and there is nothing to stop")
+    assert said("pause").endswith("Nothing was changed: submit the topology, and ask again")
+    site.driver()._beat()
+    assert "end the process there if it is still running" in said("stop"), "it may run, and only be silent"
+    monkeypatch.setattr("statefx.log.requests.is_running", lambda driver: False)
+    assert "is gone without having ended" in said("stop")
+    assert said("stop").endswith("Nothing was changed, and there is nothing to stop")
+
+
+@pytest.mark.parametrize("kind", ["ended", "killed", "silent"])
+def test_a_savepoint_without_a_query_names_a_driver_to_fence_only_where_one_may_run(site, monkeypatch, capsys, kind):
+    if kind != "ended":
+        site.driver()._beat()
+        monkeypatch.setattr("statefx.log.requests.is_running", lambda driver: None if kind == "silent" else False)
+        monkeypatch.setattr(Checkpoint._ask, "__defaults__", (0.1, *Checkpoint._ask.__defaults__[1:]))
+    assert main(["savepoint", site.folders.location, "v1"]) == 2
+    told = capsys.readouterr().err
+    assert "this would keep transaction 1" in told
+    assert ("and fence that driver if it still runs" in told) == (kind == "silent")
+
+
+def test_the_log_says_what_was_asked_for_and_by_whom(site, caplog):
+    caplog.set_level(logging.DEBUG, "statefx")
+    site.serving(status=dict)
+    site.ask("note", level="DEBUG", name="line\nbreak" * 100)
+    site.ask("status")
+    site.storage.delete(site.names())
+    site.write({"command": "note", "arguments": {}, "validSecs": 20})
+    wait_for(lambda: len(site.done) == 2, "the second note")
+    found = [(each.levelname, each.getMessage()) for each in caplog.records if "was asked for" in each.getMessage()]
+    who = f"'process {os.getpid()} on {socket.gethostname()}'"
+    (_, noted), status, other = found
+    assert noted.startswith("note 'DEBUG' 'line\\nbreak")
+    assert noted.endswith(f" was asked for, by {who}")
+    assert len(noted) < 400
+    assert status == ("DEBUG", f"status was asked for, by {who}"), "a monitor asks without end"
+    assert other == ("INFO", "note was asked for, by 'somebody'")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "says"),
+    [
+        ("pause", {"paused": {"since": "noon"}}, "paused; the last committed transaction is 216"),
+        ("pause", {"paused": {}, "isTransactionActive": True, "txid": 217, "phase": "COMMITTING"},
+         "paused; transaction 217 is still in flight (COMMITTING)"),
+        ("resume", {}, "it goes on; the last committed transaction is 216"),
+        ("stop", {"isTransactionActive": True, "txid": 217, "phase": "COMMITTING"},
+         "it has not ended; transaction 217 is still in flight (COMMITTING)"),
+    ],
+)  # fmt: skip
+def test_an_answer_is_said_in_words(command, status, says):
+    driver = RunningDriver(1, "here", 2)
+    said = str(Answered("/ck", command, driver, {"status": status, "committed": 216}))
+    assert said == f"{command} /ck: {says}"
 
 
 def test_a_request_that_nobody_takes_is_withdrawn_and_never_carried_out(site):

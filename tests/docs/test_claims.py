@@ -101,9 +101,9 @@ def identifiers() -> set[str]:
 
 OF_OTHERS = {
     "Spark": "groupBy withWatermark dropDuplicates dropDuplicatesWithinWatermark registerTimer maxFilesPerTrigger "
-    "maxOffsetsPerTrigger minPartitions startingOffsets startingTimestamp failOnDataLoss subscribePattern "
+    "maxOffsetsPerTrigger startingOffsets startingTimestamp failOnDataLoss subscribePattern "
     "cleanSource "
-    "includeHeaders rand groupIdPrefix txnAppId txnVersion PythonWorkerFactory TaskSetManager TaskKilled ErrorNotifier "
+    "includeHeaders rand txnAppId txnVersion PythonWorkerFactory TaskSetManager TaskKilled ErrorNotifier "
     "StreamingShuffleWriter StreamingQueryListener",
     "Storm": "BaseBasicBolt BaseBatchBolt BaseStatefulBolt CombinerAggregator",
     "Flink": "TumblingEventTimeWindows allowedLateness sideOutputLateData intervalJoin processBroadcastElement "

@@ -5,9 +5,10 @@ nothing of that may show in what the bolts emit.
 """
 
 import random
+import sqlite3
 import tempfile
 from collections import Counter, defaultdict
-from contextlib import chdir
+from contextlib import chdir, closing
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from statefx import StatefulBolt, TopologyBuilder
-from statefx.testing import TopologyTester, rows
+from statefx.testing import Crash, TopologyTester, rows
 from tests.docs.test_code_blocks import ROOT, program
 
 SEEDS = range(3)
@@ -220,3 +221,34 @@ def test_a_copy_passes_once_or_is_told_to_be_old(place, seed):
         newest = max([newest, *(at for _, at, _ in each["events"])])
     assert {row[:2] for row in found["default"]} == judged
     assert found["old"]
+
+
+PAID = [{"payments": [("ann", 5), ("bob", 7)]}, {"payments": [("ann", 1)]}, {"payments": [("bob", 2)]}]
+
+
+def died(place, at):
+    """Run the bills with a driver that dies at its step `at`, then with another one; return whether it died."""
+    path = place / f"bills-{at}.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE messages (user, cents); CREATE TABLE seen (task PRIMARY KEY, txid);")
+    topology = page("outbox")["topology"]
+    for crash_at in (at, None):
+        bills = topology(rows("user string, cents long"), path)
+        try:
+            with TopologyTester(bills, place / f"checkpoint-{at}", crash_at=crash_at) as tester:
+                tester.run(PAID)  # goes on with what is not committed
+        except Crash:
+            continue
+        break
+    with closing(sqlite3.connect(path)) as connection:
+        sent = sorted(connection.execute("SELECT user, cents FROM messages"))
+    assert sent == [("ann", 5), ("ann", 6), ("bob", 7), ("bob", 9)], at
+    return crash_at is None
+
+
+@pytest.mark.slow
+def test_a_message_is_sent_once_wherever_the_driver_dies(place):
+    deaths = 0
+    while died(place, deaths + 1):
+        deaths += 1
+    assert deaths > 20

@@ -48,6 +48,7 @@ from statefx.protocol.reports import Ack
 from statefx.protocol.transaction import Event, Phase, TransactionState, mermaid
 from statefx.runtime.task import METRICS
 from statefx.spark.session import RECOMMENDED
+from statefx.state import changelog
 from statefx.state.changelog import store
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.files import changelog_name, read_file, read_head
@@ -222,9 +223,9 @@ def version(text: str) -> Version | None:
 
 
 def test_the_worked_chain_is_what_is_written_and_read(tmp_path):
-    text = page("on-disk")
+    text = inspect.getdoc(changelog) or ""
     chain, names = Changelog(Namespace("lineage", "count", 0), FolderStorage(tmp_path)), []
-    for file, follows, holds, takes_in, _ in rows_below(text, "#### Five files"):
+    for file, follows, holds, takes_in, _ in rows_below(text, "Five files"):
         before = version(re.findall("`.*?`", takes_in)[-1]) if takes_in else version(follows)
         pairs = [pair.split("=") for pair in holds.split()]
         writes = [(key.encode(), None if value == "deleted" else value.encode()) for key, value in pairs]
@@ -280,12 +281,11 @@ def test_what_is_said_of_the_query_is_there():
     assert all(hasattr(statefx.Query, name) for name in re.findall(r"`(\w+)(?:\(\))?`", cells[1]))
 
 
-# ---- The records that `docs/on-disk.md` shows are those that the log writes.
+# ---- The records to which `docs/on-disk.md` links are those that the log writes.
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "on-disk.md").read_text(encoding="utf-8")
-(BLOCK,) = re.findall(r"<!-- records -->\n```json\n(.*?)```", PAGE, re.DOTALL)
-EXAMPLES = [json.loads(line) for line in BLOCK.splitlines()]
+EXAMPLES = [json.loads(line) for line in (DOCS / "_static" / "records.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("body", EXAMPLES, ids=lambda body: body["kind"])

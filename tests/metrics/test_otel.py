@@ -62,6 +62,7 @@ def test_metrics_have_the_names_and_values_of_the_table(sdk):
         found = sdk.metrics()
     assert set(found) <= {metric.dotted for metric in METRICS}
     assert "statefx.transactions" in found
+    assert {metric.unit for metric in found.values()} == {"", "s", "By"}
     assert not [name for name in found if name.endswith("_total") or not name.startswith("statefx.")]
     (point,) = found["statefx.transactions"].data.data_points
     assert point.value == 1

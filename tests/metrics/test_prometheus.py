@@ -16,7 +16,7 @@ from statefx.errors import ConfigError
 from statefx.metrics import prometheus
 from statefx.metrics.catalog import BY_NAME, METRICS
 from statefx.metrics.prometheus import MetricsServer, collector
-from statefx.metrics.registry import Registry
+from statefx.metrics.registry import USERS_HELP, Registry
 from tests.metrics.reading import value
 from tests.metrics.test_exactly_once import topology
 from tests.testing.topologies import lines
@@ -96,7 +96,9 @@ def test_half_a_surrogate_pair_costs_no_scrape():
 def test_metrics_of_users_are_shown(driver):
     tester = driver.start(topology(1))
     tester.send(lines("to be"))
-    found = samples(parse(generate_latest(registry_of(tester)).decode()))
+    text = generate_latest(registry_of(tester)).decode()
+    assert f"# HELP words_total {USERS_HELP}" in text, "as OpenTelemetry has it"
+    found = samples(parse(text))
     own = ("component", "count"), ("topology", "counting"), ("word", "to")
     assert found["words_total", *own] == 1
     assert found["length_bucket", ("component", "count"), ("le", "2.0"), ("topology", "counting")] == 2

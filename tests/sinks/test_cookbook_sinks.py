@@ -14,7 +14,7 @@ from tests.docs.test_code_blocks import ROOT, program
 
 MODULE = ModuleType("statefx_cookbook_sinks")
 PAGE = vars(MODULE)
-CLASSES = program((ROOT / "docs" / "cookbook" / "sinks.md").read_text(encoding="utf-8")).partition("SENT = ")[0]
+CLASSES = program((ROOT / "docs" / "cookbook" / "sinks.md").read_text(encoding="utf-8"))
 
 
 class Connection(sqlite3.Connection):

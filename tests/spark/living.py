@@ -9,6 +9,7 @@ from statefx import Checkpoint, PartitionedTransactionalSpout, Spout, StatefulBo
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import runs
 from statefx.errors import StatefxError
+from statefx.spark import preflight
 from statefx.spark.job import PipelinedEngine
 from tests.bolts import WithState
 from tests.spark.bolts import Once
@@ -71,10 +72,18 @@ def unreachable(spark, work):
 
 
 def taken_port(spark, work):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        found = ran(spark, counting("taken", Planned(work)), work, **{"topology.control.port": port})
-    return {**found, "port": port}
+    topology, patience, preflight.PORT_SECS = counting("taken", Planned(work)), preflight.PORT_SECS, 0.3
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            ran(spark, topology, work, **{"topology.control.port": port})
+    except StatefxError as error:
+        refused = f"{type(error).__name__}: {error.message}"
+    finally:
+        preflight.PORT_SECS = patience
+    begun = (work / "ck" / "transactions").exists()
+    found = ran(spark, topology, work, **{"topology.control.port": port})
+    return {**found, "refused": refused, "begun": begun, "port": port}
 
 
 def unreachable_for_a_while(spark, work):

@@ -171,10 +171,12 @@ def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(own_player,
     assert found["right_when_started_again"]
 
 
-def test_a_control_port_that_is_taken_ends_the_query_at_once(told):
+def test_a_control_port_that_is_taken_is_refused_by_submit(told):
     found = told("taken_port")
-    assert found["error"].startswith(f"ConfigError: the driver can't listen at 127.0.0.1:{found['port']}")
-    assert "choose another topology.control.port, or 0" in found["error"]
+    assert found["refused"].startswith(f"ConfigError: the driver can't listen at 127.0.0.1:{found['port']}")
+    assert "choose another topology.control.port, or 0" in found["refused"]
+    assert not found["begun"], "nothing was changed"
+    assert found["right"], "of itself, when it is free"
 
 
 def test_slots_that_cant_reach_the_driver_after_others_did_are_tried_again(told):

@@ -72,6 +72,8 @@ def figures(**more):
     }  # fmt: skip
 
 
+ACTIVITIES = ["busy", "blocked", "idle", "restoring", "committing"]
+
 AT = "2026-01-02T03:04:05.000+00:00"
 
 
@@ -81,7 +83,8 @@ def changes():
     return {
         "topology": "bank",
         "graph": GRAPH,
-        "config": {"topology.state.provider": "rocksdb", "feed.password": "***"},
+        "config": {"topology.state.provider": "rocksdb", "feed.password": "***", "topology.ui.port": 4450},
+        "driver": {"host": "shop-1", "pid": 7, "machine": "b4eef43c pid:[4026531836]", "began": "8702604"},
         "health": {"state": "stuck", "since": AT, "sentence": "Stuck: no database.", "remedy": "Start it."},
         "components": {
             "payments": figures(freshnessSecs=1.0, watermark=AT),
@@ -199,6 +202,41 @@ def test_the_gantt_has_a_lane_for_each_task_by_level(page):
     assert page.locator(".lane").last.locator(".part").count() == 2
 
 
+def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
+    def colours():
+        return {
+            name: page.locator(f"#{section} .legend li", has_text=name).first.locator("i").evaluate(
+                "each => getComputedStyle(each).backgroundColor"
+            )
+            for section, names in (("graph", ACTIVITIES), ("transactions", ("run", "hooks", "log")), ("gantt", steps))
+            for name in names
+        }  # fmt: skip
+
+    one = {"txid": 4, "attempt": 0, "outcome": "committed", "began": AT, "ended": AT, "rows": 1}
+    shown.changes["transactions"] = [one | {"durationMs": {"run": 5, "hooks": 2, "log": 1}}]
+    page.locator("#transactions .legend", has_text="hooks").wait_for()
+    steps = ["execute", "finish"]
+    before = colours()
+    task = shown.changes["tasksOfLast"]["tasks"][1]
+    more = [["restore", 0, 5], ["open", 5, 9], *task["phases"]]
+    shown.changes["tasksOfLast"] = {"txid": 4, "tasks": [task | {"phases": more}]}
+    page.locator("#gantt .legend", has_text="restore").wait_for()
+    steps = ["restore", "open", "execute"]
+    after = colours()
+    both = before.keys() & after.keys()
+    assert {name: after[name] for name in both} == {name: before[name] for name in both}
+    assert after["restore"] == before["restoring"]
+    unlike = [*ACTIVITIES, "run", "hooks", "log", "open"]
+    assert len({after[name] for name in unlike}) == len(unlike)
+
+
+def test_a_sink_has_a_dash_where_it_has_no_rows(page):
+    table = cells(page, "#components")
+    rows = {name: next(row[2:4] for row in table if row[0].startswith(name)) for name in ("payments", "ledger")}
+    assert rows["ledger"] == ["1.2k/s", "\N{EN DASH}"]
+    assert rows["payments"] == ["\N{EN DASH}", "1.2k/s"]
+
+
 def test_freshness_says_what_was_added_where_and_who_holds_it(page):
     found = [row[:3] for row in cells(page, "#fresh")]
     assert found == [["payments", "1.0 s", "+1.0 s"], ["balances", "3.5 s", "+2.5 s"], ["ledger", "3.5 s", "\u2013"]]
@@ -247,7 +285,12 @@ def test_history_and_settings_are_shown(page):
         "rocksdb",
         "feed.password",
         "***",
+        "topology.ui.port",
+        "4450",
     ]
+    facts = page.locator("#settings .facts").first.inner_text()
+    assert "shop-1" in facts
+    assert "pid:[4026531836]" not in facts
 
 
 def test_the_support_bundle_is_downloaded(page):

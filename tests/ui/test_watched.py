@@ -110,3 +110,4 @@ def test_skew_is_the_largest_task_over_the_mean():
 
     assert of(10, 10, 40) == {"skew": {"ratio": 2.0, "task": 2}}
     assert of(0, 0) == of(5) == of() == {}
+    assert of(0, 1) == of(0, 19) == {}, "so few rows tell nothing"

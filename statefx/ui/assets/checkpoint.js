@@ -1,7 +1,7 @@
 // State and the look-up of a key, errors and dead letters, savepoints and generations, settings, the support bundle.
 
 import {h} from "./dom.js";
-import {facts, plain} from "./flow.js";
+import {facts} from "./flow.js";
 import {bytes, clock, line, many, whole} from "./text.js";
 
 export function state(page) {
@@ -89,12 +89,18 @@ function table(id, header, rows) {
     h("tbody", null, rows.map((row, i) => h("tr", {key: i}, row.map((cell, column) => h(column ? "td" : "th", column ? null : {scope: "row"}, cell)))))));
 }
 
+// By which statefx tells whether the driver's process runs: they say nothing to people.
+const OURS = new Set(["began", "machine"]);
+
+// As it is written in a program: a port has no thousands.
+const written = (value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
+
 export function settings(page) {
   const {config, driver, checkpoint, lineage, startedAt} = page.document;
   return h("div", null,
-    facts({checkpoint, lineage, started: clock(startedAt), ...Object.fromEntries(Object.entries(driver || {}).map(([name, value]) => [name, String(value)]))}),
+    facts({checkpoint, lineage, started: clock(startedAt), ...Object.fromEntries(Object.entries(driver || {}).filter(([name]) => !OURS.has(name)).map(([name, value]) => [name, String(value)]))}),
     h("h3", null, "Settings that are not the default"),
-    config && Object.keys(config).length ? h("dl", {class: "facts long", id: "config"}, Object.entries(config).map(([name, value]) => h("div", {key: name}, h("dt", {class: "code"}, line(name)), h("dd", {class: "code"}, plain(value))))) : h("p", {class: "empty"}, "All settings have their defaults."));
+    config && Object.keys(config).length ? h("dl", {class: "facts long", id: "config"}, Object.entries(config).map(([name, value]) => h("div", {key: name}, h("dt", {class: "code"}, line(name)), h("dd", {class: "code"}, written(value))))) : h("p", {class: "empty"}, "All settings have their defaults."));
 }
 
 export function support(page) {

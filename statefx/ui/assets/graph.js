@@ -136,7 +136,7 @@ const COLUMNS = [
   ["component", (c) => c.name, null],
   ["time", (c) => (c.activity || {}).busy, null],
   ["in", (c) => (isInput(c) ? null : c.rowsInPerSec), rate],
-  ["out", (c) => c.rowsOutPerSec, rate],
+  ["out", (c) => (c.kind === "sink" ? null : c.rowsOutPerSec), rate],
   ["state", (c) => c.stateBytes, bytes],
   ["behind", (c) => c.freshnessSecs, secs],
   ["skew", (c) => (c.skew || {}).ratio, (v) => (typeof v === "number" ? `×${v.toFixed(1)}` : "–")],

@@ -84,6 +84,10 @@ export function strip(page) {
 
 const ROWS = 40;
 
+const STEPS = ["restore", "open", "execute", "finish"];   // a colour for each word, whichever of them a transaction has
+
+const stepClass = (name) => (STEPS.includes(name) ? `step-${name}` : "step-other");
+
 export function gantt(page) {
   const last = page.document.tasksOfLast;
   if (!last || !last.tasks || !last.tasks.length) {
@@ -110,9 +114,9 @@ export function gantt(page) {
         h("span", {class: "who"}, line(each.component), h("small", null, `/${each.task}`)),
         h("span", {class: "track"},
           h("i", {class: "extent", style: place(each.beganMs, each.endedMs)}),
-          (each.phases || []).map(([name, from, to]) => h("i", {class: `part step-${names.indexOf(name) % 6}`, style: place(from, to)})),
+          (each.phases || []).map(([name, from, to]) => h("i", {class: `part ${stepClass(name)}`, style: place(from, to)})),
           h("span", {class: "visually-hidden"}, millis(each.endedMs - each.beganMs)))))),
-    h("ul", {class: "legend"}, names.map((name, i) => h("li", null, h("i", {class: `step-${i % 6}`}), name))));
+    h("ul", {class: "legend"}, names.map((name) => h("li", null, h("i", {class: stepClass(name)}), name))));
 }
 
 export function attempts(page) {
