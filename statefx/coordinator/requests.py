@@ -17,7 +17,7 @@ from typing import Any
 from statefx import logs
 from statefx.errors import AlreadyExistsError, CheckpointError, ConfigError, StatefxError
 from statefx.log.log import TransactionLog
-from statefx.log.observation import process
+from statefx.log.observation import is_gone, process
 from statefx.log.requests import (
     ANSWER,
     BEAT_SECS,
@@ -132,6 +132,8 @@ class RequestServer:
             if self._ending is not None:
                 return
         while self._ending is None:
+            if is_gone(self._storage):
+                return
             self._try(self._look)
             self._wake.wait(self._look_secs)
             self._wake.clear()

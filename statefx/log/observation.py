@@ -78,13 +78,18 @@ def last_committed(txid: int) -> str:
 # ---- writing
 
 
+def is_gone(storage: Storage) -> bool:
+    """Return whether the checkpoint's folder was deleted: whoever observes must not bring it back."""
+    return isinstance(storage, FolderStorage) and not os.path.isdir(storage.root)
+
+
 def write_observation(storage: Storage, document: Document) -> bool:
     """Replace the document; return False, having written nothing, if it is not this driver's to write any more.
 
     A newer driver has written one, or the checkpoint's folder was deleted and must not come back. Raises OSError or
     StorageError: the storage is unreachable or full.
     """
-    if isinstance(storage, FolderStorage) and not os.path.isdir(storage.root):
+    if is_gone(storage):
         return False
     with suppress(FileNotFoundError):
         generation = _GENERATION.search(storage.read(OBSERVED, 0, _HEAD_BYTES))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -72,7 +73,9 @@ class Slices:
         """Run a call up to its next await, or to its end, which is a StopIteration."""
         with self._lock:
             if self._has_left:
-                coroutine.close()
+                with suppress(BaseException):  # cancelled as elsewhere, whichever of the two comes first
+                    coroutine.throw(asyncio.CancelledError())
+                coroutine.close()  # it has caught that, and awaits
                 raise asyncio.CancelledError
             journal = self._journal
             if journal:

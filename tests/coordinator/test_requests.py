@@ -387,6 +387,16 @@ def test_two_who_ask_are_both_answered_and_each_request_is_carried_out_once(site
     assert "there is a savepoint 'same' already" in str(refused)
 
 
+def test_a_checkpoint_that_was_deleted_does_not_come_back(site):
+    """A client that its program drops looks for requests once more, when the program has deleted its folder."""
+    server = site.driver()
+    shutil.rmtree(site.folders.location)
+    server.start()
+    server._thread.join(30)
+    assert not server._thread.is_alive()
+    assert not Path(site.folders.location).exists()
+
+
 def test_of_more_than_a_few_all_are_carried_out(site):
     site.serving()
     number = 3 * AT_ONCE

@@ -73,7 +73,7 @@ def test_the_tutorial_has_what_is_run_here():
     assert len(COMMANDS) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # three starts of Spark, and a kill: more than a minute
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_tutorial_does_what_it_shows(tmp_path, shell):

@@ -26,6 +26,7 @@ from statefx.runtime.worker import Worker
 from statefx.testing import TopologyTester, rows
 from tests.bolts import Ignores, Tally
 from tests.runtime.one_chain import chain_attempt, deployment, order_of
+from tests.spark.running import wait_for
 
 FIELDS = "n long, key string"
 
@@ -627,8 +628,7 @@ def test_an_abandoned_attempt_waits_for_no_call(place, kind):
         list(one.run(sent))
     thread.join()
     if kind in (Waits, Deaf, WaitsWithState):
-        while "cancelled" not in journal:
-            threading.Event().wait(0.001)
+        wait_for(lambda: "cancelled" in journal, "the calls to be cancelled")
     journal.append("over")
 
 

@@ -44,7 +44,7 @@ def test_it_is_written_to_the_store_and_read_from_there(url, driver):
     observer = observed(tester)
     tester.send(lines("a b"))
     wait_for(lambda: (Checkpoint(url).observation().get("components") or {}).get("count", {}).get("rowsIn") == 2, "it")
-    observer.end(None)
+    observer.end(None, "It was stopped")
     found = Checkpoint(url).observation()
     assert found["health"]["state"] == "ended"
     assert found["checkpoint"] == url
@@ -67,7 +67,7 @@ def test_a_store_that_refuses_it_costs_one_warning_and_no_transaction(url, drive
         observer = observed(tester)
         wait_for(lambda: len(tries) > 2, "several tries")
         tester.send(lines("a"))
-        observer.end(None)
+        observer.end(None, "It was stopped")
     assert tester.state("count") == {"a": 1}
     assert len([each for each in caplog.records if "beside the log" in each.message]) == 1
     assert not [each for each in threading.enumerate() if each.name == "statefx-observer"]
