@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -31,6 +32,20 @@ COLLECTIONS = Collections()
 gc.callbacks.append(COLLECTIONS)
 
 
+class _Figures:
+    """The scheduler's figures of the thread that has made it, open as long as that lives."""
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> bytes:
+        return os.pread(self._file, 100, 0)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+
 _of_thread = threading.local()
 
 
@@ -40,11 +55,10 @@ def queued_secs() -> float:
     Linux counts it by thread, in nanoseconds: the second figure of schedstat (Documentation/scheduler/sched-stats).
     Without it a thread on a machine that is full looks like one that waits for a network.
     """
-    file = getattr(_of_thread, "file", None)
+    figures = getattr(_of_thread, "figures", None)
     try:
-        if file is None:
-            file = _of_thread.file = open("/proc/thread-self/schedstat", "rb", buffering=0)  # noqa: SIM115 - the thread's
-        file.seek(0)
-        return int(file.read().split()[1]) / 1e9
+        if figures is None:
+            figures = _of_thread.figures = _Figures()
+        return int(figures.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return 0.0
