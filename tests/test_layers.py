@@ -110,6 +110,7 @@ MAY_OPEN_FILES = {
     "statefx/admin/sorted_files.py": "temporary files of this machine, of sorted entries",
     "statefx/log/observation.py": "asks whether a driver's process is there, and whether its folder is",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
+    "statefx/runtime/costs.py": "figures of the thread's scheduler, in /proc",
     "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
     **{
         f"statefx/spark/{name}.py": "Spark's own part, in a folder of the driver's machine that is rebuilt from the log"
