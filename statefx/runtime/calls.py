@@ -37,7 +37,7 @@ from statefx.errors import BoltError
 from statefx.operators.context import DEFAULT_STREAM, Collector
 from statefx.operators.user_errors import place_of_frames
 from statefx.protocol.identity import TransactionAttempt
-from statefx.runtime.collector import TaskCollector
+from statefx.runtime.collector import NO_ANCHORS, TaskCollector
 from statefx.runtime.loops import WATCH_SECS, LoopThread
 from statefx.runtime.slices import Slices
 from statefx.runtime.trees import Roots
@@ -57,7 +57,6 @@ SLICE_CALLS, SLICE_SECS = 16, 0.005
 CHECKED = -2
 """In the place of a row's width: each row is looked at as it is emitted, since its call can't be undone later."""
 
-_NO_ANCHORS = ()
 _NO_KEY = object()
 
 
@@ -113,7 +112,7 @@ class Call(Collector):
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
-        anchors: Any = _NO_ANCHORS,
+        anchors: Any = NO_ANCHORS,
         **fields: Any,
     ) -> None:
         if self.done:
@@ -124,7 +123,7 @@ class Call(Collector):
             and task is None
             and stream is DEFAULT_STREAM
             and not fields
-            and anchors is _NO_ANCHORS
+            and anchors is NO_ANCHORS
         ):
             if self.row is None and self.rows is None:
                 self.row = values
@@ -132,7 +131,7 @@ class Call(Collector):
                 self._keep(values)
             return
         out = self._out
-        if anchors is not _NO_ANCHORS:
+        if anchors is not NO_ANCHORS:
             out.check_anchors(anchors)
         row = out.checked(values, stream, fields)
         if self._width == CHECKED:

@@ -37,7 +37,8 @@ _GATHERINGS: dict[tuple[bool, bool], type[Gathering]] = {
 """By whether tuples are tracked, and calls guarded."""
 
 _PLAIN = (tuple, list)
-_NO_ANCHORS = ()
+NO_ANCHORS = ()
+"""What `emit` takes for anchors where none are given."""
 
 
 class TaskCollector(Collector):
@@ -93,7 +94,7 @@ class TaskCollector(Collector):
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
-        anchors: Any = _NO_ANCHORS,
+        anchors: Any = NO_ANCHORS,
         **fields: Any,
     ) -> None:
         if (
@@ -102,13 +103,13 @@ class TaskCollector(Collector):
             and task is None
             and stream is DEFAULT_STREAM  # an equal text that is another object goes the long way
             and not fields
-            and anchors is _NO_ANCHORS
+            and anchors is NO_ANCHORS
         ):
             add = self._add_plain
             if add is not None:
                 add(values)
             return
-        if anchors is _NO_ANCHORS:
+        if anchors is NO_ANCHORS:
             self._emit(values, stream, task, fields)
             return
         trees = self._trees

@@ -13,10 +13,11 @@ from urllib.parse import quote
 import pytest
 
 import statefx
-from statefx import BasicBolt, Checkpoint, StatefulBolt, TopologyBuilder
+from statefx import Checkpoint, StatefulBolt, TopologyBuilder
 from statefx.command import _cli, _in_shell, main
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.testing import TopologyTester, rows
+from tests.bolts import Ignores, WithState
 from tests.spouts.queues import NOTES
 from tests.testing.topologies import Works
 
@@ -353,15 +354,7 @@ LISTS = {
 }
 
 
-class Pass(BasicBolt):
-    def execute(self, tup, collector):
-        pass
-
-
-class Nothing(StatefulBolt):
-    def initState(self, state):
-        pass
-
+class Nothing(WithState):
     def execute(self, tup, collector):
         pass
 
@@ -374,7 +367,7 @@ def test_a_list_without_rows_says_so_on_stderr(form, checkpoint, tmp_path, capsy
     for name in ("ck", "two"):
         builder = TopologyBuilder("nothing")
         builder.setStream("in", rows("word string"))
-        builder.setBolt("count", Nothing() if name == "two" else Pass()).fieldsGrouping("in", "word")
+        builder.setBolt("count", Nothing() if name == "two" else Ignores()).fieldsGrouping("in", "word")
         with TopologyTester(builder.createTopology(), tmp_path / name) as tester:
             for _ in range(2 * (name == "two")):
                 tester.send({"in": [("a",)]})
