@@ -274,6 +274,7 @@ class MaterialisationCache:
         self.limit_bytes = limit_bytes
         self._clock = clock
         self._newest: dict[tuple[str, str], Materialisation] = {}
+        self._look_again = 0.0
         self._lock = threading.RLock()
 
     def lease(self, changelog: Changelog, context: StateContext) -> Materialisation:
@@ -325,7 +326,8 @@ class MaterialisationCache:
             return
         self._newest[place] = kept
         if self.limit_bytes is None:
-            self._forget_idle()
+            if self._clock() >= self._look_again:
+                self._forget_idle()
             return
         size = sum(each.size_bytes for each in self._newest.values())
         for other in list(self._newest)[:-1]:
@@ -333,8 +335,12 @@ class MaterialisationCache:
                 size -= self._newest.pop(other).size_bytes
 
     def _forget_idle(self) -> None:
-        """Forget complete ones that were not used for long, except the last used of them."""
-        size, limit = 0, self._clock() - IDLE_SECS
+        """Forget complete ones that were not used for long, except the last used of them.
+
+        Not at each lease: whoever has thousands would look at all of them for each transaction of each.
+        """
+        now = self._clock()
+        size, limit, self._look_again = 0, now - IDLE_SECS, now + IDLE_SECS / 60
         for place, each in list(reversed(self._newest.items())):
             if not each.leases and each.used <= limit:
                 each.size_bytes = each.size_bytes or _size(each.entries, each.entries.values())
