@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -41,6 +42,9 @@ CLASSES = ROOT / "build" / "spark-classes.jsa"
 
 ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists() else ""
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's "&" hands it on, to programs that tests interrupt too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MEMORY = Path("/dev/shm")
 """Files in memory, on Linux: tests wait for no disk there, and each of thousands asks it to sync a dozen times."""

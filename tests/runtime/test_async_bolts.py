@@ -480,8 +480,8 @@ def test_a_thread_of_a_call_may_emit_until_the_call_ends():
 
 
 def test_a_loop_that_is_blocked_is_told_with_its_stack(caplog):
-    told = []
-    caplog.handler.addFilter(lambda record: told.append(record) or True)
+    told = []  # of this loop: what earlier tests have left says more when the garbage collector comes
+    caplog.handler.addFilter(lambda record: told.append(1) or True if "blocks its" in record.getMessage() else True)
 
     class Blocks(Later):
         async def execute(self, tup, collector):
@@ -493,7 +493,8 @@ def test_a_loop_that_is_blocked_is_told_with_its_stack(caplog):
 
     with caplog.at_level(logging.WARNING, "statefx"), TopologyTester(built(Blocks())) as tester:
         [(took_ms, _)] = tester.send({"in": given(1)}).emitted("bolt")
-    assert took_ms < 1200
+    assert took_ms < 5000, "told while it is blocked"
+    assert loops.WATCH_SECS + loops.BLOCKED_SECS <= 1
     [record] = [each for each in caplog.records if "blocks its event loop" in each.getMessage()]
     assert "bolt 'bolt', task 0, blocks its event loop" in record.getMessage()
     assert "threading.Event().wait(0.01)  # the mistake" in record.getMessage()
