@@ -147,7 +147,6 @@ SLOW_OF_CONTRACTS = {
     "test_a_crash_at_any_step_leaves_each_transaction_once",
     "test_a_crash_in_snapshot_or_sweep_harms_no_version",
     "test_a_driver_that_stops_anywhere_while_the_next_one_works_changes_nothing",
-    "test_a_hundred_thousand_keys_in_one_transaction",
     "test_a_scan_costs_what_is_read_of_it",
     "test_a_scan_in_a_large_transaction_costs_what_is_read_of_it",
     "test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once",
@@ -155,7 +154,6 @@ SLOW_OF_CONTRACTS = {
     "test_an_entry_is_never_seen_when_its_time_has_passed",
     "test_caches_catch_up_from_any_version",
     "test_many_are_read_at_once_each_with_its_own_outcome",
-    "test_more_names_than_one_answer_holds",
     "test_of_many_that_race_for_a_name_one_wins_and_knows_it",
     "test_rows_come_back_as_they_were_or_are_refused_before_the_decision",
     "test_what_a_driver_has_planned_and_not_written_down_is_planned_again",
@@ -165,14 +163,20 @@ SLOW_OF_CONTRACTS = {
 }
 """Tests of `statefx.testing`'s contracts and machines: a mark there would be one that users' pytest does not know."""
 
+SOAK_OF_CONTRACTS = {"test_a_hundred_thousand_keys_in_one_transaction", "test_more_names_than_one_answer_holds"}
+"""Likewise; for each provider and storage more than all else of its contract takes, and only more of the same."""
+
 SEEDS = 3
 """How many of a test's random lives `make check` takes: those with other values of `seed` are marked slow."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     seed = item.callspec.params.get("seed") if hasattr(item, "callspec") else None
-    if (isinstance(seed, int) and seed >= SEEDS) or item.name.partition("[")[0] in SLOW_OF_CONTRACTS:
+    name = item.name.partition("[")[0]
+    if (isinstance(seed, int) and seed >= SEEDS) or name in SLOW_OF_CONTRACTS | SOAK_OF_CONTRACTS:
         item.add_marker("slow")
+    if name in SOAK_OF_CONTRACTS and getattr(item, "cls", None):
+        item.add_marker("soak")
     for marker, fixtures in NEEDED_BY_FIXTURE.items():
         if not set(fixtures).isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(marker)
@@ -368,11 +372,11 @@ def database(request: pytest.FixtureRequest) -> "object":
     return request.getfixturevalue(f"{request.param}_database")
 
 
-@pytest.fixture(params=[pytest.param(5, id="fifth"), pytest.param(1, id="each", marks=pytest.mark.soak)])
+@pytest.fixture(params=[pytest.param(10, id="tenth"), pytest.param(1, id="each", marks=pytest.mark.soak)])
 def stride(request: pytest.FixtureRequest) -> int:
-    """How far apart the moments are at which a test crashes: `make test` takes every fifth, `make soak` all of them.
+    """How far apart the moments are at which a test crashes: `make test` takes every tenth, `make soak` all of them.
 
-    Cases of one test begin at different moments, so that together they take more than a fifth.
+    Cases of one test begin at different moments, so that together they take more than a tenth.
     """
     found: int = request.param
     return found

@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -22,8 +22,14 @@ def _modules() -> list[Path]:
     return modules
 
 
-def _long_functions(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+@pytest.fixture(scope="module")
+def parsed() -> dict[Path, list[ast.AST]]:
+    """All nodes of each module, for as long as these tests run."""
+    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in _modules()}
+
+
+def _long_functions(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1
@@ -37,8 +43,8 @@ def test_a_module_is_at_most_1200_lines():
 
 
 @pytest.mark.slow
-def test_a_function_with_its_docstring_is_at_most_70_lines():
-    assert [found for path in _modules() for found in _long_functions(path)] == []
+def test_a_function_with_its_docstring_is_at_most_70_lines(parsed):
+    assert [found for each in parsed.items() for found in _long_functions(*each)] == []
 
 
 def test_no_module_has_a_name_that_says_nothing():
@@ -72,8 +78,8 @@ PRIVATE_OF_SPARK = {
 """What PySpark keeps private or does not document, and where the JVM's own begins."""
 
 
-def _private_of_spark(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _private_of_spark(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         match node:
             case ast.Attribute(attr=name) if name in PRIVATE_OF_SPARK:
                 pass
@@ -88,9 +94,9 @@ def _private_of_spark(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_one_module_alone_knows_what_spark_keeps_private():
+def test_one_module_alone_knows_what_spark_keeps_private(parsed):
     """So a next version of Spark tells in one place what has changed: `tests/spark/test_internals.py`."""
-    found = [each for path in _modules() for each in _private_of_spark(path)]
+    found = [each for path in parsed.items() for each in _private_of_spark(*path)]
     internals = [each for each in found if each.startswith("statefx/spark/internals.py:")]
     assert len(internals) > 20, "it looks for names that nobody uses any more"
     assert [each for each in found if each not in internals] == []
@@ -125,9 +131,9 @@ MAY_OPEN_FILES = {
 }
 
 
-def _opens_files(path: Path) -> Iterator[str]:
+def _opens_files(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield where a module uses what opens, lists, moves or deletes files."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="open")):
                 found = "open"
@@ -147,9 +153,9 @@ def _opens_files(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_only_storage_opens_files_of_a_checkpoint():
+def test_only_storage_opens_files_of_a_checkpoint(parsed):
     """Where it is not a folder, nothing else can."""
-    found = [each for path in _modules() for each in _opens_files(path)]
+    found = [each for path in parsed.items() for each in _opens_files(*path)]
     assert [each for each in found if not each.startswith(tuple(MAY_OPEN_FILES))] == []
     for prefix in MAY_OPEN_FILES:
         assert any(each.startswith(prefix) for each in found), f"{prefix} opens no file any more: take it from the list"

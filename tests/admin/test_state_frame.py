@@ -78,6 +78,7 @@ def test_it_is_refused_before_a_job(spark: Any, place: Path) -> None:
         Checkpoint(place).toDataFrame(place, "keep")  # type: ignore[arg-type]
 
 
+@pytest.mark.soak
 def test_beside_a_topology_that_runs(spark: Any, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

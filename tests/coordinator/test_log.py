@@ -541,6 +541,7 @@ def take_generations(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_processes_that_start_at_once_each_get_their_own_generation(tmp_path):
     storage = FolderStorage(tmp_path)
     TransactionLog(storage).append(Lineage("l"))

@@ -536,7 +536,9 @@ def go_on(mover: Mover, source: str, target: str, anew: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "target"), [("memory", "rocksdb"), ("redis", "memory")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("memory", "rocksdb"), pytest.param("redis", "memory", marks=pytest.mark.soak)]
+)
 def test_a_crash_at_any_call_of_the_operating_system(place, server, source, target, stride):
     for at in islice(every_crash(), (source == "redis") % stride, None, stride):
         with Mover(place, server, f"at-{at}") as mover:
@@ -564,6 +566,7 @@ def test_a_crash_at_any_round_trip(place, server, monkeypatch, stride):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_process_that_is_killed_and_run_again(place):
     code = f"import sys; from statefx import Checkpoint; Checkpoint(sys.argv[1]).migrate('{ODD}:Killed')"
     with Mover(place) as mover:

@@ -34,6 +34,7 @@ def few_files():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_there_may_be_more_tasks_than_open_files(place):
     many = FILES_MAX + 44
     with Driver(place, "rocksdb") as driver:

@@ -20,6 +20,7 @@ def hits(said):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_ledger_without_spark_is_exact_however_often_it_is_killed(tmp_path):
     said = run("ledger_plain.py", "--kills", "3", folder=tmp_path)
     assert EXACT in said.splitlines(), said

@@ -14,6 +14,7 @@ from tests.spark.running import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
+@pytest.mark.soak
 def test_it_ends_with_the_process_that_started_it(kafka):
     command = [sys.executable, "-m", "tests.kafka.broker"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:

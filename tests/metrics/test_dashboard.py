@@ -158,6 +158,7 @@ def ready(expression):
 
 @pytest.mark.server
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_real_prometheus_scrapes_a_real_run_and_draws_the_dashboard(spark, place, prometheus):
     config = {"topology.metrics.port": 0, "topology.state.checkpoint.interval.ms": 0}
     query = submit(topology(), spark, place / "ck", config)

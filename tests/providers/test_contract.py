@@ -198,7 +198,7 @@ PASSED_OPEN = "test_a_store_that_others_pass_while_it_is_open_is_right_or_refuse
         (IgnoresReverse, "test_scans_in_both_directions_at_once", ()),
         (TurnsTheBoundsToo, "test_scan_bounds", (b"", None)),
         (TurnsTheBoundsToo, "test_scan_bounds", (None, b"a")),
-        pytest.param(ReadsAllForAFew, "test_a_scan_costs_what_is_read_of_it", (), marks=pytest.mark.slow),
+        pytest.param(ReadsAllForAFew, "test_a_scan_costs_what_is_read_of_it", (), marks=pytest.mark.soak),
         (CommitsAtPrepare, "test_what_is_prepared_is_invisible", ()),
         (IgnoresItsToken, "test_what_is_prepared_is_named_by_the_token_that_was_given", ()),
         (HidesItsToken, "test_what_is_prepared_is_named_by_the_token_that_was_given", ()),

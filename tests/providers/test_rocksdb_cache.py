@@ -170,6 +170,7 @@ class TestProcesses:
         assert head(site) == versions[-1]
 
     @pytest.mark.slow
+    @pytest.mark.soak
     def test_two_catch_up_at_once_while_a_third_is_killed(self, site: Site) -> None:
         versions = history(site, 10)
         processes = [worker(site, versions) for _ in range(3)]
@@ -432,6 +433,7 @@ class TestRestored:
             assert head(site) == first[9]
 
     @pytest.mark.slow
+    @pytest.mark.soak
     def test_both_histories_at_once_in_several_processes(self, site: Site) -> None:
         first, second = restored(site, kept=True)
         plans = [(9, first[1:] * 2), (9, first[3:] * 2), (3, second[1:] * 4), (3, second[3:] * 4)]

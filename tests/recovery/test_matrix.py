@@ -367,7 +367,12 @@ def zombies() -> Iterator[tuple[str, str, int]]:
     yield "before commit hooks total/0 for 2", "total", 0
 
 
-LATER = ["before prepare count/0 for 2", "after COMMITTED(2)", "before prepare total/0 for 3", "after COMMITTED(3)"]
+LATER = [
+    "before prepare count/0 for 2",
+    pytest.param("after COMMITTED(2)", marks=pytest.mark.soak),
+    pytest.param("before prepare total/0 for 3", marks=pytest.mark.soak),
+    "after COMMITTED(3)",
+]
 
 
 @pytest.mark.slow

@@ -39,7 +39,6 @@ BOUNDS = {
     "refused, then late": (HOOKS, 2, 1, 1, Budget(refused=1, late=1)),
     "late twice": (ONE, 1, 1, 1, Budget(late=2)),
     "stuck": (HOOKS, 2, 1, 1, Budget(stuck=1)),
-    "late, two readers": (ONE, 1, 1, 2, Budget(late=1)),
     "hooks, a connection is lost": (HOOKS, 2, 1, 1, Budget(lost=1, crashes=1)),
     "two pending, no fault, two senders": (TWO, 2, 2, 1, Budget()),
     "two pending, a connection is lost": (TWO_HOOKS, 2, 1, 1, Budget(lost=1)),
@@ -47,6 +46,7 @@ BOUNDS = {
     "two pending, a driver dies": (TWO_HOOKS, 2, 1, 1, Budget(crashes=1)),
 }
 WIDER = {
+    "late, two readers": (ONE, 1, 1, 2, Budget(late=1)),
     "two pending, late": (TWO, 2, 1, 1, Budget(late=1)),
     "two pending, stuck": (TWO, 2, 1, 1, Budget(stuck=1)),
     "late, two senders": (ONE, 1, 2, 1, Budget(late=1)),

@@ -37,11 +37,11 @@ def published(place):
 
 
 CASES = [
-    pytest.param(*moment, when, id=f"{moment[2]}-{when}", marks=[pytest.mark.soak] if (number + 3 * later) % 5 else [])
+    pytest.param(*moment, when, id=f"{moment[2]}-{when}", marks=[pytest.mark.soak] if (number + 3 * later) % 10 else [])
     for number, moment in enumerate(MOMENTS)
     for later, when in enumerate(["before", "after"])
 ]
-"""`make test` stops a driver at every fifth."""
+"""`make test` stops a driver at every tenth."""
 
 
 @pytest.mark.parametrize(("transactions", "call", "name", "when"), CASES)

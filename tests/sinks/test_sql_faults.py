@@ -534,7 +534,7 @@ class Zombie:
         self.process.communicate()
 
 
-@pytest.mark.parametrize("at", ["CREATE", "UPDATE", "COMMIT"])
+@pytest.mark.parametrize("at", [*(pytest.param(at, marks=pytest.mark.soak) for at in ("CREATE", "UPDATE")), "COMMIT"])
 def test_a_driver_that_sleeps_in_a_transaction_of_postgresql_is_replaced_and_publishes_nothing(postgres_database, at):
     zombie = Zombie(postgres_database.url, postgres_database.place, at)
     with closing(HandDriven(postgres_database)) as sink:

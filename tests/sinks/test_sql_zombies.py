@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 BOUND_SECS = 60
 
 
-@pytest.mark.parametrize(("moment", "sink"), [("COMMIT", 1), ("UPDATE", 2)])
+@pytest.mark.parametrize(("moment", "sink"), [("COMMIT", 1), pytest.param("UPDATE", 2, marks=pytest.mark.soak)])
 def test_a_driver_that_is_stopped_while_it_publishes_and_is_replaced_adds_nothing(
     postgres_database, tmp_path, moment, sink
 ):

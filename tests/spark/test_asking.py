@@ -64,6 +64,7 @@ def test_from_a_shell_while_it_runs(drivers, place, capsys):
 
 
 @pytest.mark.parametrize("killed", ["as it drains", pytest.param("before it sees the request", marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_a_driver_that_is_killed(spark, drivers, place, killed):
     """Who asked learns what is known, and the next start is exact."""
     feed(place / "in", **FILES)

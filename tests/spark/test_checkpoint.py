@@ -645,6 +645,7 @@ def test_a_checkpoint_that_lacks_a_compacted_list_goes_on(ck, as_before, place, 
         live(ck, 10, 13, death)
 
 
+@pytest.mark.soak
 def test_spark_is_started_again_over_several_compactions(spark, place, as_before):
     """With 3 as the setting, Spark takes 6 for the interval after 5.compact alone, and 3 again after 11.compact."""
     done = 0

@@ -271,6 +271,7 @@ def at_work(spark, place, trigger, count=Count):
     return topology, hold, query
 
 
+@pytest.mark.soak
 def test_the_user_cancels_all_jobs(spark, place):
     _, hold, query = at_work(spark, place, AVAILABLE)
     spark.sparkContext.cancelAllJobs()

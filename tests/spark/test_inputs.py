@@ -270,6 +270,7 @@ def spark_s(location):
     return local_folders(location) if (location / "transactions").exists() else []
 
 
+@pytest.mark.soak
 def test_stopped_at_once_again_and_again(spark, place, monkeypatch):
     """Tasks that are not there yet can't be told to end, and are not waited for."""
     monkeypatch.setattr(job, "END_SECS", BOUND_SECS)
@@ -360,7 +361,7 @@ class HeldTick(WithState):
             held(self.place / "hold")
 
 
-@pytest.mark.parametrize("trigger", ["once", "availableNow"])
+@pytest.mark.parametrize("trigger", [pytest.param("once", marks=pytest.mark.soak), "availableNow"])
 def test_a_tick_that_was_rolled_back_is_no_batch_of_a_next_start(spark, place, trigger):
     """Rule 3.9: a start that reads once would read what the tick did, which is nothing, and end."""
     feed(place / "in", a=["x"])

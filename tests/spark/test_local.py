@@ -101,6 +101,7 @@ def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_one_that_was_stopped_while_it_begins_keeps_nobody_from_beginning(above):
     (above / "dead").mkdir(parents=True)
     sleeper = subprocess.Popen([sys.executable, "-c", SLEEPER, str(above)], stdout=subprocess.PIPE, text=True)

@@ -1,11 +1,14 @@
 """A real driver from outside, by what it writes beside its log: at work, killed, and restarted."""
 
+import pytest
+
 from statefx import Checkpoint
 from statefx.command import main
 from tests.spark.drivers import FILES, ON
 from tests.spark.running import feed, wait_for
 
 
+@pytest.mark.soak
 def test_a_driver_that_is_killed_is_told_from_one_at_work_and_the_next_one_writes_on(drivers, place, capsys):
     checkpoint = Checkpoint(place / "ck")
 

@@ -121,6 +121,7 @@ def test_a_browser_sees_the_query_live_and_its_end(query, tab, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the processor's time of a thread is read from /proc")
+@pytest.mark.soak
 def test_an_open_page_costs_less_than_a_hundredth_of_a_core(query):
     """The threads that answer a page and observe for it, while it reads all that changes."""
     assert wait_until(lambda: len(query.recentProgress) > 3)

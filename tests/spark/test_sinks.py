@@ -28,7 +28,7 @@ TEXTS = {name: [f"{name} b {number % 7}" for number in range(30)] for name in "a
 ALL = [line for lines in TEXTS.values() for line in lines]
 
 
-@pytest.mark.parametrize("format", ["parquet", "csv"])
+@pytest.mark.parametrize("format", ["parquet", pytest.param("csv", marks=pytest.mark.soak)])
 def test_spark_reads_what_is_committed_in_batches_and_as_a_stream(spark, place, format):
     feed(place / "in", **TEXTS)
     (place / "out").mkdir()

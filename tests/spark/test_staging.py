@@ -63,6 +63,7 @@ def staged_files(place):
     return list(Path(cache_folder(), "staged").glob(f"{lineage}-*/**/*.arrow"))
 
 
+@pytest.mark.soak
 def test_restarts_beside_ticks_are_bounded(spark, place):
     """Ticks are committed in between, but the batch gets no further."""
     feed(place / "in", a=["good"], b=["bad"])

@@ -268,6 +268,7 @@ def unreadable(url):
     return denied
 
 
+@pytest.mark.soak
 def test_a_copy_in_a_store_without_conditional_requests_is_refused(tmp_path):
     with s3_server(conditional=False) as address, as_users_have_it(address) as made:
         with Driver(tmp_path, name="original") as driver:
