@@ -15,13 +15,11 @@ What every program names is public here. Each other public name is in the packag
     statefx.testing       TopologyTester; the contracts, each in its module
     statefx.errors        errors
 
-What is in `_WITH_PYSPARK` imports pyspark and is loaded when first used; everything else works without it.
+What is in `_LATER` is loaded when it is first used. `submit`, `session` and `Query` need PySpark, nothing else does.
 """
 
 from typing import TYPE_CHECKING
 
-from statefx.checkpoint import Checkpoint
-from statefx.client.client import TransactionalClient
 from statefx.config import Duration
 from statefx.elsewhere import lookup
 from statefx.operators.async_bolts import AsyncBolt, StatefulAsyncBolt
@@ -44,6 +42,8 @@ from statefx.topology.builder import TopologyBuilder
 from statefx.topology.graph import Topology
 
 if TYPE_CHECKING:
+    from statefx.checkpoint import Checkpoint
+    from statefx.client.client import TransactionalClient
     from statefx.spark.query import Query
     from statefx.spark.session import session
     from statefx.spark.submit import submit
@@ -88,15 +88,18 @@ __all__ = [
 ]
 
 
-_WITH_PYSPARK = {
+_LATER = {
+    "Checkpoint": "statefx.checkpoint",
+    "TransactionalClient": "statefx.client.client",
     "Query": "statefx.spark.query",
     "session": "statefx.spark.session",
     "submit": "statefx.spark.submit",
 }
+"""Names that workers don't need, and what would load PySpark where nothing of Spark is used."""
 
 
 if not TYPE_CHECKING:
-    __getattr__ = lookup(__name__, _WITH_PYSPARK)
+    __getattr__ = lookup(__name__, _LATER)
 
 
 def __dir__() -> list[str]:

@@ -38,7 +38,6 @@ _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Ove
 
 _ROWS = 1000
 
-_QUOTE = pa.scalar('"')
 _UNESCAPED = bytes({*range(0x20, 0x7F)} - {*b'"\\'})
 """What stands in JSON as it is, if all that is not ASCII is escaped."""
 
@@ -74,7 +73,7 @@ def quick_json(column: pa.Array) -> pa.Array:
     text = column.buffers()[2]
     if text is not None and bytes(text).translate(None, _UNESCAPED):
         return pa.array(map(encode_basestring_ascii, column.to_pylist()), pa.string(), size=len(column))
-    return pc.binary_join_element_wise(_QUOTE, column, _QUOTE, "")
+    return pc.binary_join_element_wise('"', column, '"', "")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 """Plain data: JSON says all of it."""
 
 _PARQUET = b"PAR1"
-_NO_TEXT = pa.array([], pa.string())
+_NO_TEXT = pa.nulls(0, pa.string())
 _SPACE = OWN[1].name
 
 _WHOLE = (NameKind.LIST.value, NameKind.VALUE.value)

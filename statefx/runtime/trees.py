@@ -45,7 +45,7 @@ WITHOUT_REASON = "it failed the tuple, without a reason"
 TRACED_MAX = 10_000
 """Trees that a task traces in one transaction; it takes 2 MB, and 200 kB of what it sends the driver."""
 
-_NO_ROWS = pa.RecordBatch.from_pylist([], ROWS)
+_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in ROWS], schema=ROWS)
 
 _RECEIVED, _HELD, _RELEASED, _FAILED = range(4)
 """Places in `Handled`."""
