@@ -271,12 +271,12 @@ def test_errors_and_what_a_provider_is_given_are_in_the_reference_by_module():
 
 
 def test_storm_names_that_are_refused_are_named():
-    text = page("coming-from").lower()
+    text = (page("how-to/from-storm") + page("how-to/from-flink")).lower()
     assert all(name in text for name in BOLTS.storm)
 
 
 def test_what_is_said_of_the_query_is_there():
-    cells = re.search(r"^\| `StreamingQuery`: (.*?) \|", page("coming-from"), re.MULTILINE)
+    cells = re.search(r"^\| `StreamingQuery`: (.*?) \|", page("how-to/from-foreachbatch"), re.MULTILINE)
     assert cells
     assert all(hasattr(statefx.Query, name) for name in re.findall(r"`(\w+)(?:\(\))?`", cells[1]))
 
