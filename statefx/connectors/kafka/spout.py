@@ -89,7 +89,7 @@ def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str
     if not isinstance(offsets, Mapping) or not all(is_count(number, 0) for pair in offsets.items() for number in pair):
         raise TopologyError(
             f"start= has by topic the first offset of each partition, all whole numbers from 0, as in {{'payments': "
-            f"{{0: 17, 1: 5}}}}, not {offsets!r}; partitions that it leaves out begin with the earliest"
+            f"{{0: 17, 1: 5}}}}, not {offsets!r}; partitions without an entry begin with the earliest"
         )
     return dict(offsets)
 
@@ -572,7 +572,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         except FailedException as why:
             if emitted:  # the next attempt is without this partition, if its leader is still away then
                 raise
-            logger.warning("%s is left out of transaction %d: %s", tp, attempt.txid, why.message)
+            logger.warning("%s is skipped in transaction %d: %s", tp, attempt.txid, why.message)
             return None
         return planned
 
