@@ -109,7 +109,7 @@ OF_OTHERS = {
     "Flink": "TumblingEventTimeWindows allowedLateness sideOutputLateData intervalJoin processBroadcastElement "
     "TimerService",
     "Kafka": "Describe DescribeConfigs Ongoing CurrentTransactionStartOffset",
-    "Kubernetes": "emptyDir sizeLimit restartPolicy Always ReadWriteMany",
+    "Kubernetes": "restartPolicy Always ReadWriteMany",
     "HTTP": "Authorization Host",
     "other": "refreshNonBlocking ClosedChannelException Errno Broken Wrong",
 }

@@ -27,7 +27,7 @@ DROPPED = {
     "stage": r"laid aside",
     "task chain": r"followers?",
 }
-"""Words that each term replaced, as far as a script can tell them from other uses; text in code font is not searched."""
+"""Words that each term replaced, as far as a script can tell; text in code font is not searched."""
 
 WORDS = re.compile(rf"\b(?:{'|'.join(DROPPED.values())})\b", re.IGNORECASE)
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}
@@ -54,6 +54,7 @@ def logs(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in LOGGED
 
 
+@pytest.mark.slow
 def test_errors_and_log_lines_use_the_terms():
     texts = [(path, text) for path in SOURCES for text in messages(path)]
     assert len(texts) > 1000
