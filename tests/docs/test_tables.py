@@ -109,7 +109,7 @@ def test_every_grouping_is_in_the_table():
 def test_every_error_is_in_the_table():
     classes = [thing for thing in vars(statefx.errors).values() if inspect.isclass(thing)]
     there = {thing.__name__ for thing in classes if issubclass(thing, statefx.errors.StatefxError)}
-    cells = first_cells(page("errors"), "## Errors, and what to do")
+    cells = first_cells(page("errors"), "## Errors and remedies")
     named = [name for cell in cells for name in re.findall(r"\w+", cell)]
     assert sorted(named) == sorted(there - {"StatefxError"})
 
