@@ -56,7 +56,7 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 
 
 def test_each_command_is_shown():
-    assert {shlex.split(command)[1] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
+    assert {shlex.split(command)[1] for command, _ in SHOWN} == {"transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[2] for block in CHANGING for line in block.splitlines()}
     asking = {
         shlex.split(line)[2] for line in section("Controlling a running query").splitlines() if line.startswith("$ ")
