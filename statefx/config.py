@@ -445,7 +445,8 @@ def reference_table() -> str:
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for setting in SETTINGS:
         default = setting.implied or f"`{json.dumps(setting.default)}`"
-        lines.append(f"| `{setting.key}` | {default} | {setting.allowed} | {setting.doc} |")
+        allowed = setting.allowed.replace(f" and at most {INT_MAX}", "").replace(f" to {INT_MAX}", "")
+        lines.append(f"| `{setting.key}` | {default} | {allowed} | {setting.doc} |")
     return "\n".join(lines) + "\n"
 
 

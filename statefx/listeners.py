@@ -399,7 +399,7 @@ class Listeners:
             try:
                 self.look()
             except Exception:
-                logger.exception("whether the query is stuck or idle could not be found out; listeners are not told")
+                logger.exception("whether the query is stuck or idle could not be determined; listeners are not called")
 
     def _event(self, kind: Callable[..., _Event], **about: Any) -> _Event:
         return kind(name=self._name, timestamp=logs.iso(self._now()), **about)

@@ -248,7 +248,7 @@ def test_the_reference_table_shows_every_setting():
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
     (timeout,) = [row for row in rows if "`topology.transaction.timeout.secs`" in row]
     assert timeout == (
-        "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
+        "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 | "
         "How long one attempt of a transaction may take, without restoring state (up to an hour) and waiting for "
         "slots. |"
     )

@@ -484,8 +484,8 @@ def _fits(folders: Folders, ref: Any) -> bool:
 
 def _not_now(what: str, path: str) -> CheckpointError:
     return CheckpointError(
-        f"whether state is whole can't be told now ({what}). Nothing was changed: try again later; or delete that "
-        "file, if its disk is broken for good, and repair again",
+        f"whether state is whole can't be determined now ({what}). Nothing was changed: try again later; or delete "
+        "that file, if its disk is broken for good, and repair again",
         path=path,
     )
 

@@ -334,7 +334,7 @@ class Rewrite:
         meter.end()
         written.seconds = time.monotonic() - began
         size = f"{counted(written.keys, 'entry', 'entries')}, {written.bytes} bytes, {written.seconds:.1f} s"
-        logger.info("%s: state of %s is written anew: %s", self.folders.location, [*holding] or "no bolt", size)
+        logger.info("%s: state of %s is rewritten: %s", self.folders.location, [*holding] or "no bolt", size)
         return written
 
     def _side(self, state: LogState) -> Side:

@@ -296,7 +296,7 @@ def _transactions(first: int, last: int) -> str:
 def check_sinks(sinks: str | None) -> None:
     """Refuse what can't be said of rows that were published."""
     if sinks not in (None, *SINKS):
-        raise ConfigError(f"sinks must be 'append' or 'rewind', or left out, got {sinks!r}")
+        raise ConfigError(f"sinks must be 'append', 'rewind' or None, got {sinks!r}")
 
 
 def planned(folders: Folders, found: LogState, pin: Pin, sinks: str | None) -> Restoration:
@@ -376,7 +376,7 @@ def _rewound(found: LogState, folders: Folders, txid: int) -> Mapping[str, str]:
             f"what was published after transaction {txid} can't be taken back by {shown}: of these sinks, or as they "
             "were set up or wrote elsewhere then, or since they were taken over, nobody can tell which rows are a "
             "transaction's. Nothing was changed. Remove these rows by hand and say sinks='append', or say it if they "
-            "may come once more; or call restore with to=, into another checkpoint, whose sinks have other targets",
+            "may come again; or call restore with to=, into another checkpoint, whose sinks have other targets",
             path=folders.location,
             txid=txid,
             sinks=sorted(can_not),

@@ -405,7 +405,7 @@ class Coordinator:
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
         self.summary.add(self.last)
         for spout, said in self.last.left_out.items():
-            logger.warning("transaction %d leaves out of spout %r: %s", txid, spout, said)
+            logger.warning("transaction %d skips of spout %r: %s", txid, spout, said)
         for name, rows in self.last.ahead.items():
             if name not in self._told_ahead:
                 self._told_ahead.add(name)
@@ -420,7 +420,7 @@ class Coordinator:
             if so_far.bit_length() > before.bit_length():
                 logger.warning(
                     "%s: bolt %r has set aside %d rows since the start, %d of them in transaction %d. The first of "
-                    "these: %s. This is told at 1, 2, 4, 8, ... rows; lastProgress counts on",
+                    "these: %s. This is logged at 1, 2, 4, 8, ... rows; lastProgress counts on",
                     self.name, bolt, so_far, aside.rows, txid, aside.why,
                 )  # fmt: skip
         self.last = replace(self.last, trees=self.traces.explained(txid, self.last.trees))

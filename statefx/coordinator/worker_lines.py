@@ -75,7 +75,7 @@ class WorkerLines:
                 for line in messages.unpack_lines(body):
                     self._log(line)
             except FrameError as error:
-                logger.warning("lines of a worker were left out: %s", error)
+                logger.warning("lines of a worker were dropped: %s", error)
             except Exception:
                 logger.exception("lines of a worker could not be logged; a handler or a filter of this process raised")
 

@@ -142,7 +142,7 @@ def _is_gone(other: Folders, folders: Folders) -> bool:
         return next(iter(other.storage.list(LOG)), None) is None
     except (OSError, ImportError, StatefxError) as error:
         raise CheckpointMismatchError(
-            f"whether the checkpoint in {folders.location} was moved can't be told: {other.location}, where it was "
+            f"whether the checkpoint in {folders.location} was moved is unknown: {other.location}, where it was "
             f"last run, can't be read ({error}). Start where that can be read, with the extra 's3'; or with "
             "adopt='fork', and it goes its own way",
             location=folders.location,

@@ -247,7 +247,7 @@ class _Asking:
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._storage.url}/{self._folder}{DRIVER} is not what a driver writes: {error!r}. Delete it; a "
-                "driver at work writes it anew when it has something to do",
+                "driver at work writes it again when it has something to do",
                 path=self.folders.location,
             ) from error
 

@@ -121,7 +121,7 @@ class Renaming:
         if (names or dropped) and found.committing is not None:
             raise CheckpointMismatchError(
                 f"transaction {found.committing.txid} of the checkpoint in {location} is decided, and not "
-                "committed for everybody: start once with the former topology, and rename then",
+                "committed yet: start once with the former topology, and rename then",
                 txid=found.committing.txid,
             )
         if names or dropped:

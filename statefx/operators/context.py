@@ -281,7 +281,7 @@ class Context:
         """
         if self._key_of is None:
             raise BoltError(
-                "context.idempotencyKey(tup) is for execute and finishBatch of a bolt: here no tuple is under way",
+                "context.idempotencyKey(tup) is for execute and finishBatch of a bolt: here no tuple is in flight",
                 component=self.component,
             )
         return self._key_of(tup)

@@ -453,7 +453,7 @@ class Form:
         if not isinstance(schema, Mapping) or not schema.keys() <= set(PARTS):
             raise ConfigError(
                 f"schema={schema!r}: give the types of key and value as Spark DDL, such as "
-                '{"key": "word string", "value": "count long"}; what is left out is shown as JSON'
+                '{"key": "word string", "value": "count long"}; what has no type is shown as JSON'
             )
         try:
             form = cls(**{part: parse_schema(fields) for part, fields in schema.items()})

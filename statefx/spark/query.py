@@ -492,7 +492,7 @@ class Query:
             asked = progress.asked(_HOOK_SECS)
             if asked is not None:
                 logger.warning(
-                    "query %s: %s: stop does not wait for it. What is under way is rolled back when it returns, or by "
+                    "query %s: %s: stop does not wait for it. What is in flight is rolled back when it returns, or by "
                     "the next start",
                     self.name,
                     asked.reason(progress.clock()),

@@ -96,9 +96,9 @@ def submit(
     topology : Topology
         From ``TopologyBuilder.createTopology``.
     spark : SparkSession
-        A classic session; none of its settings is changed.
+        A classic session, not Spark Connect; none of its settings is changed.
     checkpointLocation : str or path
-        A folder that driver and executors see, of this topology alone.
+        A folder of this topology alone, at the same path for driver and executors; or a prefix in an object store.
     config : Mapping, optional
         Settings by Storm's names; see the configuration reference.
     trigger : Mapping, optional
@@ -107,7 +107,7 @@ def submit(
         ``{"availableNow": True, "closeTime": True}``, also for batch DataFrames, event time ends with the input: all
         windows, joins and timers end, and rows that come later are refused.
     batchId : int, optional
-        For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
+        For batch DataFrames: grows from start to start; one that was applied before, or a lower one, is skipped.
     adopt : str or collection of str, optional
         ``"move"`` for a checkpoint of which nothing is left where it was last run; ``"fork"`` for a copy that goes its
         own way; ``"takeover"``: targets of sinks that another application or checkpoint owns belong to this one from
@@ -115,11 +115,11 @@ def submit(
     rename : Mapping, optional
         Of stateful bolts, spouts and streaming DataFrames, ids in this checkpoint to new ones. May stay in the program.
     drop : collection of str, optional
-        Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
+        Stateful bolts and spouts that the topology no longer has: their state is deleted. May stay as well.
     rescale : bool
         Whether stateful bolts with another parallelism than in the checkpoint are rescaled first. May stay as well.
     progress : bool, optional
-        Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
+        Whether a line on stderr shows transactions, rows and rows a second; by default where stderr is a terminal.
     listeners : collection of TopologyListener, optional
         Called with what happens, from the start on, as by `Query.addListener`.
 

@@ -392,7 +392,7 @@ class TopologyTester:
 
     def _feed(self, spout: str) -> Feed:
         if spout in self.topology.replaying_spouts:
-            raise ConfigError(f"spout {spout!r} is told of no rows: only a Spout hears ack and fail")
+            raise ConfigError(f"spout {spout!r} gets no ack or fail: only a Spout does")
         if spout not in self._feeds or spout not in self.topology.tracked_spouts:
             raise ConfigError(f"{spout!r} is no Spout that is fed: TopologyTester(..., fed={spout!r})")
         return self._feeds[spout]

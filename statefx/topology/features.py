@@ -134,8 +134,8 @@ def _check(id: str, bolt: WindowedBolt, inputs: Sequence[tuple[DeclaredInput, pa
         )
     if bolt.vectorised and (clash := [one.source for one, schema in inputs if WINDOW in schema.names]):
         raise TopologyError(
-            f"bolt {id!r}: its input {clash[0]!r} has a field {WINDOW!r}, and so is called what executeBatch is told "
-            "of the window: give the field another name",
+            f"bolt {id!r}: its input {clash[0]!r} has a field {WINDOW!r}, which is the name of the column in which "
+            "executeBatch gets the window: give the field another name",
             component=id,
         )
     if bolt._lag is not None and (bolt._timestamp_field is None or windowing.counted):

@@ -314,7 +314,7 @@ class OpaqueMap:
         """Raise if another run of this attempt has written: it may be the one whose ack counts, or its rollback."""
         if stamp.attempt == self._own.attempt and not self._rolling_back:
             raise FailedException(
-                f"another run of this very attempt has written {key!r}; the next attempt begins anew. If all fail so, "
+                f"another run of this very attempt has written {key!r}; the next attempt starts over. If all fail so, "
                 "the bolt has two maps of one name: give each a name of its own"
             )
 

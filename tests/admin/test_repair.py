@@ -191,7 +191,7 @@ def test_what_can_not_be_read_at_the_moment_is_not_given_up(place: Path) -> None
 
         with (
             patch.object(FolderStorage, "read", busy),
-            pytest.raises(CheckpointError, match=r"can't be told now .*503"),
+            pytest.raises(CheckpointError, match=r"can't be determined now .*503"),
         ):
             Checkpoint(keeper.folder).repair(yes=True)
         assert files(keeper.folder) == before
@@ -287,7 +287,7 @@ def test_what_is_refused(place: Path) -> None:
         Checkpoint(place / "nowhere").repair()
     with Keeper(place) as keeper:
         keeper.run(*WORK)
-        with pytest.raises(ConfigError, match="sinks must be 'append' or 'rewind', or left out, got 'forget'"):
+        with pytest.raises(ConfigError, match="sinks must be 'append', 'rewind' or None, got 'forget'"):
             Checkpoint(keeper.folder).repair(sinks="forget")
 
 

@@ -172,7 +172,7 @@ def test_a_migration_says_how_far_it_is(place, caplog):
         said = [record.getMessage() for record in caplog.records if record.module == "rewrite"]
         written = [text.partition(" is written and read back")[0] for text in said if "read back" in text]
         assert written == ["state of count/0", "state of count/1", "state of total/0"]
-        assert "state of ['count', 'total'] is written anew" in said[-1]
+        assert "state of ['count', 'total'] is rewritten" in said[-1]
 
 
 def test_no_password_is_written_into_the_checkpoint_or_said(place, caplog):

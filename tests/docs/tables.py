@@ -42,10 +42,10 @@ def rocksdb() -> str:
 
 
 def metrics() -> str:
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    lines = ["| metric | kind | meaning |", "|---|---|---|"]
     for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.exposed}` | {metric.kind} | {labels} | {metric.help} |")
+        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+        lines.append(f"| `{metric.exposed}{labels}` | {metric.kind} | {metric.help} |")
     return "\n".join(lines) + "\n"
 
 

@@ -109,7 +109,7 @@ OF_OTHERS = {
     "Flink": "TumblingEventTimeWindows allowedLateness sideOutputLateData intervalJoin processBroadcastElement "
     "TimerService",
     "Kafka": "Describe DescribeConfigs Ongoing CurrentTransactionStartOffset",
-    "Kubernetes": "emptyDir sizeLimit restartPolicy Always ReadWriteMany",
+    "Kubernetes": "restartPolicy Always ReadWriteMany",
     "HTTP": "Authorization Host",
     "other": "refreshNonBlocking ClosedChannelException Errno Broken Wrong",
 }
@@ -132,7 +132,7 @@ def test_names_in_code_font_are_names_of_the_source():
     unknown = [
         f"{page.name}: {name} in `{text}`"
         for page in PAGES
-        if not page.name.startswith("coming-from")
+        if not page.name.startswith("from-")
         for text in code(page)
         for name in NAME.findall(text)
         if name not in known and name not in own_names(page)

@@ -18,7 +18,7 @@ def section(title: str) -> str:
     return page.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-SECTION = section("From a shell")
+SECTION = section("The command line")
 SHOWN = [block.partition("\n")[::2] for block in re.findall(r"```console\n\$ (.*?)```", SECTION, re.DOTALL)]
 CHANGING = re.findall(r"```console\n(.*?)```", (DOCS / "changing.md").read_text(encoding="utf-8"), re.DOTALL)
 NOT_THE_SAME = {
@@ -56,10 +56,10 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 
 
 def test_each_command_is_shown():
-    assert {shlex.split(command)[1] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
+    assert {shlex.split(command)[1] for command, _ in SHOWN} == {"transactions", "state", "explain", "verify"}
     changing = {shlex.split(line)[2] for block in CHANGING for line in block.splitlines()}
     asking = {
-        shlex.split(line)[2] for line in section("Asking a query that runs").splitlines() if line.startswith("$ ")
+        shlex.split(line)[2] for line in section("Controlling a running query").splitlines() if line.startswith("$ ")
     }
     page = (DOCS / "observing.md").read_text(encoding="utf-8")
     watching = set(re.findall(r"^\$ statefx (\w+)", page, re.MULTILINE))

@@ -167,7 +167,7 @@ def test_what_is_no_tuple_of_this_transaction_has_no_key():
         def execute(self, tup, collector):
             pass
 
-    for bolt, text in ((Copies(), "no copy of one"), (Early(), "here no tuple is under way")):
+    for bolt, text in ((Copies(), "no copy of one"), (Early(), "here no tuple is in flight")):
         builder = TopologyBuilder("keys")
         builder.setStream("in", rows(FIELDS))
         builder.setBolt("bolt", bolt).shuffleGrouping("in")

@@ -104,7 +104,7 @@ def test_a_refusal_has_the_user_s_line_above_it_and_no_frames_of_ours_but_one(sp
     assert "local_path" in functions, "whoever looks for a defect finds the others there"
 
 
-# ---- The program of the page "Operating it", started by spark-submit, ended by SIGTERM, and run again.
+# ---- The program of the page "Operations", started by spark-submit, ended by SIGTERM, and run again.
 
 
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")

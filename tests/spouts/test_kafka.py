@@ -254,7 +254,7 @@ def test_a_group_that_others_use_keeps_what_it_has_and_is_no_matter(kafka, tmp_p
     with TopologyTester(topology(reads), tmp_path / "ck", freshObjects=False) as tester:
         assert tester.drain() == 3
         assert counted(tester) == once(*lines(0, 30))
-    said = [each.message for each in caplog.records if "can't be told" in each.message]
+    said = [each.message for each in caplog.records if "can't be reported" in each.message]
     assert len(said) == 1
     assert "give the spout a group of its own" in said[0]
     assert kafka.group_offsets("theirs", topic) == {}

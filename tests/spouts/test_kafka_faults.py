@@ -63,7 +63,7 @@ def test_records_that_retention_took_before_they_were_read(kafka, tmp_path, capl
         assert other.emit().progress.left_out == {"records": LeftOut(3)}
         assert counted(other) == once(*lines(0, 10), *lines(13, 20))
         assert "3 offsets of" in caplog.text
-        assert "leaves out of spout 'records': 3 offsets that were deleted before they were read" in caplog.text
+        assert "skips of spout 'records': 3 offsets that were deleted before they were read" in caplog.text
         kafka.send(topic, "more")
         other.drain()
 
@@ -134,7 +134,7 @@ def test_records_of_several_transactions_in_flight_that_are_gone_at_a_restart(
         else:
             other.drain()
             assert counted(other) == once(*lines(13, 50))
-            said = [each.message for each in caplog.records if "passed over" in each.message]
+            said = [each.message for each in caplog.records if "are skipped" in each.message]
             assert [each.partition(" offsets")[0] for each in said] == ["10", "3"]
 
 
@@ -207,7 +207,7 @@ def test_records_that_are_no_text(kafka, tmp_path, caplog):
         assert counted(tester) == {"a": 1, "b": 1, None: 1}
         left = {"gone": 0, "refused": 2, "why": f"{topic}-0, offset 1: its value is no text in UTF-8"}
         assert sent.progress.as_dict()["leftOut"] == {"records": left}
-    assert f"transaction 1 leaves out of spout 'records': 2 records, the first: {left['why']}" in caplog.text
+    assert f"transaction 1 skips of spout 'records': 2 records, the first: {left['why']}" in caplog.text
 
 
 def test_records_of_megabytes(kafka, tmp_path):
@@ -303,7 +303,7 @@ def test_a_group_that_is_denied_is_no_matter_and_told_once(kafka, tmp_path, capl
     with TopologyTester(topology(reads), tmp_path / "ck", freshObjects=False) as tester:
         tester.drain()
         assert counted(tester) == once(*lines(0, 30))
-    said = [each.message for each in caplog.records if "can't be told" in each.message]
+    said = [each.message for each in caplog.records if "can't be reported" in each.message]
     assert len(said) == 1
     assert "Give the user of this client READ on the group" in said[0]
 

@@ -280,7 +280,7 @@ def test_opaque_batch_whose_broker_is_lost_goes_on_without_it(two, tmp_path, cap
             tester.drain()
             assert FailsOnce.failed
             assert counted(tester) == once(*lines(0, 10)), "the batch, without the partition"
-        assert f"{topic}-1 is left out of transaction 1" in caplog.text
+        assert f"{topic}-1 is skipped in transaction 1" in caplog.text
         first.send(topic, *lines(20, 25))
         with TopologyTester(topology(reads), tmp_path / "ck") as tester:  # the next start
             tester.drain()

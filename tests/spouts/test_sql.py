@@ -337,7 +337,7 @@ def test_values_that_begin_anew_are_told_and_an_empty_table_is_not(sqlite_databa
         database.run("delete from events")
         assert tester.drain() == 0
         events(database, *"de")
-        with pytest.raises(InputError, match=r"events was read up to the id 3, and now the largest is 2.*begin anew"):
+        with pytest.raises(InputError, match=r"events was read up to the id 3, and now the largest is 2.*start over"):
             tester.drain()
 
 

@@ -243,7 +243,7 @@ def test_what_was_copied_is_moved_only_if_its_origin_is_known_to_be_gone(bucket,
         with pytest.raises(CheckpointMismatchError, match="was not moved: it is still in"):
             driver.start(adopt="move")
         unread = patch.object(ObjectStorage, "list", unreadable(first))
-        with unread, pytest.raises(CheckpointMismatchError, match=r"can't be told: s3://.* can't be read .*403"):
+        with unread, pytest.raises(CheckpointMismatchError, match=r"is unknown: s3://.* can't be read .*403"):
             driver.start(adopt="move")
         storage_at(first).delete([each.name for each in storage_at(first).list()])
         moved = driver.start(adopt="move")

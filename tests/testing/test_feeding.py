@@ -273,7 +273,7 @@ def test_mistakes_name_the_call(place):
             tester.send({})
         with pytest.raises(ConfigError, match=r"a row of stream .* is a tuple \(word, at\), not \('a',\)"):
             tester.send({"jobs": [("a",)]})
-        with pytest.raises(ConfigError, match="spout 'jobs' is told of no rows: only a Spout hears ack and fail"):
+        with pytest.raises(ConfigError, match="spout 'jobs' gets no ack or fail: only a Spout does"):
             tester.acked("jobs")
     builder = TopologyBuilder("unfed")
     builder.setSpout("jobs", MemorySpout())

@@ -143,7 +143,7 @@ class Csv(FileFormat):
         if batch.num_columns == 1 and batch.column(0).null_count:
             raise SinkError(
                 f"a row of a CSV file has one field, {batch.schema.names[0]!r}, and it is null: that is an empty line, "
-                "which readers pass over. Write Parquet or JSON, give the rows another field, or leave such rows out"
+                "which readers skip. Write Parquet or JSON, give the rows another field, or leave such rows out"
             )
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if pa.types.is_string(field.type) and pc.any(pc.equal(column, _CSV_NULL)).as_py():

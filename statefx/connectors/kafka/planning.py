@@ -48,7 +48,7 @@ class Losses:
                 "lost='skip' to go on behind them",
                 topic=tp.topic, partition=tp.partition, start=start, stop=first,
             )  # fmt: skip
-        logger.warning("%s; they are passed over (lost='skip')", said)
+        logger.warning("%s; they are skipped (lost='skip')", said)
 
     def made_again(self, tp: TopicPartition, offset: int) -> None:
         said = f"topic {tp.topic!r} was deleted, or deleted and made again; {tp} was read up to offset {offset}"
@@ -136,7 +136,7 @@ class Group:
         if why != self._refusal:
             self._refusal = why
             logger.warning(
-                "the group %r can't be told how far its topics were read: %s. Nothing depends on it but what watches "
+                "offsets can't be reported to the group %r: %s. Nothing depends on it but what watches "
                 "the group's lag; KafkaSpout(group=None) leaves it out. This is said once", self._name, why,
             )  # fmt: skip
 

@@ -89,7 +89,7 @@ def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str
     if not isinstance(offsets, Mapping) or not all(is_count(number, 0) for pair in offsets.items() for number in pair):
         raise TopologyError(
             f"start= has by topic the first offset of each partition, all whole numbers from 0, as in {{'payments': "
-            f"{{0: 17, 1: 5}}}}, not {offsets!r}; partitions that it leaves out begin with the earliest"
+            f"{{0: 17, 1: 5}}}}, not {offsets!r}; partitions without an entry begin with the earliest"
         )
     return dict(offsets)
 
@@ -313,7 +313,8 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
     servers : str
         Kafka's ``bootstrap.servers``: ``host:port,host:port``.
     topics : str, sequence of str or re.Pattern
-        Their names; or a pattern that names must match as a whole, those that come later too.
+        Their names; or a pattern that names must match as a whole, those that come later too. A later start may name
+        others; a topic that is named again continues where it was left.
     value : str
         What values are: ``bytes``, ``string``, ``json`` or ``avro``. Of the last two, the fields of `schema` are
         columns.
@@ -325,9 +326,9 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         Of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers``: those that are
         emitted, in this order. ``value`` stands for all fields that are made of it.
     start : str, datetime or Mapping
-        Where a first run begins: ``"earliest"``, ``"latest"``, a time with a time zone, or
-        ``{topic: {partition: offset}}``, in which partitions that are not named begin with the earliest. Later runs go
-        on where the last one has ended.
+        Where the first start begins: ``"earliest"``, ``"latest"``, a time with a time zone, or
+        ``{topic: {partition: offset}}``, in which partitions that are not named begin with the earliest. Later starts
+        ignore it.
     maxRows : int, optional
         What a transaction reads at most, of all partitions together. Rows are counted as offsets.
     isolation : str
@@ -337,15 +338,16 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
         answer, ``"skip"`` plans those of the other partitions. Nothing is lost: the partition goes on where it was.
     lost : str
         What to do when records were deleted before they were read, or their topic was deleted or made again: ``"fail"``
-        ends the query with an error that names partition and offsets, ``"skip"`` goes on behind them, and logs how many
-        offsets these were.
+        ends the query with an error that names partition and offsets, ``"skip"`` continues after them, and logs how
+        many offsets these were.
     bad : str
         What to do with a record that is not what `key` and `value` say: ``"fail"`` or ``"skip"``.
     group : str, optional
-        A consumer group that is told what is committed, for tools that watch its lag; nothing depends on it. With None
-        no group is told.
+        A consumer group to which committed offsets are reported, for tools that watch its lag; nothing depends on it.
+        None: no group.
     patience : float
-        Seconds that a task waits for records without any progress, before the transaction is tried again.
+        Seconds that a task waits for records without any progress, before the transaction is retried. Choose it below
+        ``topology.transaction.timeout.secs`` and above the time that the cluster takes to elect a leader.
     config : Mapping, optional
         Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. Those that would break exactly-once are
         refused.
@@ -572,7 +574,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         except FailedException as why:
             if emitted:  # the next attempt is without this partition, if its leader is still away then
                 raise
-            logger.warning("%s is left out of transaction %d: %s", tp, attempt.txid, why.message)
+            logger.warning("%s is skipped in transaction %d: %s", tp, attempt.txid, why.message)
             return None
         return planned
 

@@ -77,7 +77,7 @@ class SqlBackend:
                     raise ValueMismatchError(
                         f"the table {self.table!r} has a row that can't be read, of a key among "
                         f"{', '.join(map(repr, keys[first : first + _KEYS_AT_ONCE]))[:_KEYS_SHOWN]}: {error}; correct "
-                        "the row, or delete it and its key begins anew"
+                        "the row, or delete it and its key starts over"
                     ) from error
         return rows
 

@@ -440,7 +440,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                         raise
                     raise InputError(
                         f"{self.database}: the largest {table.name}.{table.order} can't be read: {reason_of(error)}; "
-                        "rows are read in its order, so none is read: correct the value",
+                        "rows are read ordered by it, so none is read: correct the value",
                         field=table.order,
                     ) from error
             connection.rollback()
@@ -460,7 +460,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         if bound is not None and after is not None and bound < after:
             raise InputError(
                 f"{self.database}: {table.name} was read up to the {table.order} {table.to_json(after)}, and now the "
-                f"largest is {table.to_json(bound)}: either values begin anew, and rows with them would never be read, "
+                f"largest is {table.to_json(bound)}: either values start over, and rows with them would never be read, "
                 "or the last rows were deleted. Let new rows have higher values (SQLite: autoincrement; PostgreSQL: "
                 "setval), and delete the row of the largest value last, or start with a new checkpointLocation"
             )

@@ -475,7 +475,7 @@ def lifetime_of(name: str, ttl: Any, touch: str | None) -> Lifetime | None:
     what = f"state.map({name!r})"
     if ttl is None:
         if touch is not None:
-            raise ValueError(f"{what}: touch={touch!r} says what begins an entry's time anew, which needs a ttl=")
+            raise ValueError(f"{what}: touch={touch!r} says what restarts an entry's time, which needs a ttl=")
         return None
     if touch is not None and touch not in TOUCHES:
         raise ValueError(f"{what}: touch is 'write' or 'read', not {touch!r}")

@@ -1,4 +1,4 @@
-"""From one tuple at a time to pipelined batches: what each step of docs/transactional-topologies.md brings.
+"""From one tuple at a time to pipelined batches: what each step of docs/how-to/faster.md brings.
 
 Spout and bolts are those of the page. The steps take turns in one process: on a busy machine only figures of the same
 minute can be compared. Each turn has a query of its own, whose first transactions are left out. The time of a
