@@ -197,10 +197,9 @@ def test_where_to_import_from_is_the_list_of_public_packages():
 
 
 def test_modules_of_a_package_are_imported_without_a_look_elsewhere():
-    """Nor is pandas, which takes as long as all else: Arrow imports it at the first list of Python's that becomes a column."""
-    program = (
-        "import sys; from statefx import command; assert not {'statefx.connectors.sql', 'pandas'} & {*sys.modules}"
-    )
+    """Nor is pandas, which takes as long as all else: Arrow imports it for the first column made of Python's objects."""
+    not_yet = {"statefx.connectors.sql", "pandas"}
+    program = f"import sys; from statefx import command; assert not {not_yet} & {{*sys.modules}}"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
 
