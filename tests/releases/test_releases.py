@@ -18,15 +18,14 @@ def server():
         yield server
 
 
-@pytest.mark.parametrize(
-    "recorded",
-    [
-        pytest.param(
-            path, id=f"{path.parent.name}-{path.stem}", marks=pytest.mark.server if "redis" in path.stem else ()
-        )
-        for path in RECORDED
-    ],
-)
+def cases():
+    for path in RECORDED:
+        marks = pytest.mark.server if KINDS[path.stem].provider == "redis" else ()
+        yield pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=marks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", [*cases()])
 def test_checkpoint_of_release_is_gone_on_from(recorded, request, place, monkeypatch):
     kind, expected = KINDS[recorded.stem], json.loads(recorded.read_text())
     server = request.getfixturevalue("server") if kind.provider == "redis" else None
