@@ -160,6 +160,6 @@ def test_users_program_is_typed(bare, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_tutorial_runs_in_an_empty_environment(bare, tmp_path):
     tutorial.follow(tmp_path, bare)
