@@ -9,9 +9,9 @@ the lost one and wait for a barrier, and its writers don't send their rows twice
 whole. Whatever was in flight fails with it and is resolved by the log, and the next run begins with empty chains
 (rule 13.6).
 
-It is natural to hand the next run what was under way. This order of events breaks it: the first segment of t has
-ended, its rows wait downstream of the cut, and while PROCESSED of t, or COMMITTING of t-1, is appended, nothing of t
-is being carried out. Now a worker dies. The loop sends the second segment of t to the new run, whose chains wait for
+One would also hand the next run what was under way. This order of events breaks it: the first segment of t has ended,
+its rows wait downstream of the cut, and while PROCESSED of t, or COMMITTING of t-1, is appended, nothing of t is
+being carried out. Now a worker dies. The loop sends the second segment of t to the new run, whose chains wait for
 rows that nobody sends again, until the time of the attempt is over. So `_emitted` names the attempts whose rows this
 very run holds; another one fails at once.
 
@@ -20,7 +20,7 @@ wait, since rows name theirs (rule 13.3). But a chain that never confirms hangs 
 other instruction either: the confirmation has a limit, and the run ends with it.
 
 How a run is started, and how bytes reach its chains, is the business of a `PipelinedRun`: on Spark one job over its
-pipelined shuffle, in `TopologyTester` threads of its process.
+pipelined shuffle, in `TopologyTester` threads of the process.
 """
 
 from __future__ import annotations

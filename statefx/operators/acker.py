@@ -7,11 +7,11 @@ commit (rule 11.3), and the acker is a bolt of the topology whose state commits,
 everything else. And since no tuple is in transit at a barrier, all tuples that no bolt holds cancel out within their
 transaction, in the tasks: the acker sees held ones only.
 
-It is natural to count what is held. A tuple that is acked twice would end the tree of another one. So a held tuple
-has a random number, and a tree the XOR of its numbers, as in Storm: eight bytes, however large the tree, and zero
-when all are out. Two different sets have the same XOR once in 2**62.
+One would also count what is held. A count that is one too low, because an ack came twice, ends a tree that a bolt
+still holds a tuple of. So a held tuple has a random number, and a tree the XOR of its numbers, as in Storm: eight
+bytes, however large the tree, and zero when all are out. Two different sets have the same XOR once in 2**62.
 
-It is natural to look for zero after each row. Rows of a transaction come in any order: a tree holds a; now a is
+It is tempting to look for zero after each row. Rows of a transaction come in any order: a tree holds a; now a is
 released, and b, which was anchored to it, is held. If the release comes first, the tree is zero in between. So all
 events of a transaction are applied together, when its input is whole.
 

@@ -11,7 +11,7 @@ more. So `init_transactions` comes first. It ends what an earlier producer of th
 the brokers refuse that producer from then on. A marker that is read after it can change only by a producer that comes
 later, and refuses this one (rule 10.8).
 
-It is natural to keep the producer for the next transaction: a commit takes 16 to 51 ms with it, 130 to 330 with a new
+One would also keep the producer for the next transaction: a commit takes 16 to 51 ms with it, 130 to 330 with a new
 one. The client resends, over another connection, what was in flight on one that it has lost, so a broker may find the
 first copy much later. Brokers tell transactions apart by the epoch alone, which `init_transactions` raises and a
 commit does not (KIP-890 would; librdkafka 2.16 lacks it). Within an epoch these copies are dangerous:

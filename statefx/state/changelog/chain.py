@@ -14,7 +14,7 @@ A chain that is followed file by file costs a round trip each. So a file names u
 the head is read first, and then all that are needed together. For the same reason `find_damage` can go on where a
 reader ends: a damaged file does not hide those before it.
 
-It is natural to merge files in the background. A reader of an older version then loses files under its hands, and the
+One would also merge files in the background. A reader of an older version then loses files under its hands, and the
 merge needs a decision of its own. Here a prepare merges: its file takes in those of like size before it, and is
 decided or rolled back with its transaction. It holds final values, so it may be applied to any version that it takes
 in.
