@@ -61,7 +61,7 @@ class Shell:
         raise AssertionError(f"the shell has ended: {printed}")
 
     def close(self) -> None:
-        self.run("kill -9 $(jobs -p) 2>/dev/null")
+        self.run("for job in $(jobs -p); do kill -9 -- -$job; done 2>/dev/null")  # with all that it has started
         self._bash.communicate("exit\n")
 
 
