@@ -80,7 +80,7 @@ dist: ## the wheel and the sdist of a release, into dist/
 	@rm -rf dist
 	@$(PY) -m build --no-isolation --outdir dist .
 
-release-check: ## what must hold of a release, in empty environments (PYTHONS="python3.11 /opt/python3.14/bin/python3"): 10 minutes
+release-check: ## what must hold of a release, in empty environments (PYTHONS names interpreters): ten minutes
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@tools/venv.sh release
 	@$(WITH_JAVA) PYTHONS="$(PYTHONS)" $(PY) -m pytest -q -s -m "slow or soak" tests/tools/test_release.py $(ARGS)
