@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo check test soak cluster-test kafka lint bench docs clean
+.PHONY: help demo check test soak cluster-test kafka lint bench docs dist release-check clean
 
 PY := .venv/bin/python
 # Processes of tests. With two cores, the third one works while tests of the others wait for Kafka, or for Spark.
@@ -73,6 +73,17 @@ docs: ## the documentation, into docs/_build/html
 	@tools/venv.sh docs
 	@$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# Without isolation the archives are made by what .venv has, need no network, and are the same bytes each time.
+dist: ## the wheel and the sdist of a release, into dist/
+	@tools/venv.sh release
+	@rm -rf dist
+	@$(PY) -m build --no-isolation --outdir dist .
+
+release-check: ## what must hold of a release, in empty environments (PYTHONS names interpreters): ten minutes
+	@tools/venv.sh rocksdb,redis,testing,dev,docs
+	@tools/venv.sh release
+	@$(WITH_JAVA) PYTHONS="$(PYTHONS)" $(PY) -m pytest -q -s -m "slow or soak" tests/tools/test_release.py $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	@rm -rf .venv build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

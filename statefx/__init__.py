@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from statefx.spark.session import session
     from statefx.spark.submit import submit
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "AsyncBolt",

@@ -197,7 +197,7 @@ def test_where_to_import_from_is_the_list_of_public_packages():
 
 
 def test_modules_of_a_package_are_imported_without_a_look_elsewhere():
-    """Nor is pandas, which takes as long as all else: Arrow imports it for the first column made of Python's objects."""
+    """Nor is pandas, which takes as long as all else: Arrow imports it for the first column of Python objects."""
     not_yet = {"statefx.connectors.sql", "pandas"}
     program = f"import sys; from statefx import command; assert not {not_yet} & {{*sys.modules}}"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

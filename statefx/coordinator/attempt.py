@@ -1,4 +1,23 @@
-"""An attempt as the driver knows it, and what the loop asks of the engine that carries it out."""
+"""The driver's record of an attempt, and what the coordinator's loop asks of the engine that carries it out.
+
+The natural form of a transaction is a function on the driver: send instructions, wait for acks, append COMMITTING,
+commit, and roll back in an ``except``. Three orders of events break it:
+
+* t+1 emits rows while t waits for acks, and all acks of t+1 may come first. So one thread for each transaction waits
+  for the one before it, and when t fails, t+1 has to be cancelled wherever its thread stands (rules 2.4 and 6.1).
+* The append of COMMITTING raises because the answer was lost, and the record stands. The ``except`` rolls back what
+  the next driver finds decided (rule 2.5). There is no point in the function at which an error means what it says.
+* A sink is down for an hour after the decision. The commit is retried for as long as that takes (rule 6.11);
+  meanwhile later transactions are processed, a savepoint is asked for, and the query is stopped.
+
+So an `Attempt` is data without a thread. `statefx.protocol.pipeline` decides from events what comes next, the loop
+does it, and an `Engine` carries out its parts (a segment, a commit, a rollback) and returns the outcome of each once.
+Anything may happen between two parts, so nothing about an attempt is on a stack.
+
+It is natural, too, to wait until cancelled tasks have ended before the next attempt begins. A task on a machine that
+hangs never ends. The driver does not wait: what a cancelled task still prepares has a token that no record names
+(rule 4.3), and what it still reports names an attempt that is gone (rule 6.4: such reports change nothing).
+"""
 
 from __future__ import annotations
 

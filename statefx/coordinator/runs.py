@@ -1,7 +1,26 @@
-"""Carries out attempts by orders to tasks that live: who has answered, what took too long, what ends a run.
+"""Runs: all chains of a topology, resident at once; the instructions they get, their answers, and what ends a run.
 
-A run holds all chains of a topology at once (rule 13). How it is started and how bytes reach its chains is the business
-of a `PipelinedRun`: on Spark one job over its pipelined shuffle, in the tester threads of this process.
+It is natural to make each transaction a job: Spark then places its tasks, retries them and says when all are done. It
+was so, and scheduling, planning and opening state took 70 ms and more of a transaction that had nothing to do. With
+resident tasks that work falls to this module.
+
+It is natural, then, to let Spark retry a task that has died, as in any other job. But its readers have taken rows of
+the lost one and wait for a barrier, and its writers don't send their rows twice. So a lost chain ends the run as a
+whole. Whatever was in flight fails with it and is resolved by the log, and the next run begins with empty chains
+(rule 13.6).
+
+One would also hand the next run what was under way. This order of events breaks it: the first segment of t has ended,
+its rows wait downstream of the cut, and while PROCESSED of t, or COMMITTING of t-1, is appended, nothing of t is
+being carried out. Now a worker dies. The loop sends the second segment of t to the new run, whose chains wait for
+rows that nobody sends again, until the time of the attempt is over. So `_emitted` names the attempts whose rows this
+very run holds; another one fails at once.
+
+Last, it is natural to wait until all chains have confirmed that they dropped an attempt. The next attempt need not
+wait, since rows name theirs (rule 13.3). But a chain that never confirms hangs in a user's code and would take no
+other instruction either: the confirmation has a limit, and the run ends with it.
+
+How a run is started, and how bytes reach its chains, is the business of a `PipelinedRun`: on Spark one job over its
+pipelined shuffle, in `TopologyTester` threads of the process.
 """
 
 from __future__ import annotations

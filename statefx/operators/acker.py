@@ -1,25 +1,31 @@
-"""The acker: knows of every tree that outlives its transaction, because a bolt holds a tuple of it.
+"""The acker: keeps every tree of tuples that outlives its transaction because a bolt holds one of its tuples.
 
-As in Storm, what it keeps of a tree does not grow with the tree: each held tuple has a random number, and the bits
-are the XOR of those that are held. A tuple that is held comes in, one that is acked or failed later goes out, and when
-all are out the bits are zero. Two different sets have the same XOR once in 2**62: so rarely a tree is acked too early.
+It is natural to do as Storm does: each bolt sends each ack to the acker, which tells the spout when the tree is
+complete. Here a row that was processed may be rolled back. The acker tells the spout of a complete tree, the source
+lets go of the message, the driver dies before COMMITTING, and the message is lost. So outcomes are reported after the
+commit (rule 11.3), and the acker is a bolt of the topology whose state commits, rolls back and rescales with
+everything else. And since no tuple is in transit at a barrier, all tuples that no bolt holds cancel out within their
+transaction, in the tasks: the acker sees held ones only.
 
-It is a stateful bolt behind all others, made by statefx, with its state in the topology's own provider: what it says
-is true of committed transactions alone, and a crash loses nothing of it.
+One would also count what is held. A count that is one too low, because an ack came twice, ends a tree that a bolt
+still holds a tuple of. So a held tuple has a random number, and a tree the XOR of its numbers, as in Storm: eight
+bytes, however large the tree, and zero when all are out. Two different sets have the same XOR once in 2**62.
+
+It is tempting to look for zero after each row. Rows of a transaction come in any order: a tree holds a; now a is
+released, and b, which was anchored to it, is held. If the release comes first, the tree is zero in between. So all
+events of a transaction are applied together, when its input is whole.
 
 State is kept by block: 16 trees whose roots follow one another share an entry::
 
     key     root >> 4
-    value   when the trees began, in ms    8 bytes
-            what is there                  4 bytes: a bit for each number that may follow
-            bits, by place                 8 bytes for each tree that goes on
-            when its time began anew, ms   8 bytes for each of them that was given its time anew
+    value   when the trees began, in ms             8 bytes
+            what is there                           4 bytes: a bit for each number that may follow
+            bits, by place                          8 bytes for each tree that goes on
+            when its timeout was restarted, in ms   8 bytes for each tree that has reset it
 
-An entry for each tree would be simpler, but the time that a million of them take to time out is that of their entries.
-One entry for all trees of a transaction would be written anew whenever one of them ends.
-
-Once ids of messages are known, the value is a tuple: these bytes, the task of the spout, the places of the ids, and the
-ids. A root begins with its txid, so blocks lie in the order in which their times are over, unless a tree began anew.
+Once ids of messages are known, the value is a tuple: these bytes, the task of the spout, the places of the ids, and
+the ids. A root begins with its txid, so blocks lie in the order of their timeouts, except for trees that have reset
+theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chain, resident for a whole run: the chain of tasks at one level and partition.
+"""A chain: the tasks of one level and partition, resident for a whole run.
 
 ::
 
@@ -6,13 +6,23 @@
                           |
                           +---- ACK --> driver
 
-1. An order comes. Rows of its attempt that were here before it are taken first.
-2. Rows are read until the barrier of every channel has come: also of those that are only passed on (rule 5.5).
-3. The barriers go on, then the tasks prepare, then they ack (rule 13.4).
-4. A filler goes behind the barriers: Spark hands the last row on when another one comes.
+It is natural to read rows until every channel's barrier is there, prepare, send barriers and ack, one transaction
+after the other. Each part of that sentence has an order of events that breaks it:
 
-An attempt is abandoned between two batches. The chain tells those that read from it, by a row: they may be waiting for
-rows that never come, and a row is all that wakes them.
+* *Read rows*: instructions and rows travel on separate paths, so rows of t+1 come before their instruction. Waiting
+  with them in the shuffle blocks the chains upstream; dropping them loses them. `EarlyRows` and `ReadAhead` keep them
+  (rules 13.2, 13.9).
+* *Every barrier*: attempt 0 of t is abandoned, and its last row is still in the shuffle when attempt 1 begins. So
+  each row names its attempt, and rows of an older one are dropped (rule 13.3).
+* *Prepare, then send barriers*: each level would wait until the one before it has written its state. So barriers go
+  first, and all levels prepare at once: a barrier says that all rows are sent, and only the ack that the task has
+  prepared (rule 13.4).
+* *Send*: Spark hands the last row on when another one comes. So a filler follows the barriers, as large as a buffer.
+* *One after the other*: a chain whose upstream has abandoned t sits in ``next(rows)``, where no message of the driver
+  reaches it. Only a row does. So a chain that drops an attempt sends its readers a row that says so (rule 13.5).
+
+A channel has a barrier also if its rows are only passed on here: rows and barrier of one source task for one target
+task take the same path (rule 5.5). An attempt is abandoned between two batches, never within one.
 """
 
 from __future__ import annotations

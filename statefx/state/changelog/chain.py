@@ -1,6 +1,23 @@
 """The versions of one namespace as a chain of files: head, its predecessor, ... back to a snapshot or nothing.
 
-`find_damage` goes on where others end: a file names up to 64 of those before it, so a damaged one does not hide them.
+It is natural to name a file by its transaction, and to open a state by listing the folder and applying all files in
+order. Three orders of events break that:
+
+* Attempt 0 of t is presumed lost, attempt 1 prepares t and is decided; then attempt 0 writes ``t.changelog``. So a
+  file's name has a token of its attempt, and preparing never replaces a file (rules 1.3 and 4.1).
+* t is rolled back, and its files lie there until a sweep. A listing takes them for state. So nothing is listed: the
+  log names the head, and each file names the version before it. What no chain reaches is garbage.
+* A machine has a cache at attempt 0 of t, and attempt 1 was decided. Its number is right, or even ahead, and its
+  content is not. So a cache is used only if its version is in the chain (rule 1.4), and is built again otherwise.
+
+A chain that is followed file by file costs a round trip each. So a file names up to `LINKS_MAX` of those before it:
+the head is read first, and then all that are needed together. For the same reason `find_damage` can go on where a
+reader ends: a damaged file does not hide those before it.
+
+One would also merge files in the background. A reader of an older version then loses files under its hands, and the
+merge needs a decision of its own. Here a prepare merges: its file takes in those of like size before it, and is
+decided or rolled back with its transaction. It holds final values, so it may be applied to any version that it takes
+in.
 """
 
 from __future__ import annotations

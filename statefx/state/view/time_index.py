@@ -1,13 +1,27 @@
-"""State by time: timers, which fire in order, and entries of maps that are over at a time.
+"""State by time: timers, which fire in order, and entries of maps that expire.
 
-Both have an index in the task's store, in which the time stands before the key, so that what is due is a range::
+It is natural to keep timers in a heap in memory. A start has to rebuild it from all keys, and a rollback to undo it.
+So timers and entries that expire have an index in the task's store, in which the time stands before the key; what is
+due is a range, and a transaction reads no more::
 
-    timers   Space.TIMERS, clock, time, key, name  -> the value      and by key and name the time, to be found again
-    ttl      Space.SYSTEM, head of the map, time, id   -> keys       each entry has its own time before its value
+    timers   Space.TIMERS, clock, time, key, name      -> the value      and by key and name the time, to find it again
+    ttl      Space.SYSTEM, head of the map, time, id   -> keys           each entry has its own time before its value
 
-An entry of the index for each key with a ttl would cost as much as the key's own: those of a transaction are together.
+One would also fire a timer when the watermark passes it. Rows come in any order, so whether a row of the same
+transaction is in the state when the timer fires would be chance. Timers fire when the input is whole, by time and key
+(rule 14.7).
 
-The clock of entries that are over is that of the attempt (rule 14.9).
+It is tempting to fire what the range holds at that moment. The timer of 10:00 sets one for 10:05, the watermark is
+10:10, and another is due at 10:07: read as it stood, the range fires 10:07 first. So `TimeIndex.due` merges what is
+set meanwhile.
+
+It seems simpler to begin each scan at the head of the index. It then passes all that has fired before, whose
+deletions the store may still have. So the first time is remembered, and a scan begins there.
+
+It is natural to compare an entry's time with the clock when it is read. A ``preCommit`` that runs ten minutes late,
+after a restart, would not find what its transaction has prepared. So the clock is that of the attempt (rule 14.9).
+And an entry of the index for each expiring key would cost as much as the key's own: keys of a transaction are
+together in one.
 """
 
 from __future__ import annotations
