@@ -43,12 +43,14 @@ _Given = ParamSpec("_Given")
 class Rates:
     """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least."""
 
-    def __init__(self, now: float) -> None:
-        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque([(now, now, {})])
+    def __init__(self) -> None:
+        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque()
         """When the first and the last transaction of a slot have ended, and the sums."""
 
-    def until(self, now: float) -> dict[Any, dict[str, float]]:
-        """Return the sums that a transaction is to be added to which has ended now."""
+    def until(self, now: float, began: float) -> dict[Any, dict[str, float]]:
+        """Return the sums that a transaction is to be added to which began at `began` and has ended now."""
+        if not self._slots:  # the time that Spark takes to start is not that of any rows
+            self._slots.append((began, began, {}))
         first, _, sums = self._slots[-1]
         if len(self._slots) == 1 or now - first >= WINDOW_SECS / 4:  # the first slot is only the beginning of time
             first, sums = now, {}
@@ -59,14 +61,18 @@ class Rates:
             self._slots.popleft()
         return sums
 
-    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
-        """Return the sums per second; nothing if no transaction has ended for long."""
+    def secs(self, now: float) -> float:
+        """Return over how long the sums are; 0 if no transaction has ended for long."""
+        if not self._slots:
+            return 0.0
         since, ended = self._slots[0][1], self._slots[-1][1]
+        return 0.0 if now - ended > max(WINDOW_SECS, 2 * (ended - since)) else max(now - since, 0.001)
+
+    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
+        """Return the sums per second."""
         found: dict[Any, dict[str, float]] = {}
-        if len(self._slots) < 2 or now - ended > max(WINDOW_SECS, 2 * (ended - since)):
-            return found
-        secs = max(now - since, 0.001)
-        for _, _, sums in islice(self._slots, 1, None):
+        secs = self.secs(now)
+        for _, _, sums in islice(self._slots, 1, None) if secs else ():
             for name, amounts in sums.items():
                 _add(found.setdefault(name, {}), {what: amount / secs for what, amount in amounts.items()})
         return found
@@ -89,6 +95,8 @@ class Flow(NamedTuple):
     edges_per_sec: dict[int, float]
     tasks_per_sec: dict[TaskId, dict[str, float]]
     """``rows`` in, and milliseconds by step and by cost, as acks tell them."""
+    secs: float
+    """Over how long that was."""
 
 
 def _never_raising(
@@ -136,8 +144,8 @@ class Measures:
             self._read.setdefault(edge.target, set()).add(edge.source)
         self._lock = threading.Lock()
         """Of what `flow` returns."""
-        self._flow = Flow({}, {}, {}, {}, {}, {})
-        self._rates = Rates(now())
+        self._flow = Flow({}, {}, {}, {}, {}, {}, 0.0)
+        self._rates = Rates()
         self.registry.gather(self._flowing)
         self._last_commit: float | None = None
         self._found_keys: dict[str, int] = {}
@@ -175,7 +183,7 @@ class Measures:
         registry.observe("statefx_transaction_duration_seconds", sum(attempt.secs.values()), "all")
         registry.add("statefx_input_rows", attempt.input_rows)
         acks = attempt.complete.acks
-        self._count_rows(acks.values())
+        self._count_rows(acks.values(), attempt.began)
         self._count_trees(acks)
         self._users.committed(acks.values())
         for ack in acks.values():
@@ -186,11 +194,11 @@ class Measures:
                 found[ack.component] = found.get(ack.component, 0) + ack.found_keys
         self._found_keys = found
 
-    def _count_rows(self, acks: Iterable[Ack]) -> None:
+    def _count_rows(self, acks: Iterable[Ack], began: float) -> None:
         """Add up what acks say of rows and time; the driver waits for it: microseconds for each task."""
         flow = self._flow
         with self._lock:
-            sums = self._rates.until(self._now())
+            sums = self._rates.until(self._now(), began)
             for ack in acks:
                 rows, streams = sum(ack.received.values()), self._emitted(ack)
                 rows_in, rows_out = flow.tasks.get(ack.id, (0, 0))
@@ -220,12 +228,14 @@ class Measures:
     def flow(self) -> Flow:
         """Return what has gone over edges and through tasks so far; any thread may call it."""
         with self._lock:
-            per_sec = self._rates.per_sec(self._now())
+            now = self._now()
+            per_sec = self._rates.per_sec(now)
             flow = self._flow
             return Flow(
                 dict(flow.sent), dict(flow.received), dict(flow.bytes), dict(flow.tasks),
                 {id: amounts[_ROWS] for id, amounts in per_sec.items() if isinstance(id, int)},
                 {task: amounts for task, amounts in per_sec.items() if isinstance(task, TaskId)},
+                self._rates.secs(now),
             )  # fmt: skip
 
     def _count_task(self, ack: Ack) -> None:

@@ -175,6 +175,7 @@ class Observer:
             "status": status,
             "health": self._health(status, state, running, transactions, now),
             "graph": self._graph,
+            "ratesOverSecs": round(flow.secs, 3),
             "components": self._components(state, flow, now),
             "edges": [
                 {

@@ -38,7 +38,7 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
-from statefx.runtime.activity import COLLECTIONS, COSTS, queued_secs
+from statefx.runtime.activity import COSTS
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
@@ -170,8 +170,7 @@ class TaskAttempt:
         if self.failure is not None:
             return None
         logged = logs.enter(logged_of(self.id, self.order.attempt))
-        began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
-        queued = queued_secs()
+        began = time.perf_counter()
         try:
             return call(*args, **named)
         except BoltError as error:
@@ -191,9 +190,6 @@ class TaskAttempt:
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[metric] += time.perf_counter() - began
-            self.costs["cpu"] += time.thread_time() - processor
-            self.costs["queued"] += queued_secs() - queued
-            self.costs["gc"] += COLLECTIONS.secs - collected
             logs.leave(logged)
         return None
 

@@ -190,21 +190,32 @@ def test_a_retried_transaction_shows_each_attempt(place):
     assert found == [(0, "rolled back"), (1, "committed")]
 
 
-def add(rates, now, rows):
-    sums = rates.until(now).setdefault("edge", {"rows": 0.0})
+def add(rates, now, rows, began=0.0):
+    sums = rates.until(now, began).setdefault("edge", {"rows": 0.0})
     sums["rows"] += rows
 
 
 def test_rates_count_the_last_ten_seconds():
-    rates = Rates(0.0)
+    rates = Rates()
     for second in range(1, 101):
         add(rates, float(second), 50.0 if second > 80 else 10.0)
     assert rates.per_sec(100.0)["edge"]["rows"] == pytest.approx(50.0, rel=0.1)
     assert rates.per_sec(200.0) == {}
+    assert rates.secs(100.0) == pytest.approx(10.0, rel=0.3)
+    assert rates.secs(200.0) == 0.0
+
+
+def test_rates_begin_with_the_first_transaction():
+    rates = Rates()
+    assert rates.per_sec(5.0) == {}
+    add(rates, 100.5, 50.0, began=100.0)
+    assert rates.per_sec(100.5)["edge"]["rows"] == 100.0
+    add(rates, 101.0, 50.0, began=100.5)
+    assert rates.per_sec(101.0)["edge"]["rows"] == 100.0
 
 
 def test_rates_of_a_long_transaction_are_those_of_its_whole_length():
-    rates = Rates(0.0)
+    rates = Rates()
     add(rates, 100.0, 10.0)
     add(rates, 200.0, 1000.0)
     assert rates.per_sec(200.0)["edge"]["rows"] == pytest.approx(10.0, rel=0.2)
