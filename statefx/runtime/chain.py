@@ -624,6 +624,7 @@ class ChainAttempt:
                 follower = self._tasks[edge.target].attempt
                 follower.input.records(*sender, token, edge.id, batch.num_rows)
                 size_bytes = follower.inbox.append(edge, batch)
+                follower.receives(edge.id, size_bytes)
                 if follower.inbox.held_bytes >= wire.BATCH_BYTES:
                     self._outbox.pressing = True
                 return size_bytes
@@ -653,6 +654,7 @@ class ChainAttempt:
             else:
                 edge = self._plan.edges[address.edge]
                 token, records = wire.deserialize(payload, self._plan.wire_schema(edge))
+                self._head.attempt.receives(edge.id, len(payload))
                 yield from self._take(edge, records, token, address.task)
 
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:

@@ -120,9 +120,9 @@ class TaskAttempt:
 
     `token` names this very execution and what it prepares (rule 1.3: nothing else ever has that name). When the
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
-    each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
-    and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that.
+    each with its edge; `received_bytes` counts them by edge. `failure` is why the task can't prepare: from then on
+    nothing of it is called, but its barriers and its ack still go out, for its readers and the driver (rule 6.6), and
+    the chain stays. `acked`: the driver may know that the task has prepared; only the log says what becomes of that.
     `secs` are by metric, `costs` by cost. `is_abandoned` is set by any thread.
     """
 
@@ -136,6 +136,7 @@ class TaskAttempt:
     trees: Trees | None = None
     time: TaskTime | None = None
     inbox: BatchQueue[Edge] = field(default_factory=BatchQueue)
+    received_bytes: dict[int, int] = field(default_factory=dict)
     failure: Failure | None = None
     acked: bool = False
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
@@ -155,6 +156,10 @@ class TaskAttempt:
     @property
     def txid(self) -> int:
         return self.order.attempt.txid
+
+    def receives(self, edge: int, size_bytes: int) -> None:
+        """Count the bytes of a batch that has come, as its sender does."""
+        self.received_bytes[edge] = self.received_bytes.get(edge, 0) + size_bytes
 
     def refuse_abandoned(self) -> None:
         if self.is_abandoned:
@@ -227,6 +232,7 @@ class TaskAttempt:
             metrics=self._metrics(),
             activity=activity,
             sent_bytes={outlet.edge.id: outlet.sent_bytes for outlet in outlets if outlet.sent_bytes},
+            received_bytes=self.received_bytes,
             committable=prepared.committable,
             metadata=prepared.metadata,
             left_out=prepared.left_out,
