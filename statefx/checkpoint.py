@@ -582,7 +582,8 @@ class Checkpoint:
     def _observed(self, reason: str, *, is_expected: bool) -> dict[str, Any]:
         """Return what was written last; a driver that is expected to answer has not."""
         found = self.observation()
-        if is_expected and found["health"]["state"] not in OVER:
+        # What it wrote itself says more: one that is stuck may well not answer.
+        if is_expected and found["health"]["state"] not in (*OVER, "stuck"):
             remedy = "Look at that machine. If its process is gone, submit the topology again: nothing is lost."
             found["health"] = health("unknown", found.get("writtenAt"), f"{reason[0].upper()}{reason[1:]}.", remedy)
         return found | {"asked": {"answered": False, "reason": reason}}

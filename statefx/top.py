@@ -268,7 +268,8 @@ def bar(activity: Mapping[str, float]) -> Text:
     """
     text, left = Text(), BAR_CHARS
     for name, char, style in _ACTIVITIES:
-        chars = left if name == "idle" else min(left, round(BAR_CHARS * activity.get(name, 0.0)))
+        share = min(max(activity.get(name, 0.0), 0.0), 1.0)
+        chars = left if name == "idle" else min(left, round(BAR_CHARS * share))
         text.append(char * chars, style)
         left -= chars
     return text.append(f"  {100 * activity.get('busy', 0.0):.0f} %")

@@ -16,14 +16,23 @@ from statefx.log.observation import OVER, TRANSACTIONS, secs_of
 LEAST = 0.2
 """Of the wall clock: what costs less is not worth a sentence."""
 
+BOUNDS = 0.5
+"""Share of the wall clock in which a task works, from which it bounds throughput: below it waits most of the time."""
+
+HELD_UP = 0.75
+"""The same of a task and those after it in its chain together, of which none may work so much by itself."""
+
+EVIDENCE_SECS = 1.0
+"""How much of a task's own code must have been measured before it is said what that waits for."""
+
 SKEWED = 2.0
 """How many times the rows of the mean task the largest one has that is called skewed."""
 
 WAITING = 0.5
-"""Share of the processor in the time of a task's own code, below which it waits for something outside."""
+"""Share of a task's own code in which it neither runs nor is ready to, from which it waits for something outside."""
 
 COLLECTING = 0.25
-"""Share of the garbage collector in the time of a task's own code that is worth a sentence."""
+"""Share of the garbage collector in a task's own code that is worth a sentence."""
 
 QUEUED = 0.4
 """The same of the time in which it is ready to run and has no processor."""
@@ -163,24 +172,33 @@ class _Task:
     component: str
     number: int
     busy: float
-    """Its own code."""
+    """Its own code, and what its chain does for it."""
+    blocked: float
     durable: float
     """Making what it changed durable, and its part of commits."""
+    own: float
+    """Its own code alone, in committed transactions; what follows is a part of this."""
+    is_known: bool
+    """Whether that is enough to judge what it does: much of `busy`, and for some time."""
     cpu: float | None
-    """The processor's part of all of it."""
+    """On the processor, or None if nothing tells."""
     queued: float
-    """Its part that it was ready to run, while others had all processors."""
+    """Ready to run, while others had all processors."""
     gc: float
     reads: float
     """Reads of state that the cache did not have."""
+    throttled: float
     restoring: float
     rows_per_sec: float
-    throttled: float
+
+    def part(self, share: float) -> float:
+        """Return a share of the wall clock as one of its own code; 0 if too little of that is known."""
+        return share / self.own if self.is_known else 0.0
 
     @property
     def outside(self) -> float:
-        """The share of its own time in which it waits for something outside, from 0 to 1."""
-        return 0.0 if self.cpu is None or self.busy <= 0 else max(0.0, 1.0 - (self.cpu + self.queued) / self.busy)
+        """The share of its own code in which it waits for something outside, from 0 to 1."""
+        return 0.0 if self.cpu is None else max(0.0, self.part(self.own - self.cpu - self.queued))
 
 
 @dataclass(frozen=True)
@@ -210,7 +228,7 @@ class _Facts:
     def tasks(self) -> Mapping[str, Sequence[_Task]]:
         found = {}
         for name, one in (self.document.get("components") or {}).items():
-            found[name] = [_task_of(name, each) for each in one.get("tasks", ())]
+            found[name] = [_task_of(name, each, self._rates_secs) for each in one.get("tasks", ())]
         return {name: tasks for name, tasks in found.items() if tasks}
 
     def before(self, name: str) -> list[str]:
@@ -232,11 +250,19 @@ class _Facts:
         return float(said.get(activity, 0.0))
 
     @cached_property
+    def _rates_secs(self) -> float:
+        """Over how long rates were taken."""
+        return float(self.document.get("ratesOverSecs") or 0.0)
+
+    @cached_property
     def bottleneck(self) -> _Task | None:
-        """The task whose own code takes most of the wall clock, or None if none takes much."""
-        tasks = [max(tasks, key=lambda task: task.busy) for tasks in self.tasks.values()]
+        """The task that works most of the wall clock, or None if all wait for most of it."""
+        tasks = [task for of in self.tasks.values() for task in of]
         busiest = max(tasks, key=lambda task: task.busy, default=None)
-        return busiest if busiest is not None and busiest.busy >= LEAST else None
+        if busiest is None or busiest.busy < LEAST:
+            return None
+        held_up = max(task.busy + task.blocked for task in tasks)
+        return busiest if busiest.busy >= BOUNDS or held_up >= HELD_UP else None
 
     @cached_property
     def recent(self) -> Sequence[Mapping[str, Any]]:
@@ -267,24 +293,27 @@ class _Facts:
         return ms / 1000 / self._span_secs, ms / max(1, len(self.recent))
 
 
-def _task_of(component: str, said: Mapping[str, Any]) -> _Task:
-    ms, activity = said.get("msPerSec") or {}, said.get("activity")
-    own = ms.get("execute", 0.0) + ms.get("open", 0.0)
-    busy = own / 1000 if activity is None else float(activity.get("busy", 0.0))
-    durable = ms.get("finish", 0.0) / 1000 if activity is None else float(activity.get("committing", 0.0))
-    restoring = ms.get("restore", 0.0) / 1000 if activity is None else float(activity.get("restoring", 0.0))
+def _task_of(component: str, said: Mapping[str, Any], rates_secs: float) -> _Task:
+    ms, activity = said.get("msPerSec") or {}, said.get("activity") or {}
+    share = {what: float(spent) / 1000 for what, spent in ms.items()}
+    busy, own = float(activity.get("busy", 0.0)), share.get("own", 0.0)
+    # Costs are those of committed transactions, and `busy` is of this moment too: of a driver that has just begun, or
+    # whose transactions are long, the two may be of different times.
     return _Task(
         component,
         int(said.get("task", 0)),
-        busy,
-        durable,
-        ms["cpu"] / 1000 if "cpu" in ms else None,
-        ms.get("queued", 0.0) / 1000,
-        ms.get("gc", 0.0) / 1000,
-        ms.get("reads", 0.0) / 1000,
-        restoring,
-        float(said.get("rowsInPerSec") or 0.0),
-        ms.get("throttled", 0.0) / 1000,
+        busy=busy,
+        blocked=float(activity.get("blocked", 0.0)),
+        durable=float(activity.get("committing", 0.0)),
+        own=own,
+        is_known=own > 0 and own >= busy / 2 and own * rates_secs >= EVIDENCE_SECS,
+        cpu=share.get("cpu"),
+        queued=share.get("queued", 0.0),
+        gc=share.get("gc", 0.0),
+        reads=share.get("reads", 0.0),
+        throttled=share.get("throttled", 0.0),
+        restoring=float(activity.get("restoring", 0.0)),
+        rows_per_sec=float(said.get("rowsInPerSec") or 0.0),
     )
 
 
@@ -348,18 +377,18 @@ def _quota(facts: _Facts, task: _Task) -> _Cause | None:
 
 
 def _collector(facts: _Facts, task: _Task) -> _Cause | None:
-    if task.gc < COLLECTING * task.busy:
+    if task.part(task.gc) < COLLECTING:
         return None
     return _Cause(
         "garbage collection",
-        f"Python's garbage collector takes {_percent(task.gc / task.busy)} of that.",
+        f"Python's garbage collector takes {_percent(task.part(task.gc))} of that.",
         "Make fewer objects that refer to each other in a circle, keep large structures out of attributes, or call "
         "gc.freeze() and gc.set_threshold() in `open` of the bolt.",
     )
 
 
 def _cache(facts: _Facts, task: _Task) -> _Cause | None:
-    if task.reads < READING * task.busy:
+    if task.part(task.reads) < READING:
         return None
     provider = facts.components.get(task.component, {}).get("provider") or "the state provider"
     setting = {
@@ -368,7 +397,7 @@ def _cache(facts: _Facts, task: _Task) -> _Cause | None:
     }.get(provider, "Give the state's cache more memory")
     return _Cause(
         "cache",
-        f"Reads of state that its cache does not have take {_percent(task.reads / task.busy)} of that.",
+        f"Reads of state that its cache does not have take {_percent(task.part(task.reads))} of that.",
         f"{setting}; or group by fields that have the same keys come together.",
     )
 
@@ -392,7 +421,7 @@ def _skew(facts: _Facts, task: _Task) -> _Cause | None:
 
 
 def _outside(facts: _Facts, task: _Task) -> _Cause | None:
-    if task.cpu is None or task.outside < WAITING:
+    if task.outside < WAITING:
         return None
     if facts.components.get(task.component, {}).get("kind") == "spout":
         lag = ((facts.document.get("sources") or {}).get(task.component) or {}).get("lagRecords")
@@ -412,13 +441,16 @@ def _outside(facts: _Facts, task: _Task) -> _Cause | None:
 
 
 def _slow(facts: _Facts, task: _Task) -> _Cause | None:
-    processor = "" if task.cpu is None else f", {_percent(task.cpu / max(task.busy, 1e-9))} of it on the processor"
+    if task.cpu is None or not task.is_known:
+        processor = ", or what that waits for"
+    else:
+        processor = f", {_percent(task.part(task.cpu))} of it on the processor"
     tasks = len(facts.tasks[task.component])
     name = "slow bolt" if facts.components.get(task.component, {}).get("kind") != "spout" else "slow spout"
-    if task.queued >= QUEUED * task.busy:
+    if task.part(task.queued) >= QUEUED:
         return _Cause(
             name,
-            f"It is its own code{processor}, {_percent(task.queued / task.busy)} ready to run while others have all "
+            f"It is its own code{processor}, {_percent(task.part(task.queued))} ready to run while others have all "
             "processors: the machine is full.",
             "Give the topology more cores (on a cluster, executors), or take other work off this machine; more tasks "
             "on it don't help. Or work on batches (BatchBolt), or profile its execute.",

@@ -78,7 +78,7 @@ EXPORTS = {
     },
     statefx.connectors: {
         "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
-        "MemoryTransactionalSpout", "Message", "Owner", "CheckpointPosition", "PendingAcks", "QueueSpout",
+        "Backlog", "MemoryTransactionalSpout", "Message", "Owner", "CheckpointPosition", "PendingAcks", "QueueSpout",
         "SinkCommitter", "SinkWriter", "StagedRows", "StagedSink", "Target", "WriterContext", "is_published",
         "refuse_twin", "starting_point",
     },

@@ -19,7 +19,7 @@ def task(number=0, busy=0.05, rows=100.0, committing=0.0, restoring=0.0, blocked
         "activity": {
             "busy": busy, "blocked": blocked, "committing": committing, "restoring": restoring, "idle": rest,
         },
-        "msPerSec": {"cpu": 950 * busy, **ms},
+        "msPerSec": {"own": 1000 * busy, "cpu": 950 * busy, **ms},
     }  # fmt: skip
 
 
@@ -51,6 +51,7 @@ def document(*tasks, kind="bolt", provider=None, blocked=0.0, phases=None, **mor
         "writtenAt": iso(NOW),
         "health": {"state": "healthy", "sentence": "well"},
         "status": {"runs": 3},
+        "ratesOverSecs": 10.0,
         "graph": {"components": graph, "edges": [{"from": "lines", "to": "count", "stream": "default"}]},
         "components": components,
         "transactions": transactions(phases or {"run": 100.0, "hooks": 1.0, "log": 5.0}),
@@ -109,12 +110,70 @@ def test_a_task_that_waits_for_a_processor_is_not_said_to_wait_outside():
     assert "more tasks on it don't help" in found.remedy
 
 
+def test_a_bolt_whose_time_is_its_own_gets_more_tasks():
+    [found] = why(document(task(busy=0.9), task(1, busy=0.9))).diagnoses
+    assert "95 % of it on the processor" in found.sentence
+    assert "more than its 2 tasks (parallelism" in found.remedy
+
+
+WAITS = {"busy": 0.9, "cpu": 50.0, "queued": 10.0}
+"""A task whose code waits for something outside."""
+
+
+@pytest.mark.parametrize(
+    ("figures", "secs", "name"),
+    [
+        (WAITS, 10.0, "waits outside"),
+        ({**WAITS, "own": 500.0}, 10.0, "waits outside"),
+        # On a loaded machine, 0.7 s after its first transaction: rates were of all the time since the driver began.
+        ({"busy": 0.21, "own": 9.0, "cpu": 6.0, "queued": 1.0}, 12.0, None),
+        ({**WAITS, "busy": 0.45}, 10.0, None),
+        # Its chain works, and hardly its code: rows of a light bolt cost more on their way than in it.
+        ({**WAITS, "own": 300.0}, 10.0, "slow bolt"),
+        # A transaction of a minute is under way, of which no task has reported its costs.
+        ({"busy": 0.98, "own": 20.0, "cpu": 10.0}, 10.0, "slow bolt"),
+        (WAITS, 0.6, "slow bolt"),
+        (WAITS, 0.0, "slow bolt"),
+        ({**WAITS, "queued": 600.0}, 10.0, "slow bolt"),
+    ],
+)
+def test_a_bolt_is_said_to_wait_outside_on_evidence_alone(figures, secs, name):
+    found = why(document(task(**figures)) | {"ratesOverSecs": secs}).diagnoses
+    assert [each.name for each in found] == ([name] if name else []), found
+    if name == "slow bolt" and "queued" in figures and figures["queued"] < 100:
+        assert "or what that waits for" in found[0].sentence
+
+
+def test_where_nothing_tells_of_the_processor_nothing_is_said_of_it():
+    known = task(busy=0.9)
+    del known["msPerSec"]["cpu"]
+    [found] = why(document(known)).diagnoses
+    assert found.name == "slow bolt"
+    assert "processor" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("tasks", "names"),
+    [
+        # Each of a transaction's steps takes its part, and none bounds it.
+        ([(0.21, 0.2), (0.21, 0.0), (0.2, 0.0)], []),
+        ([(0.49, 0.0), (0.3, 0.0)], []),
+        ([(0.51, 0.0), (0.3, 0.0)], ["slow bolt"]),
+        # Three bolts in one chain, which is one thread: the first is blocked while the others work.
+        ([(0.3, 0.55), (0.35, 0.2), (0.2, 0.0)], ["slow bolt"]),
+    ],
+)
+def test_a_task_bounds_throughput_if_it_works_most_of_the_time(tasks, names):
+    tasks = [task(number, busy=busy, blocked=blocked) for number, (busy, blocked) in enumerate(tasks)]
+    assert [each.name for each in why(document(*tasks)).diagnoses] == names
+
+
 def test_of_two_sicknesses_the_one_that_costs_more_comes_first():
     phases = {"run": 50.0, "hooks": 30.0, "log": 5.0}
     both = document(task(busy=0.9), phases=phases, sinks={"out": {"commitMs": 30.0}})
     assert [each.name for each in why(both).diagnoses] == ["slow bolt", "slow sink"]
     phases = {"run": 10.0, "hooks": 300.0, "log": 5.0}
-    both = document(task(busy=0.3), phases=phases, sinks={"out": {"commitMs": 300.0}})
+    both = document(task(busy=0.6), phases=phases, sinks={"out": {"commitMs": 300.0}})
     assert [each.name for each in why(both).diagnoses] == ["slow sink", "slow bolt"]
 
 

@@ -12,6 +12,7 @@ import pyarrow.types as kinds
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError
 from statefx.operators.sealed_names import Sealed, sealed_by
+from statefx.operators.spouts import Backlog
 from statefx.state.contract.store import require
 from statefx_redis.settings import Settings
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 CHUNK = 1000
 """Entries that one call of a script is given; a script may unpack some thousands."""
+
+SENSIBLE_SECS = 10 * 365 * 86_400
+"""An entry that looks older has an id that a user made."""
 
 SEAL = """
 local owner, name, sealed, txid, attempt = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -175,6 +179,33 @@ class RedisStreamSpout(QueueSpout):
 
     def pendingAcks(self) -> PendingAcks:
         return _PendingAcks(self.settings, self.stream, self.group)
+
+    def backlog(self) -> Backlog | None:
+        """Return what the group was not given yet, as the server knows it: XINFO GROUPS tells that from Redis 7 on.
+
+        It knows nothing of a group whose stream had entries deleted in its middle, or that was set to another place.
+        How long the first one has waited is in its id, where the server made that.
+        """
+        from statefx_redis.server import server_of  # noqa: PLC0415 - as below
+
+        def ask(client: Any) -> tuple[int, list[Any], int] | None:
+            if not client.exists(self.stream):  # no task has made it yet
+                return None
+            groups = client.xinfo_groups(self.stream)
+            found: Any = next((each for each in groups if each["name"] == self.group.encode()), {})
+            if found.get("lag") is None:
+                return None
+            after = found["last-delivered-id"].decode()
+            return found["lag"], client.xrange(self.stream, f"({after}", "+", count=1), client.time()[0]
+
+        answer = server_of(self.settings).call(self.stream, ask)
+        if answer is None:
+            return None
+        records, first, now = answer
+        if not first:
+            return Backlog(records, 0.0)
+        waited = now - int(first[0][0].partition(b"-")[0]) / 1000
+        return Backlog(records, max(waited, 0.0) if waited < SENSIBLE_SECS else None)
 
     def connect(self, context: Any) -> None:
         """Begin with what this task had been given before."""

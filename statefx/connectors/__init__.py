@@ -31,8 +31,10 @@ from statefx.operators.sinks import (
     refuse_twin,
     starting_point,
 )
+from statefx.operators.spouts import Backlog
 
 __all__ = [
+    "Backlog",
     "CheckpointPosition",
     "CollectSink",
     "CommitterContext",

@@ -23,6 +23,7 @@ from typing import Never
 
 from statefx import logs
 from statefx.coordinator.attempt import Answer, Attempt, Batch, Engine
+from statefx.coordinator.figures import at_rest
 from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress, Summary, TransactionProgress
 from statefx.coordinator.retrying import (
@@ -402,7 +403,7 @@ class Coordinator:
                     self._retry = attempt
 
     def _deliver(self, txid: int) -> None:
-        self.last = self.progress.end(txid, self.log.state.stored_bytes())
+        self.last = self.progress.end(txid, at_rest(self.log.state))
         self.summary.add(self.last)
         for spout, said in self.last.left_out.items():
             logger.warning("transaction %d skips of spout %r: %s", txid, spout, said)

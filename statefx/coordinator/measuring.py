@@ -17,13 +17,12 @@ from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.figures import at_rest, emitted, ends_of, least_watermarks
 from statefx.log.log import TransactionLog
 from statefx.metrics.lag import Lag
-from statefx.metrics.registry import Registry, Sample, UserMetrics
+from statefx.metrics.registry import Figures, Registry, Sample, UserMetrics
 from statefx.operators.acker import is_of_acks
-from statefx.operators.dead_letters import DEAD_LETTER
-from statefx.operators.spouts import DEAD
-from statefx.plan.levels import Plan, name_shown
+from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState, SinkVolume
 from statefx.protocol.reports import TIMED_OUT, Ack
@@ -43,12 +42,14 @@ _Given = ParamSpec("_Given")
 class Rates:
     """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least."""
 
-    def __init__(self, now: float) -> None:
-        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque([(now, now, {})])
+    def __init__(self) -> None:
+        self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque()
         """When the first and the last transaction of a slot have ended, and the sums."""
 
-    def until(self, now: float) -> dict[Any, dict[str, float]]:
-        """Return the sums that a transaction is to be added to which has ended now."""
+    def until(self, now: float, began: float) -> dict[Any, dict[str, float]]:
+        """Return the sums that a transaction is to be added to which began at `began` and has ended now."""
+        if not self._slots:  # the time that Spark takes to start is not that of any rows
+            self._slots.append((began, began, {}))
         first, _, sums = self._slots[-1]
         if len(self._slots) == 1 or now - first >= WINDOW_SECS / 4:  # the first slot is only the beginning of time
             first, sums = now, {}
@@ -59,14 +60,18 @@ class Rates:
             self._slots.popleft()
         return sums
 
-    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
-        """Return the sums per second; nothing if no transaction has ended for long."""
+    def secs(self, now: float) -> float:
+        """Return over how long the sums are; 0 if no transaction has ended for long."""
+        if not self._slots:
+            return 0.0
         since, ended = self._slots[0][1], self._slots[-1][1]
+        return 0.0 if now - ended > max(WINDOW_SECS, 2 * (ended - since)) else max(now - since, 0.001)
+
+    def per_sec(self, now: float) -> dict[Any, dict[str, float]]:
+        """Return the sums per second."""
         found: dict[Any, dict[str, float]] = {}
-        if len(self._slots) < 2 or now - ended > max(WINDOW_SECS, 2 * (ended - since)):
-            return found
-        secs = max(now - since, 0.001)
-        for _, _, sums in islice(self._slots, 1, None):
+        secs = self.secs(now)
+        for _, _, sums in islice(self._slots, 1, None) if secs else ():
             for name, amounts in sums.items():
                 _add(found.setdefault(name, {}), {what: amount / secs for what, amount in amounts.items()})
         return found
@@ -82,13 +87,13 @@ class Flow(NamedTuple):
 
     sent: dict[int, int]
     """Rows, before they are combined or copied to all tasks."""
-    received: dict[int, int]
-    bytes: dict[int, int]
     tasks: dict[TaskId, tuple[int, int]]
     """Rows in and out; those of a stream once, however many edges leave it."""
     edges_per_sec: dict[int, float]
     tasks_per_sec: dict[TaskId, dict[str, float]]
     """``rows`` in, and milliseconds by step and by cost, as acks tell them."""
+    secs: float
+    """Over how long that was."""
 
 
 def _never_raising(
@@ -125,22 +130,25 @@ class Measures:
         """Methods that have failed, which was logged."""
         self._clock, self._now = clock, now
         edges = () if plan is None else plan.edges
-        self._edges = {edge.id: edge for edge in edges if not is_of_acks(edge.target)}
+        self.edges = {edge.id: edge for edge in edges if not is_of_acks(edge.target)}
         components = {} if plan is None else plan.components
         self._sources = {
             name for name, each in components.items() if each.kind in (ComponentKind.SPOUT, ComponentKind.STREAM)
         }
         self._read: dict[str, set[str]] = {}
         """What each component reads from."""
-        for edge in self._edges.values():
+        for edge in self.edges.values():
             self._read.setdefault(edge.target, set()).add(edge.source)
+        for edge in self.edges.values():
+            ends = ends_of(edge)
+            both: dict[tuple[str, ...], float] = {(*ends, "in"): 0, (*ends, "out"): 0}
+            self.registry.count({"statefx_rows": both, "statefx_bytes": both})
         self._lock = threading.Lock()
         """Of what `flow` returns."""
-        self._flow = Flow({}, {}, {}, {}, {}, {})
-        self._rates = Rates(now())
+        self._tasks: dict[TaskId, tuple[int, int]] = {}
+        self._rates = Rates()
         self.registry.gather(self._flowing)
         self._last_commit: float | None = None
-        self._found_keys: dict[str, int] = {}
         self._counts: dict[TaskId, Mapping[str, int | float]] = {}
         """What tasks of spouts that live have counted, as last told."""
         self._calls: dict[str, float] = {}
@@ -162,91 +170,48 @@ class Measures:
         self.registry.spent({ack.id: ack.activity for ack in acks})
 
     @_never_raising
-    def committed(self, attempt: Attempt, in_flight: int) -> None:
-        """Count a transaction of which COMMITTED is durable."""
+    def committed(self, attempt: Attempt, figures: Figures, in_flight: int) -> None:
+        """Count a transaction of which COMMITTED is durable; `figures` are of `figures_of` and `at_rest`."""
         registry = self.registry
         registry.add("statefx_transactions", 1, "committed")
         registry.idle(on=in_flight == 0)
         self._last_commit = self._now()
-        if attempt.complete is None:  # a former driver's, which was rolled forward: what it came to is gone
-            return
-        for phase, secs in attempt.secs.items():
-            registry.observe("statefx_transaction_duration_seconds", secs, phase)
-        registry.observe("statefx_transaction_duration_seconds", sum(attempt.secs.values()), "all")
-        registry.add("statefx_input_rows", attempt.input_rows)
-        acks = attempt.complete.acks
-        self._count_rows(acks.values())
-        self._count_trees(acks)
-        self._users.committed(acks.values())
-        for ack in acks.values():
-            self._count_task(ack)
-        found: dict[str, int] = {}
-        for ack in acks.values():
-            if ack.found_keys is not None:
-                found[ack.component] = found.get(ack.component, 0) + ack.found_keys
-        self._found_keys = found
+        registry.count(figures)
+        if attempt.complete is not None:  # else a former driver's, which was rolled forward
+            acks = attempt.complete.acks
+            self._count_rows(acks.values(), attempt.began)
+            self._count_trees(acks)
+            self._users.committed(acks.values())
 
-    def _count_rows(self, acks: Iterable[Ack]) -> None:
+    def _count_rows(self, acks: Iterable[Ack], began: float) -> None:
         """Add up what acks say of rows and time; the driver waits for it: microseconds for each task."""
-        flow = self._flow
+        tasks = self._tasks
         with self._lock:
-            sums = self._rates.until(self._now())
+            sums = self._rates.until(self._now(), began)
             for ack in acks:
-                rows, streams = sum(ack.received.values()), self._emitted(ack)
-                rows_in, rows_out = flow.tasks.get(ack.id, (0, 0))
-                flow.tasks[ack.id] = rows_in + rows, rows_out + sum(streams.values())
+                rows = sum(ack.received.values())
+                rows_in, rows_out = tasks.get(ack.id, (0, 0))
+                tasks[ack.id] = rows_in + rows, rows_out + sum(emitted(ack, self.edges).values())
                 of_task = sums.setdefault(ack.id, {_ROWS: 0})
                 of_task[_ROWS] += rows
                 _add(of_task, ack.metrics)
                 _add(of_task, ack.costs)
-                sent = {**ack.emitted, **ack.rows_before_combining}
-                _add(flow.sent, sent)
-                _add(flow.received, ack.received)
-                _add(flow.bytes, ack.sent_bytes)
-                for id, emitted in sent.items():
-                    _add(sums.setdefault(id, {}), {_ROWS: emitted})
-                if dead := streams.get(DEAD_LETTER, 0) + streams.get(DEAD, 0):
-                    self.registry.add("statefx_dead_letters", dead, ack.component)
-
-    def _emitted(self, ack: Ack) -> dict[str, int]:
-        """Return how many rows a task has emitted by stream, however many edges leave it."""
-        found: dict[str, int] = {}
-        for id, rows in ack.emitted.items():
-            edge = self._edges.get(id)
-            if edge is not None:
-                found[edge.stream] = max(found.get(edge.stream, 0), ack.rows_before_combining.get(id) or rows)
-        return found
+                for id, sent in {**ack.emitted, **ack.rows_before_combining}.items():
+                    _add(sums.setdefault(id, {}), {_ROWS: sent})
 
     def flow(self) -> Flow:
         """Return what has gone over edges and through tasks so far; any thread may call it."""
         with self._lock:
-            per_sec = self._rates.per_sec(self._now())
-            flow = self._flow
+            now = self._now()
+            per_sec = self._rates.per_sec(now)
+            sent = self.registry.counted("statefx_rows")
             return Flow(
-                dict(flow.sent), dict(flow.received), dict(flow.bytes), dict(flow.tasks),
+                {id: int(sent.get((*ends_of(edge), "out"), 0)) for id, edge in self.edges.items()},
+                dict(self._tasks),
                 {id: amounts[_ROWS] for id, amounts in per_sec.items() if isinstance(id, int)},
                 {task: amounts for task, amounts in per_sec.items() if isinstance(task, TaskId)},
+                self._rates.secs(now),
             )  # fmt: skip
-
-    def _count_task(self, ack: Ack) -> None:
-        registry, component = self.registry, ack.component
-        if component.startswith(INTERNAL):
-            return
-        counts = {
-            "statefx_rows_set_aside": ack.set_aside.rows,
-            "statefx_state_keys_changed": ack.keys,
-            "statefx_prepared_bytes": max(ack.prepared_bytes, 0),
-            "statefx_rows_late": 0 if ack.time is None else ack.time.late,
-            "statefx_rows_ahead": 0 if ack.time is None else ack.time.ahead,
-            "statefx_snapshots": 0 if ack.snapshot is None else 1,
-            "statefx_snapshot_bytes": 0 if ack.snapshot is None else ack.snapshot.size_bytes,
-        }
-        for name, amount in counts.items():
-            if amount:
-                registry.add(name, amount, component)
-        for reason, amount in (("gone", ack.left_out.gone), ("refused", ack.left_out.refused)):
-            if amount:
-                registry.add("statefx_rows_left_out", amount, component, reason)
 
     def _count_trees(self, acks: Mapping[TaskId, Ack]) -> None:
         for task, ack in acks.items():
@@ -329,9 +294,14 @@ class Measures:
         if lag.take(said, self._clock()):
             self._lags[source] = lag
 
+    def lost(self, source: str) -> None:
+        """Forget how far a spout is: it can't tell any more."""
+        self._lags.pop(source, None)
+
     def watch(self, log: TransactionLog, status: Callable[[], dict[str, Any]]) -> None:
         """Have the registry read gauges from the log and from `status`."""
         log.appended = self.appended
+        self.registry.count(at_rest(log.state))
         self.registry.gather(lambda: self._gauges(log.state, status()))
         self.registry.gather(lambda: self._holding(log.state))
 
@@ -342,12 +312,6 @@ class Measures:
         if self._last_commit is not None:
             yield sample("statefx_last_commit_timestamp_seconds", self._last_commit)
         yield sample("statefx_stuck_since_seconds", _since(status))
-        for component, size_bytes in state.stored_bytes().items():
-            if not component.startswith(INTERNAL):
-                yield sample("statefx_state_bytes", size_bytes, component)
-        for component, keys in self._found_keys.items():
-            if not component.startswith(INTERNAL):
-                yield sample("statefx_state_keys", keys, component)
         for sink, told in status.get("sinks", {}).items():
             if told["txid"] is not None:
                 yield sample("statefx_sink_last_txid", told["txid"], sink)
@@ -359,27 +323,18 @@ class Measures:
         yield from self._users.samples(state.counters)
 
     def _flowing(self) -> Iterator[Sample]:
-        sample, flow = self.registry.sample, self.flow()
-        for id, edge in self._edges.items():
-            ends = name_shown(edge.source), edge.target, edge.stream
-            yield sample("statefx_rows", flow.sent.get(id, 0), *ends, "out")
-            yield sample("statefx_rows", flow.received.get(id, 0), *ends, "in")
-            yield sample("statefx_bytes", flow.bytes.get(id, 0), *ends)
-        for (component, task), (rows_in, rows_out) in flow.tasks.items():
+        with self._lock:
+            tasks = dict(self._tasks)
+        for (component, task), (rows_in, rows_out) in tasks.items():
             if not component.startswith(INTERNAL):
                 rows = rows_out if component in self._sources else rows_in
-                yield sample("statefx_task_rows", rows, component, str(task))
+                yield self.registry.sample("statefx_task_rows", rows, component, str(task))
 
     def _times(self, state: LogState) -> Iterator[Sample]:
         sample, now = self.registry.sample, self._now()
-        least: dict[str, int] = {}
-        for name, watermark in state.watermarks.items():
-            component = TaskId.parse(name).component
-            if watermark != BEGINNING and not component.startswith(INTERNAL):
-                least[component] = min(watermark, least.get(component, watermark))
+        least = least_watermarks(state)
         for component, watermark in least.items():
             if watermark < END:  # at the end of time nothing is behind
-                yield sample("statefx_watermark_timestamp_seconds", watermark / 1e6, component)
                 yield sample("statefx_freshness_seconds", max(now - watermark / 1e6, 0.0), component)
                 read = [least[name] for name in self._read.get(component, ()) if name in least]
                 if read:

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import nlargest
 from importlib.metadata import version
 from statistics import median
@@ -27,11 +28,13 @@ from typing import Any
 
 from statefx.config import SETTINGS
 from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.backlogs import Backlogs
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.measuring import WINDOW_SECS, Flow
 from statefx.coordinator.progress import Outcome, Progress
 from statefx.errors import FencedError
-from statefx.log.log import TransactionLog
+from statefx.log.beside import committed_metadata
+from statefx.log.log import TransactionLog, Writing
 from statefx.log.observation import (
     FORMAT,
     SIGN_OF_LIFE_SECS,
@@ -64,10 +67,13 @@ CORE_SHARE = 0.01
 END_SECS = 5.0
 """How long the end of a query waits for its last document."""
 
-TASKS_SHOWN = 64
-"""How many tasks of the last transaction are told: those that took longest."""
+TASKS_SHOWN, TASKS_KEPT = 64, 1000
+"""How many tasks of a transaction are told, those that took longest; and how many acks are kept for that in all."""
 
 EXCEPTIONS, RECENT = 20, 20
+
+HANGS_SECS = 10.0
+"""A write of the log that takes longer hangs: a slow disk takes a tenth of a second."""
 
 SLOW_SECS, SLOW_TIMES = 60.0, 20
 """A transaction counts as stuck after so long, and so many times what the last ones took."""
@@ -82,8 +88,11 @@ class History:
         self.transactions: deque[dict[str, Any]] = deque(past, TRANSACTIONS)
         self.call_ms: dict[str, float] = {}
         """By sink, how long its last commit ran on the driver."""
-        self.last: Attempt | None = None
-        """The last that this driver has committed."""
+        self.has_committed = False
+        """Whether this driver has committed one."""
+        self.tasks: deque[_Tasks] = deque()
+        """Those of the last transactions, which have `TASKS_KEPT` acks at most, or are one."""
+        self._acks = 0
 
     def note(self, outcome: Outcome) -> None:
         attempt = outcome.attempt
@@ -96,8 +105,26 @@ class History:
         with self.lock:
             self.transactions.append(entry)
             if outcome.done is not None:
-                self.last = attempt
+                self.has_committed = True
+                self._keep(attempt)
                 self.call_ms |= {name: round(secs * 1000, 3) for name, secs in outcome.call_secs.items()}
+
+    def _keep(self, attempt: Attempt) -> None:
+        self.tasks.append(_Tasks(attempt))
+        self._acks += len(attempt.acked)
+        while len(self.tasks) > TRANSACTIONS or (self._acks > TASKS_KEPT and len(self.tasks) > 1):
+            self._acks -= len(self.tasks.popleft().attempt.acked)
+
+
+class _Tasks:
+    """When the tasks of a transaction worked, worked out when a document is made, and once."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+
+    @cached_property
+    def entry(self) -> dict[str, Any] | None:
+        return _tasks_of(self.attempt)
 
 
 def _entry(attempt: Attempt) -> dict[str, Any]:
@@ -145,6 +172,12 @@ class Observer:
         self._ended: float | None = None
         self._ending = threading.Event()
         self._is_behind = False
+        topology, storage = self.launch.topology, self.launch.folders.storage
+        self._backlogs = Backlogs(
+            {name: topology.component(name).operator for name in shown(topology) if not topology.inputs(name)},
+            self.progress.measures,
+            lambda name: {int(each): read for each, read in committed_metadata(storage, self.log.state, name).items()},
+        )
         self._thread = threading.Thread(target=self._keep_written, name="statefx-observer", daemon=True)
 
     # ---- the document
@@ -156,7 +189,7 @@ class Observer:
             status["isActive"] = False
         with self.history.lock:
             transactions = [dict(each) for each in self.history.transactions]
-            call_ms, committed = dict(self.history.call_ms), self.history.last
+            call_ms, worked = dict(self.history.call_ms), list(self.history.tasks)
         running = self.progress.running()
         transactions += [self._running_entry(attempt, now) for attempt in running]
         measures = self.progress.measures
@@ -175,6 +208,7 @@ class Observer:
             "status": status,
             "health": self._health(status, state, running, transactions, now),
             "graph": self._graph,
+            "ratesOverSecs": round(flow.secs, 3),
             "components": self._components(state, flow, now),
             "edges": [
                 {
@@ -187,7 +221,7 @@ class Observer:
             "sources": self._sources(state, flow, now),
             "sinks": _sinks(status, call_ms),
             "transactions": transactions[-TRANSACTIONS:],
-            "tasksOfLast": None if committed is None else _tasks_of(committed),
+            "tasksOf": [one.entry for one in worked if one.entry is not None],
             "exceptions": self.progress.exceptions,
             "recent": self.progress.recent()[-RECENT:],
             "metrics": measures.registry.as_dicts(),
@@ -244,7 +278,9 @@ class Observer:
             if topology.inputs(name):
                 continue
             said = None if last is None else last.sources.get(name)
+            # What a spout says is its own affair, except for the figures that readers count with.
             one: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"said": said}
+            one = {what: each for what, each in one.items() if what not in _FIGURES}
             one |= {"rateOut": round(_out(topology, name, flow.edges_per_sec), 1)}
             if name in lags:
                 one |= {what: each for what, each in lags[name].items() if what != "rateOut"}
@@ -298,10 +334,12 @@ class Observer:
             decided=[entry.txid for entry in state.in_flight if entry.committing is not None],
             attempts_max=self.launch.settings.transaction_attempts_max,
             last=state.committed,
-            committed=self.history.last is not None,
+            committed=self.history.has_committed,
             running=running,
             transactions=transactions,
             now=now,
+            writing=self.log.writing,
+            where=self.log.where,
         )
         if said["since"] is None:
             if self._since[0] != said["state"]:
@@ -315,6 +353,7 @@ class Observer:
 
     def start(self) -> None:
         self._thread.start()
+        self._backlogs.start()
 
     def end(self, error: BaseException | None, how: str, *, waits: bool = True) -> None:
         """Write the last document, and wait for that, but not for long.
@@ -323,6 +362,7 @@ class Observer:
         With `waits=False` it takes no lock, and the document is written when the next one is due.
         """
         self._error, self._how, self._ended = error, how, self.now()
+        self._backlogs.end()
         if waits:
             self._ending.set()
             if self._thread.is_alive():
@@ -341,7 +381,8 @@ class Observer:
             try:
                 if is_last and isinstance(self._error, FencedError):
                     return
-                seen = (self.progress.last, self.status(), len(self.progress.exceptions))
+                hanging = hangs(self.log.writing, self.now())
+                seen = (self.progress.last, self.status(), len(self.progress.exceptions), hanging)
                 if is_last or seen != last or time.monotonic() - written >= SIGN_OF_LIFE_SECS:
                     if not write_observation(storage, self.document()):
                         return
@@ -363,6 +404,9 @@ class Observer:
 
 
 # ---- parts of the document
+
+_FIGURES = ("lagRecords", "lagSecs", "rateIn", "rateOut", "etaSecs", "eventTime")
+"""Of a source, what the driver says itself."""
 
 
 def shown(topology: Topology) -> list[str]:
@@ -389,7 +433,7 @@ def _out(topology: Topology, name: str, edges: Mapping[Any, float]) -> float:
 
 
 def _tasks_of(attempt: Attempt) -> dict[str, Any] | None:
-    """Return when the tasks of a transaction that took longest ended, and how long each worked before, in its steps.
+    """Return when the tasks that took longest in a transaction ended, and how long each worked before, in its steps.
 
     A task also waits between its steps: they stand in one piece before its end.
     """
@@ -410,7 +454,7 @@ def _tasks_of(attempt: Attempt) -> dict[str, Any] | None:
             at += ms
         times = {"beganMs": round(ended - spent[task], 3), "endedMs": round(ended, 3), "phases": steps}
         tasks.append({"component": task.component, "task": task.task, **times})
-    return {"txid": attempt.name.txid, "count": len(known), "tasks": tasks}
+    return {"txid": attempt.name.txid, "attempt": attempt.name.attempt, "count": len(known), "tasks": tasks}
 
 
 def _mean(tasks: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
@@ -502,16 +546,21 @@ def health_of(
     how: str = "",
     decided: Sequence[int] = (),
     attempts_max: int = 0,
+    writing: Writing | None = None,
+    where: str = "",
 ) -> dict[str, Any]:
     """Return in one sentence how a query is; a ``since`` of None is that of the first time it is so.
 
     `committed` tells whether this driver has committed anything, `last` is the last transaction that any driver has;
-    `how` says what has ended it, and `decided` are those in flight that can't be rolled back.
+    `how` says what has ended it, and `decided` are those in flight that can't be rolled back. `writing` is what has not
+    returned of writing the log, which is at `where`.
     """
     done = [each for each in transactions if each["outcome"] == "committed"]
     last_one = last_committed(last)
     if ended is not None:
         return _ended(status, ended, error, how, decided, attempts_max, last_one)
+    if writing is not None and hangs(writing, now):
+        return _hanging(writing, where, last_one, now)
     if stuck := status.get("stuck"):
         txid, phase = stuck.get("txid"), str(stuck.get("phase"))
         sentence = f"Stuck in {phase} of transaction {txid} since {stuck.get('since')}: {stuck.get('reason')}"
@@ -541,6 +590,26 @@ def health_of(
     if not committed and "run" in status and status["run"] is None:  # a client has no run
         return health("starting", iso(began), "The query is starting: Spark has not started all of its tasks yet.")
     return _well(done, last_one, now, is_running=bool(running))
+
+
+def hangs(writing: Writing | None, now: float) -> bool:
+    """Return whether a write of the log takes too long."""
+    return writing is not None and now - writing.since > HANGS_SECS
+
+
+def _hanging(writing: Writing, where: str, last: str, now: float) -> dict[str, Any]:
+    """Return the health of a query whose log can't be written, for which all else waits."""
+    since = iso(writing.since)
+    sentence = (
+        f"Writing {writing.kind} to the log at {where} hangs since {since} ({now - writing.since:.0f} s), and nothing "
+        f"is committed before it returns: {last}."
+    )
+    what = "Look at that store and at the network to it" if is_remote(where) else "Look at the disk or mount of it"
+    remedy = (
+        f"{what}: is it there, full, or stalled? The query goes on by itself when the write returns. If it never does, "
+        "end the process and submit the topology again: the start reads from the log whether the record is there."
+    )
+    return health("stuck", since, sentence, remedy)
 
 
 def _ended(

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statefx.coordinator.attempt import Attempt
+from statefx.coordinator.figures import by_bolt, field_of, fields_of, figures_of
 from statefx.coordinator.measuring import Measures
 from statefx.errors import BoltError, FailedException, StatefxError
 from statefx.logs import iso
+from statefx.metrics.registry import Figures
 from statefx.operators.context import DRIVER
 from statefx.operators.user_errors import frames_of, user_traceback
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import Past, SinkVolume
 from statefx.protocol.reports import NOTHING, Ack, LeftOut, SetAside, TreeReport, merged
-from statefx.protocol.watermark import BEGINNING
-from statefx.state.view.time_index import time_of
-from statefx.topology.graph import INTERNAL
 
 logger = logging.getLogger("statefx")
 
@@ -36,60 +35,29 @@ class TransactionProgress:
     ----------
     txid : int
     attempt : int
-    input_rows : int
-        Rows that DataFrames or spouts brought.
-    rows : Mapping[str, int]
-        Rows that each bolt received.
-    keys, state_bytes : Mapping[str, int]
-        State keys that each stateful bolt changed, and the size of what it prepared.
-    found_keys : Mapping[str, int]
-        How many keys the state of each stateful bolt held when the transaction found it, where its provider counts.
-    stored_bytes : Mapping[str, int]
-        What a worker without caches would read to restore the state of each bolt, after the transaction.
-    bolt_ms : Mapping[str, Mapping[str, float]]
-        What the tasks of each bolt did, all of them added up, by the names of `Ack.metrics`; and ``slowest``, all that
-        the slowest task did.
-    duration_ms : Mapping[str, float]
-        Time of the driver by phase: ``run`` (the attempt, until its acks are judged), ``hooks`` (what the commit has to
-        run), ``log`` (the records), and with several transactions under way ``wait`` (for those before it). They don't
-        overlap; attempts that were rolled back are not in it.
+    figures : Mapping[str, Mapping[tuple[str, ...], float]]
+        By metrics and their labels, in the metrics' units: what the transaction has added to counters and histograms,
+        and the gauges after it. All numbers below are some of these.
     committed_at : float
         When COMMITTED was durable, in seconds since the epoch.
     sources : Mapping[str, JSON]
         How far spouts are, as they say; without those that say nothing.
     left_out : Mapping[str, LeftOut]
         What spouts have left out, as their users have told them to; without those that have left out nothing.
-    trees : TreeReport
-        What spouts that live in their tasks are told.
-    watermarks : Mapping[str, int]
-        How far event time has come in each component, in microseconds since 1970: the least of its tasks. Without those
-        that have no event time, or of which nothing is known yet.
-    ahead : Mapping[str, int]
-        Rows of each component whose event times are too far ahead to move the watermark; without those that have none.
-    late : Mapping[str, int]
-        Rows that came too late for a windowed bolt, by bolt; without those that had none.
     set_aside : Mapping[str, SetAside]
         Rows of which a bolt raised an error, and which it does not fail for, by bolt; without those that had none.
+    trees : TreeReport
+        What spouts that live in their tasks are told.
     """
 
     txid: int
     attempt: int
-    input_rows: int
-    rows: Mapping[str, int]
-    keys: Mapping[str, int]
-    state_bytes: Mapping[str, int]
-    found_keys: Mapping[str, int]
-    stored_bytes: Mapping[str, int]
-    bolt_ms: Mapping[str, Mapping[str, float]]
-    duration_ms: Mapping[str, float]
+    figures: Figures
     committed_at: float
     sources: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
-    trees: TreeReport = field(default=NOTHING)
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    ahead: Mapping[str, int] = field(default_factory=dict)
-    late: Mapping[str, int] = field(default_factory=dict)
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+    trees: TreeReport = field(default=NOTHING)
 
     def __str__(self) -> str:
         phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in self.duration_ms.items())
@@ -99,72 +67,93 @@ class TransactionProgress:
         )
 
     @property
+    def input_rows(self) -> int:
+        """Rows that DataFrames or spouts brought."""
+        return int(self.figures.get("statefx_input_rows", {}).get((), 0))
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Rows that each bolt received."""
+        return field_of(self.figures, "statefx_rows")
+
+    @property
+    def keys(self) -> Mapping[str, int]:
+        """State keys that each stateful bolt changed."""
+        return field_of(self.figures, "statefx_state_keys_changed")
+
+    @property
+    def found_keys(self) -> Mapping[str, int]:
+        """How many keys the state of each bolt held when the transaction found it, where its provider counts."""
+        return field_of(self.figures, "statefx_state_keys")
+
+    @property
+    def stored_bytes(self) -> Mapping[str, int]:
+        """What a worker without caches would read to restore the state of each bolt, after the transaction."""
+        return field_of(self.figures, "statefx_state_bytes")
+
+    @property
+    def late(self) -> Mapping[str, int]:
+        """Rows that came too late for a windowed bolt, by bolt; without those that had none."""
+        return field_of(self.figures, "statefx_rows_late")
+
+    @property
+    def ahead(self) -> Mapping[str, int]:
+        """Rows of each component whose event times are too far ahead to move the watermark; without those of none."""
+        return field_of(self.figures, "statefx_rows_ahead")
+
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """How far event time has come in each component, in microseconds since 1970: the least of its tasks.
+
+        Without those that have no event time, or of which nothing is known yet, and when event time is closed.
+        """
+        series = self.figures.get("statefx_watermark_timestamp_seconds", {})
+        return {component: round(secs * 1e6) for (component,), secs in series.items()}
+
+    @property
+    def duration_ms(self) -> Mapping[str, float]:
+        """Time of the driver by phase, which don't overlap; attempts that were rolled back are not in it.
+
+        ``run`` (the attempt, until its acks are judged), ``hooks`` (what the commit has to run), ``log`` (the records),
+        and with several transactions in flight ``wait`` (for those before it).
+        """
+        return field_of(self.figures, "statefx_transaction_duration_seconds")
+
+    @property
     def rows_per_second(self) -> float:
         """Rows of the input by the driver's time; 0 if that was none."""
-        secs = sum(self.duration_ms.values()) / 1000
+        secs = self.figures.get("statefx_transaction_duration_seconds", {}).get(("all",), 0.0)
         return self.input_rows / secs if secs > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the progress in the shape of pyspark's ``lastProgress``: plain data."""
+        """Return the progress in the shape of pyspark's ``lastProgress``: plain data, by the table of metrics."""
+        fields = fields_of(self.figures)
+        for spout, said in self.left_out.items():
+            fields["leftOut"][spout]["why"] = said.why
         return {
             "txid": self.txid,
             "attempt": self.attempt,
             "timestamp": iso(self.committed_at),
-            "numInputRows": self.input_rows,
             "processedRowsPerSecond": round(self.rows_per_second, 1),
             "sources": dict(self.sources),
-            "leftOut": {
-                spout: {"gone": said.gone, "refused": said.refused, "why": said.why}
-                for spout, said in self.left_out.items()
-            },
-            "watermarks": {name: time_of(each).isoformat() for name, each in self.watermarks.items()},
-            "rowsAhead": dict(self.ahead),
-            "rowsLate": dict(self.late),
-            "rowsSetAside": {bolt: aside.rows for bolt, aside in self.set_aside.items()},
-            "rows": dict(self.rows),
-            "stateKeysChanged": dict(self.keys),
-            "stateBytesChanged": dict(self.state_bytes),
-            "stateKeys": dict(self.found_keys),
-            "stateBytes": dict(self.stored_bytes),
-            "boltMs": {bolt: dict(spent) for bolt, spent in self.bolt_ms.items()},
-            "durationMs": {phase: round(ms, 3) for phase, ms in self.duration_ms.items()},
+            **fields,
         }
 
 
 def progress_of(
-    attempt: TransactionAttempt,
-    acks: Mapping[TaskId, Ack],
-    input_rows: int,
-    stored_bytes: Mapping[str, int],
-    secs: Mapping[str, float],
-    committed_at: float,
+    attempt: TransactionAttempt, acks: Mapping[TaskId, Ack], figures: Figures, committed_at: float
 ) -> TransactionProgress:
-    """Return what the acks of a committed attempt report, with the seconds of its phases."""
-    bolts = by_bolt(acks)
-    stateful = {bolt: of for bolt, of in bolts.items() if any(ack.keys for ack in of)}
+    """Return the progress of a committed attempt: its figures, and what its acks report in words."""
+    bolts = by_bolt(acks.values())
     return TransactionProgress(
         txid=attempt.txid,
         attempt=attempt.attempt,
-        input_rows=input_rows,
-        rows=received_rows(acks),
-        keys={bolt: sum(ack.keys for ack in of) for bolt, of in stateful.items()},
-        state_bytes={bolt: sum(ack.prepared_bytes for ack in of) for bolt, of in stateful.items()},
-        found_keys={
-            bolt: sum(ack.found_keys or 0 for ack in of)
-            for bolt, of in bolts.items()
-            if all(ack.found_keys is not None for ack in of)
-        },
-        stored_bytes=stored_bytes,
-        bolt_ms={bolt: _spent(of) for bolt, of in bolts.items()},
-        duration_ms={phase: taken * 1000 for phase, taken in secs.items()},
+        figures=figures,
         committed_at=committed_at,
         sources={name: _counted(of) for name, of in bolts.items() if any(ack.counts for ack in of)},
-        trees=merged(ack.trees for ack in acks.values()),
-        watermarks={name: least for name, of in bolts.items() if (least := _watermark(of)) > BEGINNING},
-        ahead=_ahead(acks),
-        late={name: late for name, of in bolts.items() if (late := sum(a.time.late for a in of if a.time is not None))},
-        set_aside={name: rows for name, of in bolts.items() if (rows := sum((a.set_aside for a in of), SetAside()))},
         left_out={name: said for name, of in bolts.items() if (said := sum((a.left_out for a in of), LeftOut()))},
+        set_aside={name: rows for name, of in bolts.items() if (rows := sum((a.set_aside for a in of), SetAside()))},
+        trees=merged(ack.trees for ack in acks.values()),
     )
 
 
@@ -177,44 +166,10 @@ def _counted(acks: Iterable[Ack]) -> dict[str, int | float]:
     return found
 
 
-def _watermark(acks: Iterable[Ack]) -> int:
-    """Return the watermark of one component's tasks; `BEGINNING` if nothing is known."""
-    return min((ack.time.watermark for ack in acks if ack.time is not None), default=BEGINNING)
-
-
-def _ahead(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
-    """Return how many rows of each component had times too far ahead."""
-    found: dict[str, int] = {}
-    for (component, _), ack in acks.items():
-        if ack.time is not None and ack.time.ahead:
-            found[component] = found.get(component, 0) + ack.time.ahead
-    return found
-
-
-def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
-    """Return the acks of the user's bolts, by bolt."""
-    found: dict[str, list[Ack]] = {}
-    for (component, _), ack in acks.items():
-        if not component.startswith(INTERNAL):
-            found.setdefault(component, []).append(ack)
-    return found
-
-
 def received_rows(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
     """Return how many rows each bolt received; spouts, whose acks name no edge, receive none."""
-    found = by_bolt(acks).items()
+    found = by_bolt(acks.values()).items()
     return {bolt: sum(sum(ack.received.values()) for ack in of) for bolt, of in found if any(a.received for a in of)}
-
-
-def _spent(acks: Iterable[Ack]) -> dict[str, float]:
-    """Add up the times of one bolt's tasks."""
-    found: dict[str, float] = {}
-    slowest = 0.0
-    for ack in acks:
-        slowest = max(slowest, sum(ack.metrics.values()))
-        for name, ms in ack.metrics.items():
-            found[name] = found.get(name, 0.0) + ms
-    return {name: round(ms, 3) for name, ms in (found | {"slowest": slowest}).items()}
 
 
 RECENT = 100
@@ -348,15 +303,16 @@ class Progress:
             self._charge(attempt, "hooks")
             self._publishing = attempt.name.txid, {each.sink: each for each in volumes}
 
-    def end(self, txid: int, stored_bytes: Mapping[str, int]) -> TransactionProgress:
-        """Note that COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
+    def end(self, txid: int, at_rest: Figures) -> TransactionProgress:
+        """Note that COMMITTED is durable; `at_rest` is what the log says after it."""
         with self._lock:
             entry = self.under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
             acks = {} if entry.complete is None else entry.complete.acks
-            done = progress_of(entry.name, acks, entry.input_rows, stored_bytes, entry.secs, self.now())
+            figures = {**figures_of(entry, self.measures.edges), **at_rest}
+            done = progress_of(entry.name, acks, figures, self.now())
             self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
-            self.measures.committed(entry, len(self.under_way))
+            self.measures.committed(entry, figures, len(self.under_way))
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
             for bolt, aside in done.set_aside.items():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Never
+from typing import NamedTuple, Never
 from uuid import uuid4
 
 from statefx.errors import (
@@ -45,6 +45,15 @@ from statefx.protocol.records import Checkpoint, Record
 from statefx.storage import Storage, sync_secs
 
 RECORDS_BEFORE_CHECKPOINT = 100
+
+
+class Writing(NamedTuple):
+    """An append that is under way."""
+
+    kind: str
+    """Of the record."""
+    since: float
+    """In seconds since the epoch."""
 
 
 class TransactionLog:
@@ -91,6 +100,8 @@ class TransactionLog:
         self._marked = False
         self.appended: Callable[[str, int, float, float], None] = lambda kind, size_bytes, secs, synced_secs: None
         """Called with each record that is durable: its kind, its size, how long that took, and how much was fsync."""
+        self.writing: Writing | None = None
+        """The append that has not returned; another thread reads it."""
 
     def append(self, record: Record) -> int:
         """Make `record` durable as the next one and apply it to `state`; return its number.
@@ -100,7 +111,7 @@ class TransactionLog:
         driver has written here; stop, do not retry. LogOutcomeUnknownError: it may have been written; end this driver,
         and the next one reads the real outcome.
         """
-        with self._lock:
+        with self._lock, self._written(record.kind):
             self._check_usable()
             time_ms, files = round(self._clock() * 1000), Files()
             record = put_aside(record, files)
@@ -119,9 +130,17 @@ class TransactionLog:
 
     def fold(self) -> None:
         """Append a CHECKPOINT and delete what is before it."""
-        with self._lock:
+        with self._lock, self._written(Checkpoint.kind):
             self._check_usable()
             self._fold()
+
+    @contextmanager
+    def _written(self, kind: str) -> Iterator[None]:
+        self.writing = Writing(kind, self._clock())
+        try:
+            yield
+        finally:
+            self.writing = None
 
     def check(self) -> None:
         """Raise FencedError if another driver has taken over by now."""

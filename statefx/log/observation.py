@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from statefx.log.location import OBSERVED, Folders
+from statefx.log.shape import oddity
 from statefx.logs import iso
 from statefx.protocol.log_state import GIVEN_UP, LogState
 from statefx.storage import FolderStorage, Storage, is_remote
@@ -28,6 +29,9 @@ FORMAT = 1
 
 BYTES_MAX = 1_000_000
 """Size of a document on disk. It is replaced as a whole, so a larger one would cost traffic all the time."""
+
+READ_MAX = 4 * BYTES_MAX
+"""What is larger, no driver has written."""
 
 SIGN_OF_LIFE_SECS = 60.0
 """How old a running driver's document gets at most, while nothing changes."""
@@ -60,7 +64,7 @@ def secs_of(text: str | None) -> float | None:
         return None
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -124,7 +128,7 @@ def _json(document: Document) -> bytes:
 
 def _without_traces(document: Document) -> None:
     document["exceptions"] = [{**one, "traceback": ""} for one in document.get("exceptions", ())]
-    for name in ("tasksOfLast", "metrics", "recent"):
+    for name in ("tasksOf", "metrics", "recent"):
         if document.get(name):
             document["leftOut"][name] = len(document[name])
             document[name] = None
@@ -213,24 +217,39 @@ def _is_there(pid: int) -> bool:
 def read_observation(folders: Folders, now: float | None = None) -> Document:
     """Return the document of a checkpoint, with its `health` as a reader sees it at `now` (by default: now).
 
-    Reads one object and no log, so it may be called each second. If there is no document, or a torn one, ``health``
-    says so, and all else is missing. Raises OSError: the storage can't be read.
+    Reads one object and no log, so it may be called each second. If there is no document, or a torn or odd one,
+    ``health`` says so, and all else is missing. Raises OSError: the storage can't be read.
     """
     now = time.time() if now is None else now
     nothing = {"format": FORMAT, "checkpoint": folders.location, "driver": {}, "writtenAt": None}
     try:
-        found = json.loads(folders.storage.read(OBSERVED))
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ValueError("another format")
+        found = _parsed(folders.storage.read(OBSERVED, 0, READ_MAX + 1))
     except FileNotFoundError:
         sentence = f"No driver has written an observation ({OBSERVED}) to {folders.location} yet."
         remedy = "Drivers write one within seconds of their start; look at what its log says: statefx transactions."
         return {**nothing, "health": health("unknown", None, sentence, remedy)}
     except ValueError as error:
-        sentence = f"{OBSERVED} in {folders.location} is cut off, or written by a newer statefx ({error})."
+        sentence = f"{OBSERVED} in {folders.location} can't be used: {error}."
         remedy = "A running driver replaces it within a minute. It may be deleted: no start reads it."
         return {**nothing, "health": health("unknown", None, sentence, remedy)}
     return {**found, "health": _as_read(found, folders, now)}
+
+
+def _parsed(data: bytes) -> Document:
+    """Return a document that readers can show; ValueError says in words what it is instead."""
+    if len(data) > READ_MAX:
+        raise ValueError(f"it has more than {READ_MAX:,} bytes, and a driver writes {BYTES_MAX:,} at most")
+    try:
+        found = json.loads(data, parse_constant=lambda name: None)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is cut off, or no JSON ({type(error).__name__}: {error})") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    if found.get("format") != FORMAT:
+        raise ValueError(f"it has format {str(found.get('format'))[:20]}, and this statefx reads {FORMAT}")
+    if odd := oddity(found):
+        raise ValueError(f"another program or release has written it ({odd})")
+    return found
 
 
 def is_copied(origin: object, location: str, driver: Mapping[str, Any]) -> bool:
@@ -313,16 +332,19 @@ def observation_with_log(folders: Folders, log: LogState, now: float | None = No
             "generation": log.generation,
             "transactions": [transaction_entry(past, log.state_of(past)) for past in log.past()[-TRANSACTIONS:]],
         }
-    elif log.generation > found["generation"] and found["checkpoint"] == folders.location:
+    elif found.get("checkpoint") != folders.location:
+        pass
+    elif log.generation > found.get("generation", 0):
         sentence = (
-            f"Generation {log.generation} has taken the checkpoint since {found['writtenAt']}, when the driver of "
-            f"generation {found['generation']} wrote this: a start that has not written yet, or a tool such as restore."
+            f"Generation {log.generation} has taken the checkpoint since {found.get('writtenAt')}, when the driver of "
+            f"generation {found.get('generation')} wrote this: a start that has not written yet, or a tool such as "
+            "restore."
         )
         found["health"] = health("unknown", iso(log.time_ms / 1000), sentence, "Look again in some seconds.")
-        for entry in found["transactions"]:  # the driver did not see the restore
-            if entry["outcome"] == OUTCOMES["COMMITTED"] and log.is_given_up(entry["txid"]):
+        for entry in found.get("transactions") or ():  # the driver did not see the restore
+            if entry.get("outcome") == OUTCOMES["COMMITTED"] and log.is_given_up(entry.get("txid", 0)):
                 entry["outcome"] = OUTCOMES[GIVEN_UP]
-    elif log.generation == found["generation"] and found["checkpoint"] == folders.location:
+    elif log.generation == found.get("generation"):
         found |= {"transactions": _with_later(found.get("transactions"), log), "health": _as_logged(found, log)}
     return found
 

@@ -1,8 +1,9 @@
-"""The table of metrics: names, kinds, units, labels, meanings. Exporters and the reference are made from it."""
+"""The table of metrics: names, kinds, labels, meanings. Exporters, ``lastProgress``, the reference are made from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 PREFIX = "statefx_"
@@ -21,11 +22,25 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Field:
+    """The field of ``lastProgress`` that a metric feeds: what one transaction adds to it, or the gauge after that.
+
+    `by` are the labels by which it is shown, one in the other, all of them by default; what they leave out is added up.
+    """
+
+    key: str
+    by: tuple[str, ...] = ()
+    only: Mapping[str, str] = field(default_factory=dict)  # by label, of which series alone
+    without: tuple[str, ...] = ()  # values of the first label that are not shown
+    tail: tuple[str, ...] = ()  # where it stands below its labels
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One row of the table.
 
     A counter's name is without ``_total``. `unit` is that of the value, "" for a number of things, `labels` those
-    besides ``topology``.
+    besides ``topology``. Times are in seconds, and in milliseconds in a field of `progress` that ends with ``Ms``.
     """
 
     name: str
@@ -33,6 +48,7 @@ class Metric:
     unit: str
     labels: tuple[str, ...]
     help: str
+    progress: Field | None = None
 
     @property
     def exposed(self) -> str:
@@ -49,16 +65,16 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Upper bounds of a histogram's buckets: from an append to a fast disk to an attempt that restores much state."""
 
 
-def _counter(name: str, labels: str, text: str, unit: str = "") -> Metric:
-    return Metric(PREFIX + name, Kind.COUNTER, unit, tuple(labels.split()), text)
+def _counter(name: str, labels: str, text: str, unit: str = "", progress: Field | None = None) -> Metric:
+    return Metric(PREFIX + name, Kind.COUNTER, unit, tuple(labels.split()), text, progress)
 
 
-def _gauge(name: str, labels: str, text: str, unit: str = "") -> Metric:
-    return Metric(PREFIX + name, Kind.GAUGE, unit, tuple(labels.split()), text)
+def _gauge(name: str, labels: str, text: str, unit: str = "", progress: Field | None = None) -> Metric:
+    return Metric(PREFIX + name, Kind.GAUGE, unit, tuple(labels.split()), text, progress)
 
 
-def _seconds(name: str, labels: str, text: str) -> Metric:
-    return Metric(PREFIX + name, Kind.HISTOGRAM, "seconds", tuple(labels.split()), text)
+def _seconds(name: str, labels: str, text: str, progress: Field | None = None) -> Metric:
+    return Metric(PREFIX + name, Kind.HISTOGRAM, "seconds", tuple(labels.split()), text, progress)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -69,6 +85,7 @@ METRICS: tuple[Metric, ...] = (
         "transaction_duration_seconds",
         "phase",
         "Time of committed transactions, in all and by phase of durationMs: run, wait, hooks, log.",
+        Field("durationMs", without=("all",)),
     ),
     _gauge("transactions_in_flight", "", "Transactions in flight."),
     _gauge("last_commit_timestamp_seconds", "", "Time of the last commit; Unix time.", "seconds"),
@@ -92,29 +109,67 @@ METRICS: tuple[Metric, ...] = (
         "Time of each task, by activity: adds up to the wall clock.",
         "seconds",
     ),
+    _counter(
+        "step_seconds",
+        "component step",
+        "Time of a component's tasks in committed transactions, by step of boltMs.",
+        "seconds",
+        Field("boltMs"),
+    ),
+    _gauge(
+        "slowest_task_seconds",
+        "component",
+        "All steps of the component's slowest task in the last transaction.",
+        "seconds",
+        Field("boltMs", tail=("slowest",)),
+    ),
     _counter("task_rows", "component task", "Rows that a task received; of a source, emitted."),
     _counter(
         "rows",
         "from to stream direction",
         "Rows by edge: out, before they are combined or copied; in, received.",
+        progress=Field("rows", by=("to",), only={"direction": "in"}),
     ),
-    _counter("bytes", "from to stream", "Arrow bytes sent over an edge.", "bytes"),
-    _counter("input_rows", "", "Input rows, each once, as numInputRows."),
-    _counter("rows_late", "component", "Rows that came too late for a windowed bolt."),
-    _counter("rows_ahead", "component", "Rows whose event times are too far ahead to move the watermark."),
-    _counter("rows_set_aside", "component", "Rows that onError has set aside."),
+    _counter("bytes", "from to stream direction", "Arrow bytes of rows by edge: out, sent; in, received.", "bytes"),
+    _counter("input_rows", "", "Input rows, each once.", progress=Field("numInputRows")),
+    _counter("rows_late", "component", "Rows that came too late for a windowed bolt.", progress=Field("rowsLate")),
+    _counter(
+        "rows_ahead",
+        "component",
+        "Rows whose event times are too far ahead to move the watermark.",
+        progress=Field("rowsAhead"),
+    ),
+    _counter("rows_set_aside", "component", "Rows that onError has set aside.", progress=Field("rowsSetAside")),
     _counter("dead_letters", "component", "Dead letters that a bolt or a queue has emitted."),
-    _counter("rows_left_out", "component reason", "Records that a spout has skipped: gone, refused."),
+    _counter(
+        "rows_left_out",
+        "component reason",
+        "Records that a spout has skipped: gone, refused.",
+        progress=Field("leftOut"),
+    ),
     # messages of spouts that are acked one by one
     _counter("messages", "component outcome", "Messages of a Spout: emitted, acked, failed, redelivered."),
     _counter("messages_timed_out", "", "Messages that have timed out."),
     _gauge("messages_pending", "component", "Messages of a Spout that are neither acked nor failed."),
     _gauge("message_oldest_seconds", "component", "Age of the oldest of these.", "seconds"),
     # state
-    _counter("state_keys_changed", "component", "Keys changed."),
+    _counter("state_keys_changed", "component", "Keys changed.", progress=Field("stateKeysChanged")),
+    _gauge(
+        "state_changed_bytes",
+        "component",
+        "By how much the last transaction has changed state_bytes; below 0 where small files were merged.",
+        "bytes",
+        Field("stateBytesChanged"),
+    ),
     _counter("prepared_bytes", "component", "Bytes of changelogs written.", "bytes"),
-    _gauge("state_bytes", "component", "Bytes that a worker without caches reads to restore a bolt.", "bytes"),
-    _gauge("state_keys", "component", "Keys of a bolt, where its provider counts them."),
+    _gauge(
+        "state_bytes",
+        "component",
+        "Bytes that a worker without caches reads to restore a bolt.",
+        "bytes",
+        Field("stateBytes"),
+    ),
+    _gauge("state_keys", "component", "Keys of a bolt, where its provider counts them.", progress=Field("stateKeys")),
     _counter("snapshots", "component", "Snapshots written."),
     _counter("snapshot_bytes", "component", "Bytes of these.", "bytes"),
     # event time
@@ -130,7 +185,13 @@ METRICS: tuple[Metric, ...] = (
         "The part of that by which it is behind its inputs.",
         "seconds",
     ),
-    _gauge("watermark_timestamp_seconds", "component", "The committed watermark; Unix time.", "seconds"),
+    _gauge(
+        "watermark_timestamp_seconds",
+        "component",
+        "The committed watermark; Unix time.",
+        "seconds",
+        Field("watermarks"),
+    ),
     _gauge(
         "input_time_seconds",
         "component unit",

@@ -1,7 +1,8 @@
 """How far spouts are behind their sources: records, rates, and when they will have caught up.
 
 A spout tells it by what its `committed` returns, in one of two forms: ``lagRecords``, a number or a mapping of numbers
-by partition; or ``endOffset`` and ``latestOffset``, by topic and partition, as Kafka's spouts do.
+by partition, with ``lagSecs`` beside it if it knows the age of the next record; or ``endOffset`` and ``latestOffset``,
+by topic and partition, as Kafka's spouts do. Or by its `backlog`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Lag:
 
     partitions: Mapping[str, float] = field(default_factory=dict)
     lag: float = 0.0
+    secs: float | None = None
+    """The age of the next record, if the spout tells it."""
     _looks: deque[_Look] = field(default_factory=deque)
     _parts: deque[_Parts] = field(default_factory=deque)
     _last: _Parts = field(default_factory=lambda: _Parts(0.0, {}, {}))
@@ -54,6 +57,7 @@ class Lag:
         if found is None:
             return False
         self.lag, self.partitions, reads = found
+        self.secs = _number(said.get("lagSecs"))
         read = sum(reads.values()) if reads else None
         self._last = _Parts(now, self.partitions, reads)
         if len(self.partitions) <= RATED_MAX and (not self._parts or now - self._parts[-1].at >= RATED_APART_SECS):
@@ -69,13 +73,17 @@ class Lag:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data; None for what is not known.
 
-        ``lagSecs`` is how long ago the record came that is read next, at the rate of the last minute; ``etaSecs`` is
+        ``lagSecs`` is how long ago the record came that is read next, at the rate of the last minute unless the spout
+        tells it; ``etaSecs`` is
         when it will have caught up, None if it does not gain. Rates are records a second.
         """
         first = self._looks[0] if len(self._looks) > 1 else _Look(0.0, 0.0, None)
         last = self._looks[-1] if self._looks else first
         furthest = sorted(self.partitions.items(), key=lambda each: (-each[1], each[0]))[:PARTITIONS_MAX]
-        return _rated(self.lag, first, last) | {
+        own = _rated(self.lag, first, last)
+        if self.secs is not None:
+            own["lagSecs"] = self.secs
+        return own | {
             "partitions": [{"partition": name} | _rated(lag, *self._looks_at(name)) for name, lag in furthest]
         }
 

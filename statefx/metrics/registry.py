@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from statefx.metrics.catalog import BY_NAME, SECONDS, TOPOLOGY, Kind, Metric
@@ -73,6 +74,9 @@ def empty_histogram(bounds: tuple[float, ...] = SECONDS) -> Histogram:
 
 
 Value = float | Histogram
+
+Figures = Mapping[str, Mapping[tuple[str, ...], float]]
+"""By metrics and their labels: amounts of counters, observations of histograms, values of gauges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +231,21 @@ class Registry:
             named = {TOPOLOGY: self.topology, **dict(zip(metric.labels, key, strict=True))}
             self._call(metric, value, named)
 
+    def count(self, figures: Figures) -> None:
+        """Add to counters and histograms; the series of a gauge replace those that it had."""
+        for name, series in figures.items():
+            kind = BY_NAME[name].kind
+            if kind is Kind.GAUGE:
+                kept: dict[tuple[str, ...], Value] = dict(islice(series.items(), SERIES_MAX))
+                with self._lock:
+                    self._values[name] = kept
+                    if len(series) > SERIES_MAX:
+                        self._leave_out(name)
+                continue
+            count = self.add if kind is Kind.COUNTER else self.observe
+            for labels, value in series.items():
+                count(name, value, *labels)
+
     def _call(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """Call who watches observations; one that raises is called no more."""
         for hook in list(self.on_observation):
@@ -298,6 +317,12 @@ class Registry:
         """Return what was counted of one series so far."""
         with self._lock:
             return self._values.get(name, {}).get(labels, 0)
+
+    def counted(self, name: str) -> dict[tuple[str, ...], float]:
+        """Return what was counted of all series of a counter, by their labels."""
+        with self._lock:
+            series = self._values.get(name, {})
+            return {labels: value for labels, value in series.items() if not isinstance(value, Histogram)}
 
     def samples(self) -> list[Sample]:
         """Return all that is known now, by metric; any thread may call it."""

@@ -117,6 +117,7 @@ SPOUTS = HookNames(
         "emitBatch": ("attempt", "metadata", "collector"),
         "initPartitions": ("metadata",),
         "committed": ("metadata",),
+        "backlog": ("metadata",),
         "isFinished": ("partition", "metadata"),
         "numPartitions": (),
         "partitionsToPlan": (),
@@ -131,7 +132,7 @@ SPOUTS = HookNames(
         ("partitionsToPlan", "partitionsToForget", "planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED
     )
     | dict.fromkeys(
-        ("initPartitions", "committed", "isFinished", "numPartitions", "emitPartitionBatch"),
+        ("initPartitions", "committed", "backlog", "isFinished", "numPartitions", "emitPartitionBatch"),
         f"{_PARTITIONED} or {_OPAQUE}",
     ),
     storm={
@@ -155,6 +156,7 @@ TRACKED_SPOUTS = HookNames(
         "close": (),
         "reads": ("target",),
         "acknowledging": (),
+        "backlog": (),
     },
     read=("outputFields",),
     storm={"declareoutputfields": ("outputFields",)},

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.operators.hooks import SPOUTS, TRACKED_SPOUTS, check_hooks, overrides
 
@@ -57,6 +57,21 @@ if TYPE_CHECKING:
 
 Metadata = Any
 """JSON: None, booleans, numbers, texts, lists, and dicts with texts as keys."""
+
+
+class Backlog(NamedTuple):
+    """What waits in a source for a spout.
+
+    Attributes
+    ----------
+    records : int
+        How many were not handed out to anybody yet.
+    oldestSecs : float, optional
+        How long the first of them has waited; None if the source does not tell.
+    """
+
+    records: int
+    oldestSecs: float | None = None  # noqa: N815 - public
 
 
 class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
@@ -180,6 +195,20 @@ class _Partitioned(ReplayingSpout):
         metadata : Mapping of int to JSON
             By partition, the newest that is committed.
         """
+
+    def backlog(self, metadata: Mapping[int, Metadata]) -> Backlog | None:
+        """Return how much is there to be read behind what is committed; None: nobody knows.
+
+        For ``statefx_source_lag_records`` of a spout whose `committed` does not tell it. Called about each 10 seconds
+        on a thread of its own, of an object that was never opened: it makes its own connection, and closes it. The
+        longer it takes the less often it is called, and what it raises is logged; no transaction waits for it.
+
+        Parameters
+        ----------
+        metadata : Mapping of int to JSON
+            By partition, the newest that is committed.
+        """
+        return None
 
     def isFinished(self, partition: int, metadata: Metadata) -> bool:
         """Return whether no row comes of a partition after the batch of this metadata.
@@ -433,6 +462,15 @@ class Spout(ABC):
 
         The sink gets what the spout emits on the stream `TAKEN`, as many tasks as the spout has, and its own place in
         each transaction (see `statefx.connectors.queue`).
+        """
+        return None
+
+    def backlog(self) -> Backlog | None:
+        """Return how much the source has for it that was not handed out yet; None: nobody knows.
+
+        Called on the driver about each 10 seconds, on a thread of its own, of an object that was never opened: it makes
+        its own connection, and closes it. The longer it takes the less often it is called, and what it raises is
+        logged; no transaction waits for it.
         """
         return None
 

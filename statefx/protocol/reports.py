@@ -365,8 +365,9 @@ class Ack(_Message):
     # Milliseconds by activity since the task's chain began (`ACTIVITIES`): totals, so that nothing is lost with an ack
     # that nobody reads; shown to people, and decides nothing.
     activity: Mapping[str, float] = field(default_factory=dict, compare=False)
-    # Edge id -> bytes of the rows that were sent, as Arrow; shown to people, and decides nothing.
+    # Edge id -> bytes of the rows that were sent and received, as Arrow; shown to people, and decides nothing.
     sent_bytes: Mapping[int, int] = field(default_factory=dict, compare=False)
+    received_bytes: Mapping[int, int] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
     # Rows that a bolt has set aside; shown to people, and decides nothing.

@@ -10,11 +10,13 @@ Below stands what a task's time goes to besides its own code: the collector of g
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from statefx.protocol.identity import TaskId
 from statefx.protocol.reports import ACTIVITIES
@@ -83,9 +85,14 @@ class ChainClock:
 # ---- what the time goes to besides a task's own code
 
 
-COSTS = ("cpu", "queued", "gc", "reads", "throttled")
-"""Milliseconds within the time of a task that its ack tells, where there are any: on the processor, ready to run while
-others had all processors, in the collector, in reads of state that no cache answered, and held back by a source."""
+COSTS = ("own", "cpu", "queued", "gc", "reads", "throttled")
+"""Milliseconds of a task that its ack tells, where there are any: in its own code; and within that on the processor,
+ready to run while others had all processors, in the collector, in reads of state that no cache answered, and held back
+by a source.
+
+All are of the same steps, so that they can be compared. The busy time of `ChainClock` is more: the chain's work around
+these steps belongs to it. Where nothing tells how long a thread is ready to run, nothing is told of the processor
+either: a thread that others keep from it would look like one that waits for a network."""
 
 
 class Collections:
@@ -107,32 +114,96 @@ COLLECTIONS = Collections()
 gc.callbacks.append(COLLECTIONS)
 
 
-class _Schedstat:
-    """The scheduler's figures of the thread that makes it, in a file that is closed with the thread."""
+class Stolen:
+    """How long this machine's processors were taken from it, by the time that they worked: what a hypervisor does.
 
-    def __init__(self) -> None:
-        self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    Read at most once a second, since all threads of a process ask for it. `lines` reads ``/proc/stat``.
+    """
+
+    def __init__(self, read: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read, self._clock = read, clock
+        self._before: tuple[int, int] | None = None
+        self._looked = -math.inf
+        self._ratio = 0.0
+
+    def ratio(self) -> float:
+        """Return the stolen seconds for each second of work in the last second or longer; 0 where nothing tells."""
+        now = self._clock()
+        if now - self._looked >= 1.0:
+            self._looked = now
+            try:
+                # user nice system idle iowait irq softirq steal
+                ticks = [int(each) for each in self._read().split("\n", 1)[0].split()[1:9]]
+                worked, stolen = sum(ticks[:3]) + sum(ticks[5:7]), ticks[7]
+            except (OSError, IndexError, ValueError):
+                return self._ratio
+            if self._before is not None and worked > self._before[0]:
+                self._ratio = max(stolen - self._before[1], 0) / (worked - self._before[0])
+            self._before = worked, stolen
+        return self._ratio
+
+
+def _stat() -> str:
+    with open("/proc/stat", encoding="ascii") as file:
+        return file.readline()
+
+
+STOLEN = Stolen(_stat)
+
+
+class Schedstat:
+    """The scheduler's figures of a thread, in a file that is closed with this object; OSError where there are none."""
+
+    def __init__(self, thread: int) -> None:
+        self._file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
 
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):  # it could not be opened
             os.close(self._file)
 
-    def queued_secs(self) -> float:
-        return int(os.pread(self._file, 100, 0).split()[1]) / 1e9
+    def secs(self) -> tuple[float, float]:
+        """Return how long the thread was on a processor, and how long it was ready to run without one.
+
+        Of a thread that runs now the first one is some milliseconds old. The figures are in nanoseconds
+        (Documentation/scheduler/sched-stats).
+        """
+        cpu, queued, *_ = os.pread(self._file, 100, 0).split()
+        return int(cpu) / 1e9, int(queued) / 1e9
 
 
 _of_thread = threading.local()
 
 
-def queued_secs() -> float:
-    """Return how long this thread has been ready to run without a processor to run on; 0 where nothing tells.
-
-    Linux counts it by thread, in nanoseconds: the second figure of schedstat (Documentation/scheduler/sched-stats).
-    Without it a thread on a machine that is full looks like one that waits for a network.
-    """
+def queued_secs() -> float | None:
+    """Return how long this thread has been ready to run without a processor to run on, or None if nothing tells."""
     try:
         if not hasattr(_of_thread, "schedstat"):
-            _of_thread.schedstat = _Schedstat()
-        return float(_of_thread.schedstat.queued_secs())
-    except (OSError, IndexError, ValueError):
-        return 0.0
+            _of_thread.schedstat = Schedstat(threading.get_native_id())
+        return float(_of_thread.schedstat.secs()[1])
+    except (OSError, ValueError):
+        return None
+
+
+class Meter(NamedTuple):
+    """The clocks of a thread at one moment."""
+
+    wall: float
+    cpu: float
+    queued: float | None
+    gc: float
+
+    @classmethod
+    def read(cls) -> Meter:
+        """Read them: some microseconds, so around a step of a batch and never for a row."""
+        return cls(time.perf_counter(), time.thread_time(), queued_secs(), COLLECTIONS.secs)
+
+    def charge(self, costs: dict[str, float]) -> None:
+        """Add what this thread has spent since then to `costs`."""
+        wall, cpu, queued, collected = Meter.read()
+        costs["own"] += wall - self.wall
+        costs["gc"] += collected - self.gc
+        if self.queued is not None and queued is not None:
+            worked = cpu - self.cpu
+            waited = queued - self.queued + worked * STOLEN.ratio()
+            costs["cpu"] += worked
+            costs["queued"] += min(waited, max(wall - self.wall - worked, 0.0))  # what is stolen may be in both

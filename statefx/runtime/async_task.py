@@ -52,7 +52,7 @@ class AsyncBoltTask(BoltTask):
             guarded.state = None
         is_counted_later = guarded is not None or bolt.threads is not None
         context_of(bolt).metrics.calls = _CALL if is_counted_later else None
-        self._cpu_secs = self._loop.cpu_secs()
+        self._scheduled_secs = self._loop.scheduled_secs()
         self._calls = Calls(
             self._loop,
             self._who,
@@ -185,7 +185,8 @@ class AsyncBoltTask(BoltTask):
                 raise AssertionError("a step goes on after all calls have ended")
         if self._guarded is not None:
             self._guarded.state = self._state
-        attempt.costs["cpu"] += max(self._loop.cpu_secs() - self._cpu_secs, 0.0)
+        for cost, before, now in zip(("cpu", "queued"), self._scheduled_secs, self._loop.scheduled_secs(), strict=True):
+            attempt.costs[cost] += max(now - before, 0.0)
         super().end()
 
     def _tick(self) -> None:

@@ -48,7 +48,7 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.order import RunOrder, SentOrder
 from statefx.protocol.reports import Ack, Barrier
-from statefx.runtime.activity import BLOCKED, IDLE, ChainClock
+from statefx.runtime.activity import BLOCKED, IDLE, ChainClock, Meter
 from statefx.runtime.async_task import AsyncBoltTask
 from statefx.runtime.bolt_task import BoltTask
 from statefx.runtime.outlets import HELD_BYTES_MAX, BatchQueue, Deliver, Outbox, Outlet, combiner_of, outlet_of
@@ -617,9 +617,13 @@ class ChainAttempt:
     def _step(self, task: Task, metric: str, call: Callable[..., _Result], *args: Any) -> _Result | None:
         """Run a step of a task, and have the time that it takes count as the task's own."""
         before = self._clock.enter(self._clock.busy(task.id))
+        # Not of opening: a state that is restored waits for a disk, and that is no fault of the user's code.
+        meter = None if metric == "open" else Meter.read()
         try:
             return task.attempt.step(metric, call, *args)
         finally:
+            if meter is not None:
+                meter.charge(task.attempt.costs)
             self._clock.enter(before)
 
     def _deliver(self, edge: Edge, sender: TaskId, token: str) -> Deliver:
@@ -630,6 +634,7 @@ class ChainAttempt:
                 follower = self._tasks[edge.target].attempt
                 follower.input.records(*sender, token, edge.id, batch.num_rows)
                 size_bytes = follower.inbox.append(edge, batch)
+                follower.receives(edge.id, size_bytes)
                 if follower.inbox.held_bytes >= wire.BATCH_BYTES:
                     self._outbox.pressing = True
                 return size_bytes
@@ -659,6 +664,7 @@ class ChainAttempt:
             else:
                 edge = self._plan.edges[address.edge]
                 token, records = wire.deserialize(payload, self._plan.wire_schema(edge))
+                self._head.attempt.receives(edge.id, len(payload))
                 yield from self._take(edge, records, token, address.task)
 
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:

@@ -23,6 +23,7 @@ from typing import Any
 from statefx import logs
 from statefx.operators.bolts import Bolt
 from statefx.operators.user_errors import user_stack
+from statefx.runtime.activity import Schedstat
 
 logger = logging.getLogger("statefx")
 
@@ -56,6 +57,7 @@ class LoopThread:
         """When it was asked whether it lives, as of `time.monotonic`; None: it has answered."""
         self._reported = 0.0
         self._threads: Threads | None = None
+        self._schedstat: Schedstat | None = None
         with logs.of_no_transaction():
             self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
@@ -77,12 +79,14 @@ class LoopThread:
         """Whether the caller runs on the loop's thread."""
         return threading.get_ident() == self._thread.ident
 
-    def cpu_secs(self) -> float:
-        """Return the processor time that the thread has used; 0 where no system tells of another thread."""
+    def scheduled_secs(self) -> tuple[float, float]:
+        """Return how long the thread was on a processor, and ready to run without one; zeros where nothing tells."""
         try:
-            return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
-        except (AttributeError, OSError):  # no such call, or the thread has ended
-            return 0.0
+            if self._schedstat is None:
+                self._schedstat = Schedstat(self._thread.native_id or 0)
+            return self._schedstat.secs()
+        except (OSError, ValueError):  # no such figures, or the thread has ended
+            return 0.0, 0.0
 
     def post(self, call: Callable[..., object], *args: object) -> None:
         """Have the loop call something soon, with what the caller logs; nothing once it is closed."""

@@ -38,7 +38,7 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
 from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
 from statefx.protocol.watermark import BEGINNING
-from statefx.runtime.activity import COLLECTIONS, COSTS, queued_secs
+from statefx.runtime.activity import COSTS
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.event_time import TaskTime
 from statefx.runtime.guard import CallGuard
@@ -120,9 +120,9 @@ class TaskAttempt:
 
     `token` names this very execution and what it prepares (rule 1.3: nothing else ever has that name). When the
     `outbox` is ``pressing``, the task pauses between two rows. `inbox` has batches of the tasks before it in its chain,
-    each with its edge. `failure` is why the task can't prepare: from then on nothing of it is called, but its barriers
-    and its ack still go out, for its readers and the driver (rule 6.6), and the chain stays. `acked`: the driver may
-    know that the task has prepared; only the log says what becomes of that.
+    each with its edge; `received_bytes` counts them by edge. `failure` is why the task can't prepare: from then on
+    nothing of it is called, but its barriers and its ack still go out, for its readers and the driver (rule 6.6), and
+    the chain stays. `acked`: the driver may know that the task has prepared; only the log says what becomes of that.
     `secs` are by metric, `costs` by cost. `is_abandoned` is set by any thread.
     """
 
@@ -136,6 +136,7 @@ class TaskAttempt:
     trees: Trees | None = None
     time: TaskTime | None = None
     inbox: BatchQueue[Edge] = field(default_factory=BatchQueue)
+    received_bytes: dict[int, int] = field(default_factory=dict)
     failure: Failure | None = None
     acked: bool = False
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
@@ -156,6 +157,10 @@ class TaskAttempt:
     def txid(self) -> int:
         return self.order.attempt.txid
 
+    def receives(self, edge: int, size_bytes: int) -> None:
+        """Count the bytes of a batch that has come, as its sender does."""
+        self.received_bytes[edge] = self.received_bytes.get(edge, 0) + size_bytes
+
     def refuse_abandoned(self) -> None:
         if self.is_abandoned:
             raise AbandonedError
@@ -170,8 +175,7 @@ class TaskAttempt:
         if self.failure is not None:
             return None
         logged = logs.enter(logged_of(self.id, self.order.attempt))
-        began, processor, collected = time.perf_counter(), time.thread_time(), COLLECTIONS.secs
-        queued = queued_secs()
+        began = time.perf_counter()
         try:
             return call(*args, **named)
         except BoltError as error:
@@ -191,9 +195,6 @@ class TaskAttempt:
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[metric] += time.perf_counter() - began
-            self.costs["cpu"] += time.thread_time() - processor
-            self.costs["queued"] += queued_secs() - queued
-            self.costs["gc"] += COLLECTIONS.secs - collected
             logs.leave(logged)
         return None
 
@@ -231,6 +232,7 @@ class TaskAttempt:
             metrics=self._metrics(),
             activity=activity,
             sent_bytes={outlet.edge.id: outlet.sent_bytes for outlet in outlets if outlet.sent_bytes},
+            received_bytes=self.received_bytes,
             committable=prepared.committable,
             metadata=prepared.metadata,
             left_out=prepared.left_out,

@@ -86,6 +86,7 @@ class Site:
             ("/v1/topologies", self._list),
             (f"{own}/events", self._events),
             (f"{own}/tasks", self._of(self._tasks)),
+            (f"{own}/worked", self._of(self._worked)),
             (f"{own}/transactions", self._reading("transactions", archive.attempts)),
             (f"{own}/history", self._reading("history", archive.history)),
             (f"{own}/state", self._of(self._state)),
@@ -179,6 +180,17 @@ class Site:
         if component not in components:
             raise HTTPException(404, f"there is no component {component!r}")
         return _json({"component": component, "tasks": components[component].get("tasks") or []})
+
+    async def _worked(self, request: Request, one: Watched) -> Response:
+        """Answer when the tasks of one of the last transactions worked."""
+        known = (await run_in_threadpool(one.snapshot)).document.get("tasksOf") or []
+        wanted = _given(request, "txid"), _given(request, "attempt")
+        for each in known:
+            if (str(each["txid"]), str(each["attempt"])) == wanted:
+                return _json(each)
+        raise HTTPException(
+            404, f"times of tasks are known of the last {len(known)} transactions that this driver has committed"
+        )
 
     async def _state(self, request: Request, one: Watched) -> Response:
         return _json(await self._look(lambda: _bolts_of(one)))

@@ -197,7 +197,9 @@ SKEW_ROWS = 10
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what pages are sent of an observation: not the tasks of its components, of which they ask for a few.
+    """Return what pages are sent of an observation: not the tasks of its components and transactions.
+
+    They ask for those of a few, and are sent those of the last transaction.
 
     In their place stands ``skew``: the largest of the rows that tasks have had over their mean, if there were enough
     of them to tell anything.
@@ -206,6 +208,8 @@ def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     components = document.get("components")
     if isinstance(components, Mapping):
         found["components"] = {name: _without_tasks(each) for name, each in components.items()}
+    if worked := document.get("tasksOf"):
+        found["tasksOf"] = worked[-1:]
     return found
 
 

@@ -21,6 +21,7 @@ from statefx.coordinator.measuring import Rates
 from statefx.coordinator.observation import Observer, health_of, masked
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException
 from statefx.log.location import OBSERVED, Folders
+from statefx.log.log import Writing
 from statefx.log.observation import (
     BYTES_MAX,
     STALE_SECS,
@@ -109,13 +110,14 @@ def test_rows_and_tasks_add_up_to_what_was_sent(place):
     assert all(task["msPerSec"]["execute"] > 0 for task in components["count"]["tasks"])
 
 
-def test_tasks_of_the_last_transaction_are_placed_in_time(place):
+def test_tasks_of_a_transaction_are_placed_in_time(place):
     with TopologyTester(word_count(), place) as tester:
         observer = observer_of(tester)
-        assert observer.document()["tasksOfLast"] is None
+        assert observer.document()["tasksOf"] == []
         tester.send(lines("to be"))
         tester.send(lines("or not"))
-        found = observer.document()["tasksOfLast"]
+        first, found = observer.document()["tasksOf"]
+    assert (first["txid"], first["attempt"]) == (1, 0)
     assert (found["txid"], found["count"]) == (2, 6)
     assert {(each["component"], each["task"]) for each in found["tasks"]} == {
         ("lines", 0), ("lines", 1), ("split", 0), ("split", 1), ("count", 0), ("count", 1),
@@ -182,6 +184,18 @@ def test_transactions_that_a_restore_gave_up_are_said_to_be(place):
         assert outcomes(observer.document()) == [*given_up, (1, "restored"), (4, "committed")]
 
 
+def test_tasks_of_few_transactions_are_kept_where_each_has_many(place, monkeypatch):
+    monkeypatch.setattr(observation, "TASKS_KEPT", 20)  # each of the transactions has 6
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        for _ in range(5):
+            tester.send(lines("a"))
+        assert [each["txid"] for each in observer.document()["tasksOf"]] == [3, 4, 5]
+        monkeypatch.setattr(observation, "TASKS_KEPT", 1)
+        tester.send(lines("a"), JobFails())
+        assert [(each["txid"], each["attempt"]) for each in observer.document()["tasksOf"]] == [(6, 1)]
+
+
 def test_a_retried_transaction_shows_each_attempt(place):
     with TopologyTester(word_count(), place) as tester:
         observer = observer_of(tester)
@@ -190,21 +204,32 @@ def test_a_retried_transaction_shows_each_attempt(place):
     assert found == [(0, "rolled back"), (1, "committed")]
 
 
-def add(rates, now, rows):
-    sums = rates.until(now).setdefault("edge", {"rows": 0.0})
+def add(rates, now, rows, began=0.0):
+    sums = rates.until(now, began).setdefault("edge", {"rows": 0.0})
     sums["rows"] += rows
 
 
 def test_rates_count_the_last_ten_seconds():
-    rates = Rates(0.0)
+    rates = Rates()
     for second in range(1, 101):
         add(rates, float(second), 50.0 if second > 80 else 10.0)
     assert rates.per_sec(100.0)["edge"]["rows"] == pytest.approx(50.0, rel=0.1)
     assert rates.per_sec(200.0) == {}
+    assert rates.secs(100.0) == pytest.approx(10.0, rel=0.3)
+    assert rates.secs(200.0) == 0.0
+
+
+def test_rates_begin_with_the_first_transaction():
+    rates = Rates()
+    assert rates.per_sec(5.0) == {}
+    add(rates, 100.5, 50.0, began=100.0)
+    assert rates.per_sec(100.5)["edge"]["rows"] == 100.0
+    add(rates, 101.0, 50.0, began=100.5)
+    assert rates.per_sec(101.0)["edge"]["rows"] == 100.0
 
 
 def test_rates_of_a_long_transaction_are_those_of_its_whole_length():
-    rates = Rates(0.0)
+    rates = Rates()
     add(rates, 100.0, 10.0)
     add(rates, 200.0, 1000.0)
     assert rates.per_sec(200.0)["edge"]["rows"] == pytest.approx(10.0, rel=0.2)
@@ -347,6 +372,56 @@ def test_the_first_transaction_is_not_said_to_be_committed():
     assert found["state"] == "healthy"
     assert "are committed" not in found["sentence"]
     assert "no transaction was committed yet" in found["sentence"]
+
+
+class HangingRecord:
+    """A storage whose next record does not return before it is released."""
+
+    def __init__(self, storage):
+        self._storage, self.released = storage, threading.Event()
+
+    def create(self, name, data):
+        assert self.released.wait(WAIT_SECS)
+        return self._storage.create(name, data)
+
+    def __getattr__(self, name):
+        return getattr(self._storage, name)
+
+
+def test_a_write_of_the_log_that_hangs_is_named_with_its_place(place, monkeypatch):
+    monkeypatch.setattr(observation, "HANGS_SECS", 0.1)
+    monkeypatch.setattr(observation, "CORE_SHARE", 1.0)
+    with TopologyTester(word_count(), place) as tester, written(tester, now=time.time) as observer:
+        tester.send(lines("a"))
+        log = tester._coordinator.log
+        hanging, log._clock = HangingRecord(log.storage), time.time
+        log.storage = hanging
+        sending = threading.Thread(target=tester.send, args=(lines("b"),))
+        sending.start()
+        try:
+            said = f"Writing PREPARING to the log at {log.where} hangs since 20"  # an earlier record may look so too
+            until(lambda: Checkpoint(place).observation()["health"]["sentence"].startswith(said))
+            found = observer.health()
+        finally:
+            hanging.released.set()
+            sending.join(WAIT_SECS)
+        assert found["state"] == "stuck"
+        assert str(place) in log.where
+        assert found["sentence"].endswith("the last committed transaction is 1.")
+        assert "Look at the disk or mount of it" in found["remedy"]
+        assert "task" not in found["sentence"]
+        until(lambda: "hangs since" not in observer.health()["sentence"])
+        assert tester._coordinator.log.state.committed == 2
+
+
+@pytest.mark.parametrize(("secs", "state"), [(9.0, "healthy"), (11.0, "stuck")])
+def test_a_write_of_the_log_hangs_after_ten_seconds(secs, state):
+    given = {"began": 0.0, "ended": None, "error": None, "committed": 1, "transactions": [], "now": 100.0}
+    running = [Attempt(TransactionAttempt(2, 0), began=100.0 - secs)]
+    writing = Writing("COMMITTING", 100.0 - secs)
+    found = health_of({"run": "r"}, running=running, writing=writing, where="s3://bucket/ck/log", **given)
+    assert found["state"] == state
+    assert ("the network" in found["remedy"]) == (state == "stuck")
 
 
 class Flaky(BasicBolt):

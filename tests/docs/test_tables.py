@@ -149,9 +149,12 @@ def test_every_key_of_status_is_told_of():
 
 
 def test_the_line_of_a_transaction_is_what_is_logged():
-    done = TransactionProgress(
-        7, 0, 12000, {}, {"count": 340}, {}, {}, {}, {}, {"run": 170, "hooks": 0, "log": 12}, 0.0
-    )
+    figures = {
+        "statefx_input_rows": {(): 12_000},
+        "statefx_state_keys_changed": {("count",): 340},
+        "statefx_transaction_duration_seconds": {("run",): 0.17, ("hooks",): 0.0, ("log",): 0.012, ("all",): 0.182},
+    }
+    done = TransactionProgress(7, 0, figures, 0.0)
     assert f"word-count: {done}\n" in page("observing")
 
 

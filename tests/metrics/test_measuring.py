@@ -12,7 +12,7 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, OpaquePartitionedTransactionalSpout, Spout, StatefulBolt, TopologyBuilder
 from statefx.connectors.files import FileSink
-from statefx.coordinator import measuring
+from statefx.coordinator import figures, measuring
 from statefx.coordinator.measuring import Measures
 from statefx.errors import BoltError, ConfigError
 from statefx.metrics import registry
@@ -38,7 +38,9 @@ def test_rows_and_bytes_by_edge_and_task(driver):
         ("split", "count", "default", "out"): 4,
         ("split", "count", "default", "in"): 4,
     }
-    assert all(number > 0 for number in values(found, "statefx_bytes_total", "from", "to").values())
+    sent = values(found, "statefx_bytes_total", "from", "to", "direction")
+    for ends in (("lines", "split"), ("split", "count")):
+        assert sent[*ends, "in"] == sent[*ends, "out"] > 0
     by_task = values(found, "statefx_task_rows_total", "component", "task")
     assert sum(number for (component, _), number in by_task.items() if component == "count") == 4
     assert sum(number for (component, _), number in by_task.items() if component == "lines") == 3
@@ -481,5 +483,5 @@ def test_counting_costs_a_few_looks_at_a_dict():
 
 
 def test_each_metric_of_the_table_is_counted_somewhere():
-    source = "".join(Path(module.__file__).read_text() for module in (measuring, registry))
+    source = "".join(Path(module.__file__).read_text() for module in (figures, measuring, registry))
     assert [metric.name for metric in METRICS if f'"{metric.name}"' not in source] == []

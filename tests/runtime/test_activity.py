@@ -1,5 +1,6 @@
 """How the time of a chain divides among its tasks."""
 
+import threading
 import time
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from statefx.plan.levels import compile_plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.messages import FrameError, pack_activity, unpack_activity
 from statefx.protocol.reports import ACTIVITIES
-from statefx.runtime.activity import BLOCKED, IDLE, ChainClock
+from statefx.runtime.activity import BLOCKED, COSTS, IDLE, ChainClock, Meter, Stolen
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from tests.bolts import Pass
@@ -116,6 +117,52 @@ def test_a_chain_charges_a_task_with_what_it_does(tmp_path):
         assert list(activity) == list(ACTIVITIES)
         assert sum(activity.values()) <= wall_ms
     assert all(ack.sent_bytes for ack in acks[:1])
+
+
+@pytest.fixture
+def costs():
+    return dict.fromkeys(COSTS, 0.0)
+
+
+def test_a_thread_that_works_is_on_the_processor_or_ready_to_run(costs):
+    """On any machine, however full."""
+    meter, end = Meter.read(), time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+    meter.charge(costs)
+    assert costs["cpu"] >= 0.05
+    assert costs["cpu"] + costs["queued"] >= 0.5 * costs["own"]
+
+
+def test_a_thread_that_waits_is_neither(costs):
+    meter = Meter.read()
+    threading.Event().wait(0.2)
+    meter.charge(costs)
+    assert costs["own"] >= 0.2
+    assert costs["cpu"] < 0.1
+
+
+def test_without_figures_of_the_queue_nothing_is_said_of_the_processor(costs, monkeypatch):
+    monkeypatch.setattr("statefx.runtime.activity.queued_secs", lambda: None)
+    meter, end = Meter.read(), time.thread_time() + 0.01
+    while time.thread_time() < end:
+        pass
+    meter.charge(costs)
+    assert costs["own"] >= 0.01
+    assert costs["cpu"] == costs["queued"] == 0.0
+
+
+def test_what_a_hypervisor_takes_is_counted_by_what_was_worked():
+    now, lines = [0.0], ["cpu  100 0 100 900 50 0 0 10 0 0\ncpu0 1 2"]
+    stolen = Stolen(lambda: lines[0], lambda: now[0])
+    assert stolen.ratio() == 0.0
+    lines[0] = "cpu  150 0 150 900 50 0 0 60 0 0\ncpu0 1 2"
+    assert stolen.ratio() == 0.0, "not looked at twice in a second"
+    now[0] = 1.5
+    assert stolen.ratio() == 0.5
+    for place, text in enumerate(("", "cpu  1 2", "cpu a b c d e f g h")):
+        now[0], lines[0] = 3.0 + 2 * place, text
+        assert stolen.ratio() == 0.5, "as before"
 
 
 def test_the_clock_is_read_by_the_batch_and_never_by_the_row(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from tests.spark.bolts import word_count
 
 
 def done(txid, rows):
-    return TransactionProgress(txid, 0, rows, {}, {}, {}, {}, {}, {}, {"run": 1.0}, 0.0)
+    return TransactionProgress(txid, 0, {"statefx_input_rows": {(): rows}}, 0.0)
 
 
 class Clock:

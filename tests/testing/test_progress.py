@@ -23,7 +23,7 @@ STEPS = {"restore": 30, "open": 10, "execute": 40, "finish": 20}
 
 
 def progress_of(txid, rows):
-    return TransactionProgress(txid, 0, rows, {}, {}, {}, {}, {}, {}, {}, 0.0)
+    return TransactionProgress(txid, 0, {"statefx_input_rows": {(): rows}}, 0.0)
 
 
 def spend(step):

@@ -101,8 +101,8 @@ def changes():
         "sinks": {
             "ledger": {"txid": 2, "rows": 11, "bytes": 99, "commitMs": 4.5, "stuckSince": AT, "why": "refused"}
         },
-        "tasksOfLast": {
-            "txid": 3,
+        "tasksOf": [{
+            "txid": 3, "attempt": 0,
             "tasks": [
                 {
                     "component": "balances", "task": 1, "beganMs": 10, "endedMs": 60,
@@ -110,7 +110,7 @@ def changes():
                 },
                 {"component": "payments", "task": 0, "beganMs": 0, "endedMs": 20, "phases": [["execute", 0, 20]]},
             ],
-        },
+        }],
         "exceptions": [
             {
                 "at": AT, "count": 2, "component": "balances", "task": 1, "type": "ValueError", "message": "no account",
@@ -202,6 +202,24 @@ def test_the_gantt_has_a_lane_for_each_task_by_level(page):
     assert page.locator(".lane").last.locator(".part").count() == 2
 
 
+def test_the_gantt_shows_the_transaction_that_is_chosen_in_the_strip(page, shown):
+    one = {"outcome": "committed", "began": AT, "ended": AT, "rows": 1, "durationMs": {"run": 5}}
+    work = {"component": "balances", "task": 0, "beganMs": 0, "endedMs": 9, "phases": [["execute", 0, 9]]}
+    shown.changes["transactions"] = [one | {"txid": txid, "attempt": 0} for txid in (41, 42, 43)]
+    shown.changes["tasksOf"] = [
+        {"txid": txid, "attempt": 0, "count": 1, "tasks": [work | {"task": txid}]} for txid in (42, 43)
+    ]
+    said = page.locator("#gantt")
+    page.locator("#gantt .lane", has_text="balances/43").wait_for()
+    page.locator(".tx[data-txid='42']").click()
+    page.locator("#gantt .lane", has_text="balances/42").wait_for()
+    assert "Transaction 42: 1 task" in said.inner_text()
+    page.locator(".tx[data-txid='42']").press("ArrowLeft")
+    said.get_by_text("Nothing is known of the tasks of transaction 41").wait_for()
+    page.locator(".tx[data-txid='41']").press("End")
+    page.locator("#gantt .lane", has_text="balances/43").wait_for()
+
+
 def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
     def colours():
         return {
@@ -217,9 +235,9 @@ def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
     page.locator("#transactions .legend", has_text="hooks").wait_for()
     steps = ["execute", "finish"]
     before = colours()
-    task = shown.changes["tasksOfLast"]["tasks"][1]
+    task = shown.changes["tasksOf"][0]["tasks"][1]
     more = [["restore", 0, 5], ["open", 5, 9], *task["phases"]]
-    shown.changes["tasksOfLast"] = {"txid": 4, "tasks": [task | {"phases": more}]}
+    shown.changes["tasksOf"] = [{"txid": 4, "attempt": 0, "tasks": [task | {"phases": more}]}]
     page.locator("#gantt .legend", has_text="restore").wait_for()
     steps = ["restore", "open", "execute"]
     after = colours()

@@ -202,3 +202,16 @@ def test_tasks_are_sent_when_they_are_asked_for(place):
     assert page.get(f"{TOP}/bank").json()["components"] == {"count": {"rowsIn": 40, "skew": {"ratio": 1.5, "task": 0}}}
     assert page.get(f"{TOP}/bank/tasks", params={"component": "count"}).json()["tasks"] == tasks
     assert page.get(f"{TOP}/bank/tasks", params={"component": "x"}).status_code == 404
+
+
+def test_the_tasks_of_a_transaction_are_sent_when_they_are_asked_for(place):
+    known = [{"txid": txid, "attempt": 1, "count": 1, "tasks": []} for txid in (5, 6, 7)]
+    page = served(place, lambda: {"tasksOf": known})
+    assert page.get(f"{TOP}/bank").json()["tasksOf"] == known[-1:], "the last one is there unasked"
+    asked = {"txid": "6", "attempt": "1"}
+    assert page.get(f"{TOP}/bank/worked", params=asked).json() == known[1]
+    answer = page.get(f"{TOP}/bank/worked", params=asked | {"attempt": "0"})
+    assert (answer.status_code, answer.json()["error"]) == (
+        404, "times of tasks are known of the last 3 transactions that this driver has committed",
+    )  # fmt: skip
+    assert page.get(f"{TOP}/bank/worked").status_code == 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -134,6 +134,30 @@ def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = Non
     elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
         connect = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
     return sqlalchemy.create_engine(parsed, connect_args=connect, **options)
+
+
+BACKLOG_MAX = 100_000
+"""Rows that wait are counted up to here: a table of a billion must not be read to its end for a metric."""
+
+_BACKLOG_SECS = 5.0
+"""How long a server may count."""
+
+
+def count_up(engine: Any, queries: Sequence[Any]) -> int:
+    """Return how many rows some queries select, each counted up to `BACKLOG_MAX`; nothing is locked.
+
+    Raises what the driver raises, also if the server takes long.
+    """
+    sqlalchemy = alchemy()
+    with engine.connect() as connection:
+        if engine.name == "postgresql":
+            connection.exec_driver_sql(f"set local statement_timeout = {int(_BACKLOG_SECS * 1000)}")
+        found = 0
+        for query in queries:
+            some = query.limit(BACKLOG_MAX).subquery()
+            found += connection.execute(sqlalchemy.select(sqlalchemy.func.count()).select_from(some)).scalar_one()
+        connection.rollback()
+    return found
 
 
 # ---- one connection

@@ -23,12 +23,13 @@ from statefx.connectors.sql.columns import (
     table_columns,
     unreadable,
 )
-from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy, reason_of
+from statefx.connectors.sql.connection import SqlConnection, SqlUrl, alchemy, count_up, open_engine, reason_of
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
 from statefx.operators.context import Context
 from statefx.operators.json_values import refuse_keys
 from statefx.operators.schema import parse_schema, to_ddl
 from statefx.operators.sealed_names import Sealed, sealed_by
+from statefx.operators.spouts import Backlog
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -40,6 +41,8 @@ _NOTES = {OWNER: "text", UNTIL: "double precision", TRIES: "integer"}
 _NOTE_FIELDS = pa.schema([(OWNER, pa.string()), (UNTIL, pa.float64()), (TRIES, pa.int32())])
 
 POLL_SECS = 0.05
+LOOK_LOCK_SECS = 1.0
+"""How long a look at what waits may wait for whoever locks a SQLite file."""
 CHUNK = 500
 """Rows that one statement names."""
 
@@ -89,6 +92,10 @@ class _Jobs:
         if connection.dialect.name == "sqlite":  # a file of this machine
             return time.time()
         return float(connection.exec_driver_sql("select extract(epoch from clock_timestamp())").scalar_one())
+
+    def free(self, now: float) -> Any:
+        """Return the condition of rows that nobody has."""
+        return alchemy().or_(self.table.c[OWNER].is_(None), self.table.c[UNTIL] < now)
 
     def rows(self, ids: Sequence[Any]) -> Iterator[Any]:
         """Yield conditions that name these rows, some at a time."""
@@ -214,6 +221,16 @@ class SqlQueueSpout(QueueSpout):
     def reads(self, target: str) -> bool:
         return target == self._jobs.target
 
+    def backlog(self) -> Backlog:
+        """Count the rows that are free, up to 100,000."""
+        jobs, engine = self._jobs, open_engine(self._jobs.url, lock_secs=LOOK_LOCK_SECS, existing=True)
+        try:
+            with engine.connect() as connection:
+                free = jobs.free(jobs.now(connection))
+            return Backlog(count_up(engine, [alchemy().select(jobs.table.c[jobs.id]).where(free)]))
+        finally:
+            engine.dispose()
+
     def pendingAcks(self) -> PendingAcks:
         return _PendingAcks(self._jobs, is_text=self._is_text, idle_secs=self._idle_secs)
 
@@ -232,7 +249,7 @@ class SqlQueueSpout(QueueSpout):
                 self._free_own(connection)
             now = jobs.now(connection)
             columns = [column_of(field, self._as_text) for field in self.schema]
-            free = sa.or_(table.c[OWNER].is_(None), table.c[UNTIL] < now)
+            free = jobs.free(now)
             key, tries = table.c[jobs.id].label("_id"), sa.func.coalesce(table.c[TRIES], 0).label("_tries")
             asked = sa.select(key, tries, *columns).select_from(table).where(free)
             asked = asked.order_by(table.c[jobs.id]).limit(limit).with_for_update(skip_locked=True)

@@ -43,13 +43,21 @@ from statefx.connectors.sql.columns import (
     unique_keys,
     unreadable,
 )
-from statefx.connectors.sql.connection import GIVE_FILE, NO_FILE, SqlUrl, alchemy, open_engine, reason_of
+from statefx.connectors.sql.connection import (
+    GIVE_FILE,
+    NO_FILE,
+    SqlUrl,
+    alchemy,
+    count_up,
+    open_engine,
+    reason_of,
+)
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
 from statefx.operators.context import Collector, Context
 from statefx.operators.fitting import MISFITS, fitted_array
 from statefx.operators.json_values import refuse_keys
 from statefx.operators.schema import parse_schema, to_ddl
-from statefx.operators.spouts import PartitionedTransactionalSpout
+from statefx.operators.spouts import Backlog, PartitionedTransactionalSpout
 from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -566,10 +574,28 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     def _partitioned_by(self, table: SourceTable) -> str:
         return self.part_by or table.order
 
+    def backlog(self, metadata: Mapping[int, Any]) -> Backlog:
+        """Count the rows behind what is committed, of each part up to 100,000."""
+        queries = []
+        for index, table in enumerate(self.tables):
+            for part in range(self.parts):
+                read = metadata.get(index * self.parts + part)
+                after = None if read is None else table.from_json(read["to"])
+                wanted = alchemy().select(table.order_column).select_from(table.clause)
+                queries.append(wanted.where(*self._conditions(table, part, after, None)))
+        engine = open_engine(self._url, lock_secs=1.0, existing=True)
+        try:
+            return Backlog(count_up(engine, queries))
+        finally:
+            engine.dispose()
+
     def _conditions(self, table: SourceTable, part: int, after: Any, to: Any) -> list[Any]:
+        """Return the conditions of the rows of a part after one value, up to another one, or all if that is None."""
         sqlalchemy = alchemy()
         order = table.order_column
-        found = [order <= to] if after is None else [order > after, order <= to]
+        found = [] if after is None else [order > after]
+        if to is not None:
+            found.append(order <= to)
         if self.parts > 1:
             by = (
                 order

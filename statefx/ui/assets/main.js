@@ -30,6 +30,7 @@ class Page {
     this.sort = null;
     this.filter = "";
     this.tasks = null;
+    this.worked = null;         // when the tasks of the chosen transaction worked
     this.looks = {};
     this.lookup = {component: null, answer: null, busy: false};
     this.held = {};
@@ -71,6 +72,17 @@ class Page {
     if (this.component === null || document.hidden || (this.tasks && this.live.connection === "lost")) return;
     const found = await this.live.ask("tasks", {component: this.component});
     if (!found.error) this.tasks = found;
+    this.draw();
+  }
+
+  async chooseTransaction(name) {
+    this.transaction = name;
+    this.draw();
+    if (name === null || (this.worked && this.worked.of === name && !this.worked.error)) return;
+    const [txid, attempt] = name.split("/");
+    const found = await this.live.ask("worked", {txid, attempt});
+    if (this.transaction !== name) return;   // keys may come faster than answers
+    this.worked = {...found, of: name};
     this.draw();
   }
 

@@ -1,4 +1,4 @@
-// The last sixty transactions as a strip, one of them in words, and the last one as a Gantt chart by task.
+// The last sixty transactions as a strip, and one of them in words and as a Gantt chart by task.
 
 import {h} from "./dom.js";
 import {clock, line, many, millis, moment, whole} from "./text.js";
@@ -49,8 +49,7 @@ export function strip(page) {
     const next = {ArrowLeft: Math.max(0, at - 1), ArrowRight: Math.min(all.length - 1, at + 1), Home: 0, End: all.length - 1}[event.key];
     if (next === undefined) return;
     event.preventDefault();
-    page.transaction = next === all.length - 1 ? null : nameOf(all[next]);
-    page.draw();
+    page.chooseTransaction(next === all.length - 1 ? null : nameOf(all[next]));
     event.currentTarget.children[next].focus();
   };
   return h("div", {class: "strip"},
@@ -63,7 +62,7 @@ export function strip(page) {
           return h("button", {
             key: nameOf(each), role: "option", class: `tx ${outcomeClass(each.outcome)}${ms > most ? " over" : ""}`, tabindex: each === chosen ? "0" : "-1",
             "aria-selected": each === chosen ? "true" : "false", "aria-label": `${sentence(each)}, ${millis(ms)}`, title: `${sentence(each)}, ${millis(ms)}${each.reason ? `\n${line(each.reason)}` : ""}`,
-            "data-txid": each.txid, onclick: () => { page.transaction = nameOf(each); page.draw(); },
+            "data-txid": each.txid, onclick: () => page.chooseTransaction(nameOf(each)),
           }, h("span", {class: "stack", style: {height: `${Math.max(2, share * 100)}%`}},
             each.outcome === "committed" && phases(each).length ? phases(each).map(([name, part]) => h("i", {class: phaseClass(name), style: {"flex-grow": String(part)}})) : h("i", {class: "whole", style: {"flex-grow": "1"}})));
         }))),
@@ -88,8 +87,18 @@ const STEPS = ["restore", "open", "execute", "finish"];   // a colour for each w
 
 const stepClass = (name) => (STEPS.includes(name) ? `step-${name}` : "step-other");
 
+// Which transaction is shown by task: the one that was chosen in the strip, or the last one.
+function worked(page) {
+  const last = (page.document.tasksOf || [])[0];
+  const isThere = (page.document.transactions || []).some((each) => nameOf(each) === page.transaction);
+  if (!isThere || (last && nameOf(last) === page.transaction)) return last;
+  return page.worked && page.worked.of === page.transaction ? page.worked : null;
+}
+
 export function gantt(page) {
-  const last = page.document.tasksOfLast;
+  const last = worked(page);
+  if (last === null) return h("p", {class: "empty"}, "…");
+  if (last && last.error) return h("p", {class: "empty"}, `Nothing is known of the tasks of transaction ${page.transaction.replace("/", ", attempt ")}: ${last.error}.`);
   if (!last || !last.tasks || !last.tasks.length) {
     return h("p", {class: "empty"}, "The driver tells the times of tasks when a transaction has been committed.");
   }
@@ -108,7 +117,7 @@ export function gantt(page) {
   return h("div", {class: "gantt"},
     h("p", {class: "soft"}, `Transaction ${last.txid}: ${many(last.count || all.length, "task")}, ${millis(end - begin)}`, (last.count || all.length) > rows.length ? `; the ${rows.length} that worked longest` : "",
       ". A bar ends when the driver heard of the task; how long it worked stands before that in one piece."),
-    h("div", {class: "scroll chart", tabindex: "0", role: "region", "aria-label": "Tasks of the last transaction"},
+    h("div", {class: "scroll chart", tabindex: "0", role: "region", "aria-label": `Tasks of transaction ${last.txid}`},
       h("div", {class: "scale", "aria-hidden": "true"}, [0, 0.25, 0.5, 0.75, 1].map((part) => h("span", {style: {left: `${part * 100}%`}}, millis((end - begin) * part)))),
       rows.map((each) => h("div", {key: `${each.component}/${each.task}`, class: "lane", title: line(`${each.component}/${each.task}: ${(each.phases || []).map(([name, from, to]) => `${name} ${millis(to - from)}`).join(", ")}`)},
         h("span", {class: "who"}, line(each.component), h("small", null, `/${each.task}`)),
