@@ -85,7 +85,8 @@ class ChainClock:
 
 COSTS = ("cpu", "queued", "gc", "reads", "throttled")
 """Milliseconds within the time of a task that its ack tells, where there are any: on the processor, ready to run while
-others had all processors, in the collector, in reads of state that no cache answered, and held back by a source."""
+others had all processors, in the collector, in reads of state that no cache answered, and held back by a source or by
+``ratePerSecond``."""
 
 
 class Collections:
