@@ -122,10 +122,11 @@ class Batch(Call):
             raise self._out.misused(f"{method}(tup)", "it takes a tuple of the batch that executeBatch was given")
         return call
 
-    def again(self) -> None:
+    def forget(self) -> None:
+        """Forget what was emitted and counted."""
         self.counted = None
         for call in self.calls:
-            call.again()
+            call.row = call.rows = None
 
 
 class BatchCalls(Calls):
@@ -204,7 +205,7 @@ class BatchCalls(Calls):
         call.done = True
         calls, error = call.calls, call.error
         if error is not None:
-            call.again()
+            call.forget()
             if len(calls) > 1 and self._splits(error, calls):
                 half = len(calls) // 2
                 self._halves += [self._batch(calls[:half]), self._batch(calls[half:])]

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -378,7 +379,7 @@ class Calls:
     async def _make_calls(self, worker: _Worker) -> None:
         """Make one call after the other, while there are some."""
         loop, execute = self._loop.loop, self._execute
-        following = self._next if self.rate is None else self._next_by_rate
+        following = self._next if self.rate is None else partial(self._by_rate, self._next)
         is_plain = self._current is None and self.slices is None
         is_quick = self.is_quick and self._ordered and self.slices is None
         calls, began = 0, monotonic()
@@ -425,8 +426,8 @@ class Calls:
         if not call.done:
             call.error = error
 
-    def _next_by_rate(self) -> Call | None:
-        """As `_next`, once the rate allows for a call."""
+    def _by_rate(self, following: Callable[[], Call | None]) -> Call | None:
+        """Return the following call, once the rate allows for one."""
         rate = self.rate
         assert rate is not None
         if self._stopped or not self._has_more():
@@ -434,7 +435,7 @@ class Calls:
         if wait_secs := rate.wait_secs():
             self.kick_in(wait_secs)
             return None
-        call = self._next()
+        call = following()
         if call is not None:
             rate.take()
         return call

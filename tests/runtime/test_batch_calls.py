@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from statefx import AsyncBolt, BasicBolt, BatchBolt, Spout, StatefulAsyncBolt, TopologyBuilder, isTick
-from statefx.errors import BoltError, FailedException, SchemaError, TopologyError
+from statefx.errors import BoltError, FailedException, TopologyError
 from statefx.runtime.user_objects import AbandonedError
 from statefx.runtime.worker import Worker
 from statefx.testing import Crash, TopologyTester, rows
-from tests.bolts import Tally
+from tests.bolts import Ignores, Tally
 from tests.runtime.one_chain import chain_attempt, deployment, order_of
 from tests.runtime.test_async_bolts import FIELDS, Later, built, counted, given
 from tests.spark.running import wait_for
@@ -22,10 +22,9 @@ class Batches(AsyncBolt):
     """Notes how many tuples came together, waits, and emits each."""
 
     outputFields = FIELDS
-    capacity, maxBatch = 40, 10
+    capacity, maxBatch, maxWaitMs = 40, 10, 10_000
 
     def __init__(self, **settings):
-        self.sizes = []
         vars(self).update(settings)
 
     def open(self, context):
@@ -103,13 +102,12 @@ class Waits(Batches):
 
 def fed(place, bolt, journal, *, ends):
     """Feed 7 tuples, of which no full batch can be made; end the input when `ends` says so."""
-    made = deployment(place, built(bolt), journal=journal)
+    made = deployment(place, built(bolt, by=["key"]), journal=journal)
     worker, order = Worker(), order_of(made, {"in": given(7)})
     sent = list(chain_attempt(worker, made, order).run([]))
 
     def batches():
-        for batch in sent:
-            yield batch.slice(0, batch.num_rows)
+        yield from sent
         ends()
 
     list(chain_attempt(worker, made, order, level=1).run(batches()))
@@ -203,7 +201,7 @@ def tracked(bolt, fails=(), **options):
 def test_a_row_is_anchored_to_its_tuple_or_to_all():
     with tracked(Batches(maxBatch=4), fails={5}) as tester:
         tester.send({"in": given(12)})
-        assert (tester.failed("in"), len(tester.acked("in"))) == ([5], 11)
+        assert (list(tester.failed("in")), len(tester.acked("in"))) == ([5], 11)
 
     class OfAll(Batches):
         async def executeBatch(self, batch, collector):
@@ -286,12 +284,19 @@ def test_a_row_that_does_not_fit_is_put_down_to_its_tuple(anchored):
                 self.emit(tup, collector)
                 collector.emit((400 if tup.n == 13 else tup.n,), "more", anchors=tup if anchored else batch)
 
-    with TopologyTester(built(Misfits(), onError="skip")) as tester:
-        sent = tester.send({"in": given(30)})
-        assert sorted(sent.emitted("bolt", "more")) == [(n,) for n in range(30) if n != 13]
-        assert len(sent.emitted("bolt")) == 29
-    with TopologyTester(built(Misfits())) as tester, pytest.raises((BoltError, SchemaError)):
-        tester.send({"in": given(30)})
+    def sent(mode):
+        builder = TopologyBuilder("misfits")
+        builder.setStream("in", rows(FIELDS))
+        builder.setBolt("bolt", Misfits(), onError=mode).shuffleGrouping("in")
+        builder.setBolt("more", Ignores()).globalGrouping("bolt", stream="more")
+        with TopologyTester(builder.createTopology()) as tester:
+            return tester.send({"in": given(30)})
+
+    kept = sent("skip")
+    assert sorted(kept.emitted("bolt", "more")) == [(n,) for n in range(30) if n != 13]
+    assert len(kept.emitted("bolt")) == 29
+    with pytest.raises(BoltError, match="400"):
+        sent("fail")
 
 
 def test_a_batch_that_takes_too_long_is_called_in_halves():
@@ -389,7 +394,7 @@ class StuckInThreads(Batches):
 @pytest.mark.parametrize("kind", [Stuck, StuckInThreads])
 def test_an_abandoned_attempt_waits_for_no_batch(place, kind):
     journal = []
-    made = deployment(place, built(kind()), journal=journal)
+    made = deployment(place, built(kind(), by=["key"]), journal=journal)
     worker, order = Worker(), order_of(made, {"in": given(30)})
     sent = list(chain_attempt(worker, made, order).run([]))
     one = chain_attempt(worker, made, order, level=1)
@@ -421,6 +426,7 @@ class Notes(Batches):
         await super().executeBatch(batch, collector)
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_at_any_step_leaves_each_tuple_once(tmp_path):
     """With batches in flight; each tuple has one key, in whichever batch it comes again."""
     KEYS.clear()
@@ -521,8 +527,8 @@ def test_near_misses_of_settings_are_refused():
             maxbatch = 3
 
 
-def test_what_a_recount_of_odd_sizes_says():
-    """Any size of batch, capacity and transaction: every tuple once, by its own."""
+@pytest.mark.slow
+def test_each_tuple_leaves_once_at_any_size_and_capacity():
     for seed in range(12):
         most, number = seed % 5 + 1, (seed * 37) % 61
         bolt = Batches(maxBatch=most, capacity=most + seed % 3, ordered=bool(seed % 2))

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from statefx import AsyncBolt, BasicBolt, BatchBolt, Bolt, StatefulBolt, StatefulWindowedBolt, TopologyBuilder
+from statefx import AsyncBolt, BasicBolt, BatchBolt, Bolt, Count, StatefulBolt, StatefulWindowedBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, FailedException
 from statefx.runtime.shared import SharedObjects
@@ -43,6 +43,7 @@ class Asks:
     def execute(self, tup, collector):
         assert self.model is self.context.shared("model", Model)
         assert self.model not in CLOSED
+        collector.emit((tup.n,))
 
 
 class Plain(Asks, Bolt):
@@ -72,40 +73,52 @@ class Windowed(StatefulWindowedBolt):
         pass
 
     def execute(self, window, collector):
-        pass
+        for tup in window.get():
+            collector.emit((tup.n,))
 
 
 class Async(AsyncBolt):
+    outputFields = "n long"
+
     async def open(self, context):
         self.model = await asyncio.to_thread(context.shared, "model", Model, Model.close)
 
     async def execute(self, tup, collector):
         assert self.model not in CLOSED
+        collector.emit((tup.n,))
 
 
 class AsyncBatch(AsyncBolt):
+    outputFields = "n long"
+
     async def open(self, context):
         self.model = context.shared("model", Model, Model.close)
 
     async def executeBatch(self, batch, collector):
         assert self.model not in CLOSED
+        for tup in batch:
+            collector.emit((tup.n,), anchors=tup)
 
 
-def topology(*bolts, tasks=3):
+def topology(*bolts):
+    """Bolts in a chain, whose tasks are in one process, here as on Spark."""
     builder = TopologyBuilder("shares")
     builder.setStream("in", rows(FIELDS))
+    source = "in"
     for number, bolt in enumerate(bolts):
-        builder.setBolt(f"bolt{number}", bolt, tasks).fieldsGrouping("in", "n")
+        builder.setBolt(f"bolt{number}", bolt).shuffleGrouping(source)
+        source = f"bolt{number}"
     return builder.createTopology()
 
 
-def test_all_kinds_of_bolts_share_one_object_until_the_topology_ends():
+def test_all_kinds_of_bolts_share_one_object_until_they_end():
     """A BatchBolt's object lives for one attempt, and here others do too: what is shared outlives them."""
-    windowed = Windowed().withTumblingWindow(count=4)
-    kinds = (Plain(), Basic(), Batch(), WithState(), windowed, Async(), AsyncBatch())
+    windowed = Windowed().withTumblingWindow(Count(4))
+    kinds = (Basic(), Batch(), WithState(), Async(), AsyncBatch(), Plain(), windowed)
     with TopologyTester(topology(*kinds)) as tester:
         for first in (0, 10):
-            tester.send({"in": [(n,) for n in range(first, first + 10)]})
+            sent = tester.send({"in": [(n,) for n in range(first, first + 10)]})
+        assert sorted(sent.emitted("bolt5")) == [(n,) for n in range(10, 20)]
         assert len(MADE) == 1
         assert CLOSED == []
     assert MADE == CLOSED
@@ -117,7 +130,7 @@ def test_an_attempt_that_fails_keeps_it():
             if self.context.attempt < 2:
                 raise FailedException("twice")
 
-    with TopologyTester(topology(Fails(), tasks=1)) as tester:
+    with TopologyTester(topology(Fails())) as tester:
         tester.send({"in": [(1,)]})
         assert (len(MADE), CLOSED) == (1, [])
     assert MADE == CLOSED
@@ -147,8 +160,8 @@ def test_spouts_share_in_their_tasks_and_not_on_the_driver():
             super().open(context)
 
     builder = TopologyBuilder("shares")
-    builder.setSpout("in", Shares([[(1,), (2,)]], FIELDS, 2), 2)
-    builder.setBolt("bolt", Basic(), 2).shuffleGrouping("in")
+    builder.setSpout("in", Shares([[(1,), (2,)]], FIELDS, 2))
+    builder.setBolt("bolt", Basic()).shuffleGrouping("in")
     with TopologyTester(builder.createTopology()) as tester:
         tester.drain()
     assert len(MADE) == len(CLOSED) == 1
