@@ -175,16 +175,20 @@ class BatchCalls(Calls):
             return None
         if self._halves:
             return self._halves.popleft()
-        gathered = self._gathered
-        while len(gathered) < self._most and (call := super()._next()) is not None:
-            if not gathered:
-                self._since = monotonic()
-            gathered.append(call)
+        gathered = self._gather()
         if not gathered or not self._may_go(len(gathered)):
             return None
         self._gathered = []
         self._in_flight += len(gathered)
         return self._batch(gathered)
+
+    def _gather(self) -> list[Call]:
+        gathered = self._gathered
+        while len(gathered) < self._most and (call := super()._next()) is not None:
+            if not gathered:
+                self._since = monotonic()
+            gathered.append(call)
+        return gathered
 
     def _may_go(self, number: int) -> bool:
         if self._in_flight and self._in_flight + number > self._tuples_max:
@@ -223,6 +227,13 @@ class BatchCalls(Calls):
             self._queue += calls
         self._in_flight -= len(calls)
         self._ended += len(calls)
+        # When the next batch has begun: a model, or a service, need not wait until rows have left.
+        self._loop.loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """Send on what may leave, and gather what comes next."""
         self._serve()
         if self._stalled and self._has_room():
             self._kick()
+        if not self._stopped:
+            self._gather()
