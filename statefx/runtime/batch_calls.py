@@ -52,7 +52,18 @@ class Batch(Call):
             raise self._too_late()
         call = self._of.get(id(anchors))
         if call is not None:
-            call.emit(values, stream, task, **fields)
+            if (  # as `Call.emit` does it, which takes as long as all the rest
+                type(values) is tuple
+                and len(values) == call._width
+                and call.row is None
+                and call.rows is None
+                and task is None
+                and stream is DEFAULT_STREAM
+                and not fields
+            ):
+                call.row = values
+            else:
+                call.emit(values, stream, task, **fields)
             return
         of = self.calls if anchors is NO_ANCHORS else self._anchored(anchors)
         if len(of) == 1:
