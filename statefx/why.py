@@ -369,6 +369,12 @@ class _Cause(NamedTuple):
 def _quota(facts: _Facts, task: _Task) -> _Cause | None:
     if task.throttled < LEAST / 2:
         return None
+    if facts.components.get(task.component, {}).get("kind") != "spout":
+        return _Cause(
+            "rate",
+            f"Its ratePerSecond holds its calls back for {_percent(task.throttled)} of the time.",
+            "Raise it if the service allows for more, or have one call take many rows (executeBatch).",
+        )
     return _Cause(
         "quota",
         f"The broker holds its requests back for {_percent(task.throttled)} of the time: a quota of Kafka is full.",

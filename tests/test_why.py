@@ -70,6 +70,7 @@ CASES = {
     "waits outside": document(task(busy=0.9, cpu=50.0, queued=100.0)),
     "source": document(task(busy=0.9, cpu=50.0), kind="spout", sources={"count": {"lagRecords": 5000}}),
     "quota": document(task(busy=0.9, cpu=50.0, throttled=800.0), kind="spout"),
+    "rate": document(task(busy=0.9, cpu=50.0, throttled=800.0)),
     "slow sink": document(phases={"run": 20.0, "hooks": 400.0, "log": 5.0}, sinks={"out": {"commitMs": 390.0}}),
     "hooks": document(phases={"run": 20.0, "hooks": 400.0, "log": 5.0}),
     "slow disk": document(task(committing=0.3), phases={"run": 60.0, "hooks": 1.0, "log": 110.0}),

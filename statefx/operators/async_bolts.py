@@ -29,6 +29,14 @@ class AsyncBolt(BasicBolt):
     threads : int or None
         In how many threads of each task a plain ``def execute`` runs, for clients that block; at most `capacity` of
         them at a time. None: ``execute`` is ``async def``.
+    maxBatch : int
+        How many tuples a call of ``executeBatch`` is given at most, up to `capacity`.
+    maxWaitMs : int or float
+        How many milliseconds a batch that is not full waits for more tuples, from its first one on, 0 to 60,000. The
+        end of a transaction waits for none.
+    ratePerSecond : int, float or None
+        How many calls a second each task begins, of ``execute`` or ``executeBatch``; above 0. Calls that could not
+        begin in time may catch up: within any span of time there are at most 50 ms' worth more, and at least one.
 
     Contract
     --------
@@ -66,8 +74,12 @@ class AsyncBolt(BasicBolt):
     timeout: Span | None = "30 seconds"
     ordered: bool = True
     threads: int | None = None
+    maxBatch: int = 64
+    maxWaitMs: float = 5
+    ratePerSecond: float | None = None
 
     _hooks: ClassVar[HookNames] = ASYNC_BOLTS
+    _gathers: ClassVar[bool] = True
 
     def open(self, context: Context) -> Coroutine[Any, Any, None] | None:  # type: ignore[override]  # may be async
         """Set up clients, on the task's event loop; ``async def`` or not. Otherwise as of any bolt."""
@@ -95,6 +107,32 @@ class AsyncBolt(BasicBolt):
             That of this call: it takes what the call emits, until the call ends.
         """
         raise NotImplementedError(f"{type(self).__name__} has no execute")
+
+    def executeBatch(  # type: ignore[override]
+        self, batch: list[Any], collector: Collector
+    ) -> Coroutine[Any, Any, None] | None:
+        """Deal with tuples together, in the place of ``execute``: ``async def executeBatch(self, batch, collector)``.
+
+        When it is called
+            When `maxBatch` tuples have come, `maxWaitMs` after the first of them, or when nothing more comes in the
+            transaction; while no more than `capacity` tuples are in flight.
+        Guaranteed
+            Tuples come in their order, of one input or of several (``tup._source``); a tick comes alone.
+        Not guaranteed
+            That another attempt gathers the same tuples; otherwise as `execute`.
+        Raising
+            With ``onError`` the halves of the batch are called again, until the rows to blame are alone; so they are
+            behind a ``Spout`` for FailedException. Otherwise as `execute`.
+
+        Parameters
+        ----------
+        batch : list of namedtuple
+            At least one. The list is the bolt's.
+        collector : Collector
+            As of `execute`. ``emit(values, anchors=tup)`` says which tuple of the batch, or which, a row comes from:
+            then it leaves in the place of that tuple. Without, it comes from all, and leaves with the last one.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no executeBatch")
 
     def close(self) -> Coroutine[Any, Any, None] | None:  # type: ignore[override]  # may be async
         """Release what ``open`` set up, on the task's event loop; ``async def`` or not, within 5 seconds."""

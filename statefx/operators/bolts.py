@@ -529,6 +529,8 @@ class Bolt(Combining, ABC):
     outputFields: str | Mapping[str, Any] | Any = None
 
     _hooks: ClassVar[HookNames] = BOLTS
+    _gathers: ClassVar[bool] = False
+    """Whether its batches are lists of tuples."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -647,7 +649,8 @@ def keeps_until_end(operator: object) -> bool:
 
 def anchors_to_several(operator: object) -> bool:
     """Return whether an operator may anchor a row to several tuples."""
-    return may_hold(operator) or keeps_until_end(operator)
+    gathers = isinstance(operator, Bolt) and operator._gathers and operator.vectorised
+    return may_hold(operator) or keeps_until_end(operator) or gathers
 
 
 class BasicBolt(Bolt):

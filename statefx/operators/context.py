@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from statefx.errors import BoltError
 from statefx.operators.metrics import Metrics
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     Row = Iterable[Any] | DataclassInstance
+
+_Made = TypeVar("_Made")
 
 # ---- collectors
 
@@ -254,6 +256,7 @@ class Context:
     processingTime: datetime = EPOCH
     metrics: Metrics = field(default_factory=Metrics)
     _key_of: Callable[[Any], str] | None = None
+    _share: Callable[..., Any] | None = None
 
     def idempotencyKey(self, tup: Any) -> str:
         """Return a key of a tuple for a service that does a thing once for each key, such as a payment.
@@ -285,6 +288,50 @@ class Context:
                 component=self.component,
             )
         return self._key_of(tup)
+
+    def idempotencyKeys(self, batch: Iterable[Any]) -> list[str]:
+        """Return the keys of tuples, in their order: of each what `idempotencyKey` returns.
+
+        None is of the batch as a whole: another attempt may gather other tuples into one.
+        """
+        return [self.idempotencyKey(tup) for tup in batch]
+
+    def shared(self, key: Any, make: Callable[[], _Made], close: Callable[[_Made], object] | None = None) -> _Made:
+        """Return what the tasks of this topology in this process share under a key: a model, a pool of connections.
+
+        The first task that asks makes it; others that ask meanwhile wait for that. It stays when attempts fail and
+        objects are opened anew, until the last task that has asked for it ends.
+
+        Parameters
+        ----------
+        key : text, number or tuple of such
+            What it is shared under, by all bolts of the topology.
+        make : callable
+            Makes it, without arguments; no coroutine: clients of an event loop belong to one task. What it raises is
+            raised to its caller, and whoever asks next tries again.
+        close : callable, optional
+            Called with it when the last task has ended; not if the process is killed. What it raises is logged.
+
+        Raises
+        ------
+        BoltError
+            The key can't be one, `make` is not as said, or asks for the key itself; or this is the driver's copy of a
+            spout, which shares nothing.
+
+        Contract
+        --------
+        - Any thread may call it. It blocks until the object is made: where that takes long, an `AsyncBolt` calls it by
+          ``await asyncio.to_thread(context.shared, key, make)``.
+        - Several threads use what it returns at the same time.
+        """
+        if self._share is None:
+            raise BoltError(
+                f"context.shared({key!r}, ...) is for tasks, and this is the driver's copy of a spout: make it in the "
+                "hook that emits",
+                component=self.component,
+            )
+        made: _Made = self._share(key, make, close)
+        return made
 
     def enter(self, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None) -> None:
         """Name the transaction that begins, before any hook of it; the runtime's. `watermark` is in microseconds."""

@@ -79,9 +79,9 @@ BOLTS = HookNames(
 
 ASYNC_BOLTS = replace(
     BOLTS,
-    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads"),
+    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads", "maxBatch", "maxWaitMs", "ratePerSecond"),
     storm={**BOLTS.storm, "asyncinvoke": ("execute",)},  # Flink's
-    coroutines=frozenset({"open", "execute", "close"}),
+    coroutines=frozenset({"open", "execute", "executeBatch", "close"}),
 )
 
 WINDOWED = HookNames(

@@ -88,7 +88,7 @@ class ChainClock:
 COSTS = ("own", "cpu", "queued", "gc", "reads", "throttled")
 """Milliseconds of a task that its ack tells, where there are any: in its own code; and within that on the processor,
 ready to run while others had all processors, in the collector, in reads of state that no cache answered, and held back
-by a source.
+by a source or by ``ratePerSecond``.
 
 All are of the same steps, so that they can be compared. The busy time of `ChainClock` is more: the chain's work around
 these steps belongs to it. Where nothing tells how long a thread is ready to run, nothing is told of the processor

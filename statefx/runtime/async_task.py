@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -12,15 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.config import seconds_of
-from statefx.errors import CodecError
+from statefx.errors import CodecError, FailedException
 from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Stateful
 from statefx.operators.tuples import Tick
 from statefx.operators.user_errors import bolt_error
 from statefx.plan.levels import name_shown
+from statefx.runtime.batch_calls import BatchCalls
 from statefx.runtime.bolt_task import BoltTask, keys_of
 from statefx.runtime.calls import Call, Calls, Fed
+from statefx.runtime.guard import is_of_row
 from statefx.runtime.loops import LoopThread, loop_of
+from statefx.runtime.rate import Rate
 from statefx.runtime.slices import Slices
 from statefx.runtime.user_objects import check_nothing, close_object, context_of, values_of
 from statefx.topology.graph import Edge, Promise
@@ -41,6 +44,8 @@ class AsyncBoltTask(BoltTask):
     _slices: Slices | None = None
     _ticks = False
     """Whether the call is that of a tick."""
+    _rate: Rate | None = None
+    """It goes on from one attempt to the next."""
 
     def begin(self) -> None:
         super().begin()
@@ -48,24 +53,52 @@ class AsyncBoltTask(BoltTask):
         attempt, guarded = self.attempt, self._guarded
         self._ticks = False
         self._loop, self._who = loop_of(bolt), f"bolt {self.id.component!r}, task {self.id.task},"
+        self._hook_name = "executeBatch" if bolt.vectorised else "execute"
+        execute = getattr(bolt, self._hook_name)
         if guarded is not None:
-            guarded.state = None
+            guarded.state, guarded.hook = None, self._hook_name
         is_counted_later = guarded is not None or bolt.threads is not None
         context_of(bolt).metrics.calls = _CALL if is_counted_later else None
         self._scheduled_secs = self._loop.scheduled_secs()
-        self._calls = Calls(
+        if bolt.vectorised:
+            kind: Callable[..., Calls] = partial(
+                BatchCalls,
+                threads=bolt.threads,
+                capacity=bolt.capacity,
+                most=bolt.maxBatch,
+                wait_secs=bolt.maxWaitMs / 1000,
+                trees=attempt.trees,
+                splits=self._splits,
+            )
+        else:
+            kind = partial(Calls, capacity=min(bolt.capacity, bolt.threads or bolt.capacity))
+        self._calls = kind(
             self._loop,
             self._who,
-            bolt.execute if bolt.threads is None else partial(_in_thread, self._loop, bolt),
+            execute
+            if bolt.threads is None
+            else partial(_in_thread, self._loop, bolt.threads, self._hook_name, execute),
             attempt.collector,
             send_ended=self._send_ended,
-            capacity=min(bolt.capacity, bolt.threads or bolt.capacity),
             timeout_secs=seconds_of(bolt.timeout),
             ordered=bolt.ordered,
             fails_at_once=guarded is None,
             checks_rows=guarded is not None and self._state is not None,
             current=_CALL if is_counted_later else None,
         )
+        if bolt.ratePerSecond is not None:
+            self._rate = self._rate or Rate(bolt.ratePerSecond)
+            self._rate.take_waited_secs()
+            self._calls.rate = self._rate
+
+    def _splits(self, error: BaseException, calls: Sequence[Call]) -> bool:
+        """Return whether one of several rows alone may be to blame for an error of their batch."""
+        guarded = self._guarded
+        if guarded is None or not isinstance(error, Exception):
+            return False
+        if isinstance(error, FailedException):  # replayable rows fail together
+            return any(call.roots is not None for call in calls)
+        return guarded.sets_aside and is_of_row(error)
 
     def interrupt(self) -> None:
         super().interrupt()
@@ -80,7 +113,7 @@ class AsyncBoltTask(BoltTask):
             return super().feed(edge, batch)
         self._broadcast(on=False)
         batch, roots = self._without_roots(edge, batch)
-        with self._hook("execute"):
+        with self._hook(self._hook_name):
             columns = values_of(batch, name_shown(edge.source), edge)
         tuples = map(self._class_of(edge, batch), zip(*columns, strict=True))
         if self.attempt.trees is not None:
@@ -111,7 +144,7 @@ class AsyncBoltTask(BoltTask):
     def _advance(self, *, all: bool) -> bool:
         """Have calls begin, or end, and what they emit sent on; return True if the outbox is full."""
         assert self._calls is not None
-        with self._hook("execute"):
+        with self._hook(self._hook_name):
             return self._calls.advance(all=all, check=self.attempt.refuse_abandoned)
 
     def _send_ended(self) -> bool:
@@ -179,7 +212,7 @@ class AsyncBoltTask(BoltTask):
         if self.id.component in attempt.order.ticks:
             self._give_tick()
         if self._slices is not None:
-            with self._hook("execute"):
+            with self._hook(self._hook_name):
                 self._slices.check()
             if not self._slices.leave():
                 raise AssertionError("a step goes on after all calls have ended")
@@ -187,6 +220,8 @@ class AsyncBoltTask(BoltTask):
             self._guarded.state = self._state
         for cost, before, now in zip(("cpu", "queued"), self._scheduled_secs, self._loop.scheduled_secs(), strict=True):
             attempt.costs[cost] += max(now - before, 0.0)
+        if self._rate is not None:
+            attempt.costs["throttled"] += self._rate.take_waited_secs()
         super().end()
 
     def _tick(self) -> None:
@@ -231,14 +266,15 @@ class AsyncBoltTask(BoltTask):
         super().forget_object()
 
 
-async def _in_thread(loop: LoopThread, bolt: AsyncBolt, tup: Any, call: Call) -> None:
+async def _in_thread(
+    loop: LoopThread, threads: int, name: str, execute: Callable[..., object], tup: Any, call: Call
+) -> None:
     """Make a call that blocks, in a thread."""
 
     def run() -> None:
-        check_nothing("execute", bolt.execute(tup, call))
+        check_nothing(name, execute(tup, call))
 
-    assert bolt.threads is not None
-    await loop.threads(bolt.threads).run(run)
+    await loop.threads(threads).run(run)
 
 
 def _prefetch(slices: Slices, keys: Sequence[Any]) -> None:

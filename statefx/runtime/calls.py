@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -39,6 +40,7 @@ from statefx.operators.user_errors import place_of_frames
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import NO_ANCHORS, TaskCollector
 from statefx.runtime.loops import WATCH_SECS, LoopThread
+from statefx.runtime.rate import Rate
 from statefx.runtime.slices import Slices
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing
@@ -128,7 +130,7 @@ class Call(Collector):
             if self.row is None and self.rows is None:
                 self.row = values
             else:
-                self._keep(values)
+                self.keep(values)
             return
         out = self._out
         if anchors is not NO_ANCHORS:
@@ -136,13 +138,13 @@ class Call(Collector):
         row = out.checked(values, stream, fields)
         if self._width == CHECKED:
             out.check_fit(row, stream)
-        self._keep(lambda collector: collector.emit(row, stream=stream, task=task))
+        self.keep(lambda collector: collector.emit(row, stream=stream, task=task))
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
         if self.done:
             raise self._too_late()
         fitted = self._out.checked_batch(batch, stream)
-        self._keep(lambda collector: collector.emitBatch(fitted, stream))
+        self.keep(lambda collector: collector.emitBatch(fitted, stream))
 
     def ack(self, tup: Any) -> None:
         self._out.check_tuple("ack", tup)  # otherwise it says nothing: a BasicBolt's tuples are acked for it
@@ -153,13 +155,14 @@ class Call(Collector):
         self._out.check_tuple("fail", tup)
         if self.roots is None:
             raise self._out.failed(tup, reason)
-        self._keep(lambda collector: collector.fail(tup, reason))
+        self.keep(lambda collector: collector.fail(tup, reason))
 
     def resetTimeout(self, tup: Any) -> None:
         self._out.check_tuple("resetTimeout", tup)
-        self._keep(lambda collector: collector.resetTimeout(tup))
+        self.keep(lambda collector: collector.resetTimeout(tup))
 
-    def _keep(self, row: Any) -> None:
+    def keep(self, row: Any) -> None:
+        """Have a row leave, or something be called with the task's collector, when the call has ended."""
         if self.rows is None:
             self.rows = [] if self.row is None else [self.row]
             self.row = None
@@ -197,8 +200,12 @@ class Calls:
     `execute` is the bolt's; `timeout_secs` bounds each call. `send_ended` sends on what ended calls have emitted,
     and returns True if the outbox is full. With `fails_at_once`, the first error ends the attempt: none is of a row
     alone. With `checks_rows`, calls are told of rows that do not fit. `current` tells code which call it belongs to.
-    `slices` run the steps of calls that have state.
+    `slices` run the steps of calls that have state; `rate` says when one may begin.
     """
+
+    name = "execute"
+    is_quick = True
+    """Whether little has to be done for a call that has ended as it should."""
 
     def __init__(
         self,
@@ -219,6 +226,7 @@ class Calls:
         self._capacity, self._timeout_secs, self._ordered = capacity, timeout_secs, ordered
         self._send_ended, self._fails_at_once, self._current = send_ended, fails_at_once, current
         self.slices: Slices | None = None
+        self.rate: Rate | None = None
         self._width = CHECKED if checks_rows else out.plain_width
         self._fed: deque[Fed] = deque()
         self._now: Iterator[Call] = iter(())
@@ -237,6 +245,7 @@ class Calls:
         self._fatal: BaseException | None = None
         self._changed = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._kick_timer: asyncio.TimerHandle | None = None
         self._left: list[asyncio.Task[None]] = []
         """Tasks of calls that have taken too long."""
 
@@ -327,9 +336,27 @@ class Calls:
             self._begin()
             self._loop.loop.call_soon(self._begin_others)
 
+    def kick_in(self, secs: float) -> None:
+        """Look again after a while whether a call may begin."""
+        loop, timer = self._loop.loop, self._kick_timer
+        if timer is None or timer.when() > loop.time() + secs:
+            if timer is not None:
+                timer.cancel()
+            self._kick_timer = loop.call_later(secs, self._kick_late)
+
+    def _kick_late(self) -> None:
+        self._kick_timer = None
+        self._kick()
+
+    def _waiting(self) -> int:
+        """Return how many calls could begin now if nothing held them back."""
+        return self._fed_count - self._taken + len(self._released)
+
     def _begin_others(self) -> None:
-        left = self._fed_count - self._taken + len(self._released)
-        for _ in range(min(self._capacity - len(self._workers), left)):
+        number = min(self._capacity - len(self._workers), self._waiting())
+        if self.rate is not None:
+            number = min(number, self.rate.available)
+        for _ in range(number):
             self._begin()
 
     def _has_more(self) -> bool:
@@ -351,9 +378,10 @@ class Calls:
 
     async def _make_calls(self, worker: _Worker) -> None:
         """Make one call after the other, while there are some."""
-        loop, execute, following = self._loop.loop, self._execute, self._next
+        loop, execute = self._loop.loop, self._execute
+        following = self._next if self.rate is None else partial(self._by_rate, self._next)
         is_plain = self._current is None and self.slices is None
-        is_quick = self._ordered and self.slices is None
+        is_quick = self.is_quick and self._ordered and self.slices is None
         calls, began = 0, monotonic()
         if self._timer is None and self._timeout_secs is not None and not self._stopped:
             self._timer = loop.call_later(self._timeout_secs, self._look)
@@ -366,7 +394,7 @@ class Calls:
                 else:
                     given = await self._try(call)
                 if given is not None:
-                    check_nothing("execute", given)
+                    check_nothing(self.name, given)
             except BaseException as error:  # noqa: BLE001 - it belongs to the call, whatever it is
                 self._note(error, worker, call)
             if worker.call is not call:  # it has taken too long: another worker is in the place of this one
@@ -397,6 +425,20 @@ class Calls:
             error.__cause__ = cause
         if not call.done:
             call.error = error
+
+    def _by_rate(self, following: Callable[[], Call | None]) -> Call | None:
+        """Return the following call, once the rate allows for one."""
+        rate = self.rate
+        assert rate is not None
+        if self._stopped or not self._has_more():
+            return None
+        if wait_secs := rate.wait_secs():
+            self.kick_in(wait_secs)
+            return None
+        call = following()
+        if call is not None:
+            rate.take()
+        return call
 
     def _next(self) -> Call | None:
         """Return the call to begin now, or None if there is none for now."""
@@ -517,8 +559,9 @@ class Calls:
         self._left.append(worker.task)
 
     def _cancel_all(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._kick_timer):
+            if timer is not None:
+                timer.cancel()
         for worker in list(self._workers):
             if worker.call is not None:
                 worker.call.error = worker.call.error or asyncio.CancelledError()

@@ -278,6 +278,7 @@ class TaskChain:
             for task in self.tasks.values():
                 with logs.fields(component=task.id.component, task=task.id.task):
                     task.close()
+                    self._worker.shared.release(task)
             release_sinks(self._deployment)
 
     @property

@@ -133,15 +133,15 @@ class TaskCollector(Collector):
         """Refuse anchors where they have no meaning, and what is no tuple of the bolt's input."""
         if not self.anchoring:
             remedy = "only a plain Bolt, and a BatchBolt in finishBatch, anchor by hand: leave anchors out"
-            raise self._misused("emit(..., anchors=)", remedy)
+            raise self.misused("emit(..., anchors=)", remedy)
         each = [anchors] if is_tuple(anchors) else anchors
         if isinstance(each, str) or not isinstance(each, Iterable) or not all(map(is_tuple, each := list(each))):
-            raise self._misused(
+            raise self.misused(
                 f"emit(..., anchors={shown(anchors)})", "anchors are the tuples that execute was given: anchors=tup"
             )
         return each
 
-    def _misused(self, call: str, remedy: str) -> BoltError:
+    def misused(self, call: str, remedy: str) -> BoltError:
         return BoltError(f"{self._who} called {call}: {remedy}", component=self._component)
 
     def _emit(self, values: Any, stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
@@ -339,7 +339,7 @@ class TaskCollector(Collector):
 
     def check_tuple(self, method: str, tup: Any) -> None:
         if not is_tuple(tup):
-            raise self._misused(f"{method}({shown(tup)})", "it takes a tuple that execute was given")
+            raise self.misused(f"{method}({shown(tup)})", "it takes a tuple that execute was given")
 
     def flush(self) -> None:
         if self._failed is not None:

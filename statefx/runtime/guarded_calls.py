@@ -46,6 +46,8 @@ class GuardedCalls:
     """The keys of the rows of the batch, if some may be in quarantine."""
     _numbers: list[int | None] | None = None
     """Of rows that are replayed, the numbers of their letters."""
+    hook = "execute"
+    """What the bolt is given single rows by."""
     _place: int | None = None
     """The index of the row in its batch, if rows do not come in the order of batches."""
 
@@ -130,7 +132,7 @@ class GuardedCalls:
                     guard.undo()
                     execute = self._set_tuple_aside(error, execute)
                 if given is not None:
-                    check_nothing("execute", given)
+                    check_nothing(self.hook, given)
                 if journal:
                     if guard.waiting:
                         guard.keep()
@@ -317,7 +319,7 @@ class GuardedCalls:
         trees.is_taken_back()  # it may have called collector.fail first
         if self.sets_aside:
             return self._set_tuple_aside(failure, execute)
-        self._lose(_reason_of(failure), "execute")
+        self._lose(_reason_of(failure), self.hook)
         return execute
 
     def _set_row_aside(self, error: Exception, row: pa.RecordBatch, number: int | None) -> None:
@@ -334,7 +336,7 @@ class GuardedCalls:
         """Lose the tuples that the call has failed by ``collector.fail``; return what executes those that come next."""
         if trees.is_taken_back() and trees.journal is not None:  # None: all tasks were given it, and all keep it
             return self._lose_tuple(FailedException(trees.lost[-1]), execute)
-        self.count_lost("execute")
+        self.count_lost(self.hook)
         return execute
 
     def count_lost(self, hook: str) -> None:
@@ -431,7 +433,7 @@ class GuardedCalls:
                 self._keys = self._keys_of(self._batch)
                 execute = self._holding(execute)
             key, number = self._keys[at], None if self._numbers is None else self._numbers[at]
-        self._set_aside(error, "execute", self._batch.slice(at, 1), key, number)
+        self._set_aside(error, self.hook, self._batch.slice(at, 1), key, number)
         return execute
 
     def _set_aside(

@@ -286,6 +286,7 @@ class Task(ABC):
         self.worker, self.deployment, self.id = worker, deployment, id
         self.component = deployment.plan.components[id.component]
         self._fresh = fresh
+        self._share = partial(worker.shared.get, self, deployment.run)
         self._object: Any = None
         """The user's bolt or spout, opened."""
         self.restores_since: float | None = None
@@ -449,7 +450,8 @@ class Task(ABC):
 
     def _call_hook(self, order: TaskResolution) -> None:
         txid = order.attempt.txid
-        bolt = open_object(self.deployment, self.id, order.attempt)  # rule 7.2: never the one that executes
+        # Rule 7.2: never the one that executes.
+        bolt = open_object(self.deployment, self.id, order.attempt, share=self._share)
         state, opened = None, partial(self._store_of, order)
         try:
             state = view_of(
@@ -472,7 +474,7 @@ class Task(ABC):
         """Return the user's object: the one of the attempt before, if that has kept it, or a new one."""
         if self._object is None:
             check = self.attempt.refuse_abandoned
-            self._object = open_object(self.deployment, self.id, *self.attempt.moment, check=check)
+            self._object = open_object(self.deployment, self.id, *self.attempt.moment, check=check, share=self._share)
         else:
             context_of(self._object).enter(*self.attempt.moment)
         return self._object

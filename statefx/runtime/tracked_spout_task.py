@@ -379,7 +379,7 @@ class TrackedSpoutTask(SourceTask):
         plain = without_ids(self.component.outputs)
         self.host = SpoutHost(
             self.id,
-            made_object(self.deployment, self.id, *self.attempt.moment),
+            made_object(self.deployment, self.id, *self.attempt.moment, self._share),
             plain or self.component.outputs,
             plan.spouts.index(self.id),
             batch_secs=config["topology.spout.batch.ms"] / 1000,

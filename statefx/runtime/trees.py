@@ -297,6 +297,17 @@ class Trees:
             return self.loose if is_loose else None
         return sorted(found)
 
+    def joined(self, every: Iterable[Roots]) -> Roots:
+        """Return the roots of a row that comes of several tuples of a `BasicBolt`, by theirs."""
+        found: set[int] = set()
+        is_loose = True
+        for roots in every:
+            is_loose = is_loose and roots is not None
+            found.update(_each(roots))
+        if not found:
+            return self.loose if is_loose else None
+        return sorted(found)
+
     # ---- at the end of the transaction
 
     def rows(self) -> pa.RecordBatch:

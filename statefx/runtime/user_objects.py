@@ -85,12 +85,14 @@ def open_object(
     watermark: int | None = None,
     *,
     check: Callable[[], None] = lambda: None,
+    share: Callable[..., Any] | None = None,
 ) -> Any:
     """Return a bolt or a spout of its own for a task, opened; `clock_ms` and `watermark` as of `Context.enter`.
 
-    An `AsyncBolt` is opened on a loop of its own; `check` raises if nobody waits for that any longer.
+    An `AsyncBolt` is opened on a loop of its own; `check` raises if nobody waits for that any longer. `share` is what
+    ``context.shared`` calls.
     """
-    made = made_object(deployment, task, attempt, clock_ms, watermark)
+    made = made_object(deployment, task, attempt, clock_ms, watermark, share)
     with hook(task, "open", attempt.txid, deployment.plan.components[task.component].kind):
         if not isinstance(made, AsyncBolt):
             made.open(context_of(made))
@@ -113,7 +115,12 @@ async def _awaited(call: Callable[[], Any]) -> None:
 
 
 def made_object(
-    deployment: Deployment, task: TaskId, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None
+    deployment: Deployment,
+    task: TaskId,
+    attempt: TransactionAttempt,
+    clock_ms: int = 0,
+    watermark: int | None = None,
+    share: Callable[..., Any] | None = None,
 ) -> Any:
     """Return a bolt or a spout of its own for a task, with its context, and not open."""
     part = deployment.plan.components[task.component]
@@ -128,6 +135,7 @@ def made_object(
         generation=deployment.generation,
         origin=deployment.origin,
         ordered=deployment.plan.place[task][0] >= deployment.plan.cut,
+        _share=share,
     )
     context.enter(attempt, clock_ms, watermark)
     bolt.__dict__[_CONTEXT] = context  # not an attribute of the class: users' classes own its names

@@ -1,4 +1,4 @@
-"""Data that the tasks of one Python process share: deployments and state providers."""
+"""Data that the tasks of one Python process share: deployments, state providers, and what bolts share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from statefx.errors import BoltError
 from statefx.operators.sinks import Sink
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId
+from statefx.runtime.shared import SharedObjects
 from statefx.state.contract.store import StateProvider
 
 logger = logging.getLogger("statefx")
@@ -44,6 +45,7 @@ class Worker:
         self._build_provider = build_provider
         self._runs: dict[str, _Run] = {}  # those that were used last come last
         self._freezes = 0
+        self.shared = SharedObjects()
 
     def deployment(self, run: str, load: Callable[[], Deployment]) -> Deployment:
         """Return this process's copy of a run's deployment; it is loaded once, not by every task."""

@@ -19,6 +19,8 @@ CAPACITY_MAX = 10_000
 """Calls in flight in a task: each is a task of an event loop, and mostly a connection."""
 
 THREADS_MAX = 1000
+WAIT_MS_MAX = 60_000
+RATE_MAX = 1_000_000
 
 
 def check_async(id: str, bolt: Bolt, mode: OnError) -> None:
@@ -26,7 +28,7 @@ def check_async(id: str, bolt: Bolt, mode: OnError) -> None:
     if not isinstance(bolt, AsyncBolt):
         return
     name = type(bolt).__name__
-    why = _settings(bolt, name) or _execute(bolt, name) or _unfit(bolt, name, mode)
+    why = _settings(bolt, name) or _execute(bolt, name) or _batches(bolt, name) or _unfit(bolt, name, mode)
     if why:
         raise TopologyError(f"bolt {id!r}: {why}", component=id)
 
@@ -47,20 +49,59 @@ def _settings(bolt: AsyncBolt, name: str) -> str:
         return f"ordered of {name} is True (rows leave in the order of tuples) or False, not {ordered!r}"
     if threads is not None and not (is_count(threads) and threads <= THREADS_MAX):
         return f"threads of {name} is a number of threads for each task, 1 to {THREADS_MAX}, or None; not {threads!r}"
+    rate = bolt.ratePerSecond
+    if rate is not None and not (_is_number(rate) and 0 < rate <= RATE_MAX):
+        return f"ratePerSecond of {name} is how many calls a second a task begins, above 0, or None; not {rate!r}"
     return ""
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _execute(bolt: AsyncBolt, name: str) -> str:
-    is_async = _is_async(bolt.execute)
-    if overrides(type(bolt), "executeBatch"):
-        return f"{name}.executeBatch: an AsyncBolt is given tuples one by one. Define async def execute"
+    if bolt.vectorised and overrides(type(bolt), "execute"):
+        return f"{name} has execute and executeBatch: define one, for tuples come by one of them"
+    hook, given = ("executeBatch", "batch") if bolt.vectorised else ("execute", "tup")
+    is_async = _is_async(getattr(bolt, hook))
     if bolt.threads is None and not is_async:
         return (
-            f"execute of {name} is a plain function, which would block the event loop of all calls: write async def "
-            "execute(self, tup, collector), and await what takes long; or have it run in threads, as threads = 20"
+            f"{hook} of {name} is a plain function, which would block the event loop of all calls: write async def "
+            f"{hook}(self, {given}, collector), and await what takes long; or have it run in threads, as threads = 20"
         )
     if bolt.threads is not None and is_async:
-        return f"{name} has threads, for a plain def execute, and its execute is async def: leave out threads"
+        return f"{name} has threads, for a plain def {hook}, and its {hook} is async def: leave out threads"
+    return ""
+
+
+def _batches(bolt: AsyncBolt, name: str) -> str:
+    most, wait_ms = bolt.maxBatch, bolt.maxWaitMs
+    if not bolt.vectorised:
+        if (most, wait_ms) != (AsyncBolt.maxBatch, AsyncBolt.maxWaitMs):
+            return (
+                f"maxBatch and maxWaitMs of {name} are for executeBatch, which it has not: define it, or leave both out"
+            )
+        return ""
+    if not is_count(most):
+        return (
+            f"maxBatch of {name} is how many tuples a call is given at most, 1 or more, as maxBatch = 64; not {most!r}"
+        )
+    if most > bolt.capacity:
+        return (
+            f"maxBatch of {name} is {most}, and with capacity = {bolt.capacity} tuples in flight no batch would be "
+            f"full: say capacity = {most} or more, twice that for two batches at a time, or a lower maxBatch"
+        )
+    if not (_is_number(wait_ms) and 0 <= wait_ms <= WAIT_MS_MAX):
+        return (
+            f"maxWaitMs of {name} is how many milliseconds a batch waits for more tuples, 0 to {WAIT_MS_MAX}, as "
+            f"maxWaitMs = 5; not {wait_ms!r}"
+        )
+    if isinstance(bolt, Stateful):
+        return (
+            f"{name} has executeBatch and keeps state: calls of one key keep their order, and a batch is one call for "
+            "many keys. Define async def execute; or let an AsyncBolt without state take batches, and a StatefulBolt "
+            "read what it emits"
+        )
     return ""
 
 

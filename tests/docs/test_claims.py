@@ -111,6 +111,7 @@ OF_OTHERS = {
     "Kafka": "Describe DescribeConfigs Ongoing CurrentTransactionStartOffset",
     "Kubernetes": "restartPolicy Always ReadWriteMany",
     "HTTP": "Authorization Host",
+    "psycopg": "AsyncConnectionPool",
     "other": "refreshNonBlocking ClosedChannelException Errno Broken Wrong",
 }
 """Names that pages have in code font and that are no names of statefx; those of the pages for users of others apart."""

@@ -24,6 +24,7 @@ from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
 from statefx.runtime.outlets import Outbox
+from statefx.runtime.shared import SharedObjects
 
 Frame = tuple[FrameKind, bytes]
 Row = tuple[int, int, bytes]
@@ -79,7 +80,7 @@ class Player:
         self.sent: list[Row] = []
         self.abandoned: Any = None
         deployment = SimpleNamespace(plan=plan)
-        worker = SimpleNamespace(freeze_loaded_objects=lambda: None, player=self)
+        worker = SimpleNamespace(freeze_loaded_objects=lambda: None, player=self, shared=SharedObjects())
         self.chain = ModelChain(worker, deployment, place, self, (1, 0), ModelTask)
 
     @property

@@ -53,6 +53,38 @@ class InThreads(Call):
         collector.emit((tup.number, tup.number % 7))
 
 
+class InBatches(AsyncBolt):
+    """Batches of several rows raise at times, and are called again in halves."""
+
+    outputFields, maxWaitMs = Call.outputFields, 0.5
+
+    def __init__(self, failing, **settings):
+        self.failing, self.maxBatch = failing, min(random.choice([1, 3, 10]), settings["capacity"])
+        vars(self).update(settings)
+
+    async def executeBatch(self, batch, collector):
+        await wait()
+        self.emit_all(batch, collector)
+        await wait()
+
+    def emit_all(self, batch, collector):
+        if random.random() < self.failing:
+            raise FailedException("by chance")
+        for tup in batch[:: random.choice([1, -1])]:
+            collector.emit((tup.number, tup.number % 7), anchors=random.choice([tup, [tup], ()]))
+        if len(batch) > 1 and random.random() < 0.1:
+            raise ValueError("by chance")
+
+
+class BatchesInThreads(InBatches):
+    threads = 3
+
+    def executeBatch(self, batch, collector):
+        if random.random() < 0.2:
+            threading.Event().wait(0.0003)
+        self.emit_all(batch, collector)
+
+
 class Sums(StatefulAsyncBolt):
     """Counts each number, and adds up the numbers of each key, both of what it has read before it waited."""
 
@@ -80,11 +112,12 @@ class AsyncLife(Life):
     def __init__(self, seed, folder):
         super().__init__(seed, folder)
         self.settings = {"capacity": self.rng.choice([1, 3, 100]), "ordered": self.rng.random() < 0.5}
-        self.kind = self.rng.choice([Call, Call, InThreads])
+        self.kind = self.rng.choice([Call, InThreads, InBatches, InBatches, BatchesInThreads])
 
     def topology(self):
         builder = TopologyBuilder("calls")
-        passing = builder.setBolt("pass", self.kind(self.failing, **self.settings), parallelism=2)
+        mode = "skip" if issubclass(self.kind, InBatches) else "fail"
+        passing = builder.setBolt("pass", self.kind(self.failing, **self.settings), parallelism=2, onError=mode)
         for number, spout in enumerate(self.spouts):
             builder.setSpout(f"s{number}", spout(self.folder, number), parallelism=self.rng.choice([1, 2, 3]))
             passing.shuffleGrouping(f"s{number}")

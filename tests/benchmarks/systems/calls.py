@@ -1,14 +1,16 @@
 """How many calls a second one task of an AsyncBolt makes, without Spark; and what a call costs that awaits nothing.
 
 In turns, each with a transaction of its own: a service on loopback that answers after 50 ms and one that answers at
-once, with connections that the bolt keeps; and rows of which nothing is awaited, by a BasicBolt and by an AsyncBolt.
-The service is another process. Counted is the time of the task from its first row to its last one's end.
+once, with connections that the bolt keeps; a model that takes 10 ms for 64 rows, in a thread of the bolt's, and the
+same as a service; and rows of which nothing is awaited, by a BasicBolt and by an AsyncBolt. The service is another
+process, and the model a pause. Counted is the time of the task from its first row to its last one's end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import threading
 from collections import deque
 from functools import partial
 from multiprocessing.connection import Connection
@@ -32,6 +34,7 @@ from statefx.storage import FolderStorage
 from statefx.testing.feeding import rows, staged_rows
 
 FIELDS = "n long, text string"
+MODEL_SECS = 0.01
 
 
 class Answers(asyncio.Protocol):
@@ -97,6 +100,30 @@ class Asks(AsyncBolt):
         collector.emit((tup.n, tup.text))
 
 
+class Models(AsyncBolt):
+    """Takes 10 ms for 64 rows in its thread, which leaves Python's lock to others as numpy's and torch's code does."""
+
+    outputFields = FIELDS
+    capacity, threads = 128, 1
+
+    def executeBatch(self, batch: list[Any], collector: Any) -> None:
+        threading.Event().wait(MODEL_SECS)
+        for tup in batch:
+            collector.emit((tup.n, tup.text), anchors=tup)
+
+
+class ModelsElsewhere(AsyncBolt):
+    """Waits 10 ms for each 64 rows."""
+
+    outputFields = FIELDS
+    capacity = 128
+
+    async def executeBatch(self, batch: list[Any], collector: Any) -> None:
+        await asyncio.sleep(MODEL_SECS)
+        for tup in batch:
+            collector.emit((tup.n, tup.text), anchors=tup)
+
+
 class Passes(BasicBolt):
     outputFields = FIELDS
 
@@ -156,6 +183,8 @@ def main() -> None:
         "50 ms, 100 in flight, as they end": (Asks(port, 50, 100, False), each),
         "50 ms, 20 in flight": (Asks(port, 50, 20, True), max(each // 5, 10)),
         "0 ms": (Asks(port, 0, 100, True), 4 * each),
+        "10 ms for 64 rows, in a thread": (Models(), 3 * each),
+        "10 ms for 64 rows, two batches in flight": (ModelsElsewhere(), 4 * each),
         "nothing awaited, BasicBolt": (Passes(), args.rows),
         "nothing awaited, AsyncBolt": (PassesAsync(), args.rows),
     }
