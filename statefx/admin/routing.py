@@ -24,6 +24,7 @@ from statefx.errors import CheckpointError, ConfigError, SchemaError
 from statefx.operators.quarantine import GroupKeys
 from statefx.operators.schema import parse_type
 from statefx.operators.user_errors import cause_of
+from statefx.operators.waiting import group_of
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.spaces import NameKind, Space, head_of, name_of
@@ -268,8 +269,10 @@ class Router:
             for run in runs if task == 0 else ():  # all tasks hold the same
                 run.add(stored, value)
             return True
-        if space == Space.QUARANTINE.value:  # its key is what is grouped by, whatever the bolt's own keys are
-            runs[self._hash(self._quarantined.fields(stored)) % len(runs)].add(stored, value)
+        if space in (Space.QUARANTINE.value, Space.WAITING.value):
+            # Its key is what is grouped by, whatever the bolt's own keys are.
+            fields = self._quarantined.fields(stored if space == Space.QUARANTINE.value else space + group_of(stored))
+            runs[self._hash(fields) % len(runs)].add(stored, value)
             return True
         return False
 

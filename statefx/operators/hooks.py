@@ -77,9 +77,11 @@ BOLTS = HookNames(
     },
 )
 
+_RETRIES = ("retries", "retryDelay", "retryOn", "breakerFailures", "breakerDelay")
+
 ASYNC_BOLTS = replace(
     BOLTS,
-    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads"),
+    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads", *_RETRIES),
     storm={**BOLTS.storm, "asyncinvoke": ("execute",)},  # Flink's
     coroutines=frozenset({"open", "execute", "close"}),
 )

@@ -636,7 +636,7 @@ def succeeded(state: TaskState, reopened: Callable[[], StateStore], clock_ms: in
         setattr(successor, name, getattr(state, name))
     # What shows names ends with its transaction. Names that it has not taken are forgotten: a bolt may well have
     # another one each day.
-    raw = Space.TIMERS.value, Space.QUARANTINE.value
+    raw = Space.TIMERS.value, Space.QUARANTINE.value, Space.WAITING.value
     successor._named = {head: each for head, each in state._named.items() if head in state._views or head[:1] in raw}
     successor._views = {}
     successor._relink()
@@ -678,6 +678,11 @@ def has_taken(state: TaskState, kind: NameKind, name: str) -> bool:
 def quarantine_of(state: TaskState) -> Overlay:
     """Return the overlay of the keys whose rows are held back."""
     return state._raw_overlay(Space.QUARANTINE.value, _QUARANTINE_BYTES)
+
+
+def waiting_of(state: TaskState) -> Overlay:
+    """Return the overlay of the tuples whose calls are to be made again."""
+    return state._raw_overlay(Space.WAITING.value, cache_bytes=0)
 
 
 def close(state: TaskState) -> None:
