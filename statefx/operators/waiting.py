@@ -58,16 +58,7 @@ def written(row: pa.RecordBatch) -> bytes:
 
 def place_of(group: bytes, txid: int, number: int, task: int) -> bytes:
     """Return the key of an entry; `group` is the key of the grouping as JSON, empty if there is none."""
-    return b"".join(
-        (
-            _HEAD,
-            group,
-            b"\0",
-            txid.to_bytes(_NUMBER_BYTES),
-            number.to_bytes(_NUMBER_BYTES),
-            task.to_bytes(_NUMBER_BYTES),
-        )
-    )
+    return _HEAD + group + b"\0" + b"".join(number.to_bytes(_NUMBER_BYTES) for number in (txid, number, task))
 
 
 def group_of(place: bytes) -> bytes:

@@ -352,12 +352,12 @@ class Retries:
                 self._watermark,
                 written(row),
             )
-        for place, changed in self._replaced.items():
-            self._tuples.put(place, changed)
-            if changed is None:
+        for place, entry in self._replaced.items():
+            self._tuples.put(place, entry)
+            if entry is None:
                 del self._entries[place]
             else:
-                self._entries[place] = changed
+                self._entries[place] = entry
         self._entries = dict(sorted(self._entries.items()))
 
     @property

@@ -91,11 +91,8 @@ def doubts(topology: Topology) -> list[str]:
                 "the others get no row. Use parallelism=1"
             )
         # Where rules are broadcast, they may be all that the bolt keeps.
-        if (
-            tasks > 1
-            and isinstance(component.operator, Stateful)
-            and not any(edge.grouping.broadcast for edge in inputs)
-        ):
+        keeps = isinstance(component.operator, Stateful) and not any(edge.grouping.broadcast for edge in inputs)
+        if tasks > 1 and keeps:
             found += [
                 f"bolt {component.id!r} keeps state in {tasks} tasks, but its input {edge.source!r} comes by "
                 f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "
