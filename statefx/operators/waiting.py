@@ -12,9 +12,13 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
+from statefx.protocol.topology_identity import StateLayout
 from statefx.state.contract.spaces import Space, end_of
 from statefx.state.view import task_state
 from statefx.state.view.task_state import TaskState
+
+LAYOUT = StateLayout("calls", "tuples that wait for another call")
+"""Of a bolt that has no state but this."""
 
 _HEAD = Space.WAITING.value
 _NUMBER_BYTES = 4
@@ -61,13 +65,24 @@ def place_of(group: bytes, txid: int, number: int, task: int) -> bytes:
     return _HEAD + group + b"\0" + b"".join(number.to_bytes(_NUMBER_BYTES) for number in (txid, number, task))
 
 
-def group_of(place: bytes) -> bytes:
-    """Return the key of the grouping in the key of an entry.
+def parts_of(place: bytes) -> tuple[bytes, int, int]:
+    """Return the group, the transaction and the number in the key of an entry.
 
-    >>> group_of(place_of(b'{"_0":"ann"}', 7, 0, 1))
-    b'{"_0":"ann"}'
+    >>> parts_of(place_of(b'{"_0":"ann"}', 7, 3, 1))
+    (b'{"_0":"ann"}', 7, 3)
     """
+    group, txid, number = group_of(place), place[-3 * _NUMBER_BYTES :], place[-2 * _NUMBER_BYTES :]
+    return group, int.from_bytes(txid[:_NUMBER_BYTES]), int.from_bytes(number[:_NUMBER_BYTES])
+
+
+def group_of(place: bytes) -> bytes:
+    """Return the group in the key of an entry."""
     return place[len(_HEAD) : -1 - 3 * _NUMBER_BYTES]
+
+
+def entry_of(value: bytes) -> Waiting:
+    """Return a tuple from the value of an entry."""
+    return _decode(value)
 
 
 class WaitingTuples:

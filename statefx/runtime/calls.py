@@ -29,13 +29,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from statefx.errors import BoltError
 from statefx.operators.context import DEFAULT_STREAM, Collector
 from statefx.operators.user_errors import place_of_frames
+from statefx.operators.waiting import Waiting
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import NO_ANCHORS, TaskCollector
 from statefx.runtime.loops import WATCH_SECS, LoopThread
@@ -43,10 +44,6 @@ from statefx.runtime.slices import Slices
 from statefx.runtime.trees import Roots
 from statefx.runtime.user_objects import check_nothing
 from statefx.topology.graph import Edge
-
-if TYPE_CHECKING:
-    from statefx.operators.waiting import Waiting
-    from statefx.runtime.retries import Retries
 
 HELD_MAX = 10_000
 """Calls that are done and wait for an earlier one, or for one of their key, at most: what they have emitted is in
@@ -209,6 +206,16 @@ class _Worker:
         self.task: asyncio.Task[None] | None = None
 
 
+class Admits(Protocol):
+    """What says which calls are made, and made again."""
+
+    def admits(self, call: Call) -> bool:
+        """Return whether a call is to be made now; otherwise it is dealt with."""
+
+    def after(self, call: Call) -> Call | None:
+        """Return what counts of a call that has ended; None: another one is made for the tuple."""
+
+
 class Calls:
     """The calls of one attempt; methods say which thread calls them.
 
@@ -237,7 +244,7 @@ class Calls:
         self._capacity, self._timeout_secs, self._ordered = capacity, timeout_secs, ordered
         self._send_ended, self._fails_at_once, self._current = send_ended, fails_at_once, current
         self.slices: Slices | None = None
-        self.retries: Retries | None = None
+        self.retries: Admits | None = None
         self._width = CHECKED if checks_rows else out.plain_width
         self._fed: deque[Fed] = deque()
         self._now: Iterator[Call] = iter(())
