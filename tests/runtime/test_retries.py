@@ -28,7 +28,8 @@ class Service:
     def call(self, context, tup):
         self.calls[tup.n] += 1
         with contextlib.suppress(BoltError):  # messages of a Spout have none
-            self.keys.setdefault(tup.n, set()).add(context.idempotencyKey(tup))
+            key = context.idempotencyKey(tup)
+            self.keys.setdefault(tup.n, set()).add(key)
         if context.processingTime < self.until:
             raise ConnectionError(f"away for {tup.n}")
 
