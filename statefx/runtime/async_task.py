@@ -76,6 +76,7 @@ class AsyncBoltTask(BoltTask):
             checks_rows=guarded is not None and isinstance(bolt, Stateful),
             current=_CALL if is_counted_later else None,
         )
+        self._retries = self._due = None
         if self.component.stateful:
             self._begin_retries()
 
@@ -92,7 +93,7 @@ class AsyncBoltTask(BoltTask):
         assert self._state is not None
         assert self._calls is not None
         began, clock_ms = self.clock(), attempt.order.clock_ms
-        self._retries = self._calls.retries = Retries(
+        made = Retries(
             Policy.of(bolt, by_key=bolt.ordered or isinstance(bolt, Stateful)),
             self._breaker,
             self._calls,
@@ -103,7 +104,9 @@ class AsyncBoltTask(BoltTask):
             clock=lambda: clock_ms + (self.clock() - began) * 1000,
             random=self.random,
         )
-        self._due = list(self._retries.due())
+        if bolt._keeps_calls or made.has_entries:  # else none of its calls needs a look more
+            self._retries = self._calls.retries = made
+            self._due = list(made.due())
 
     def _try_again(self) -> None:
         """Have calls made for what has waited: before others, which may be of the same keys."""

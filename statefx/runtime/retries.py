@@ -221,8 +221,13 @@ class Retries:
     # ---- before calls are made
 
     @property
+    def has_entries(self) -> bool:
+        """Whether tuples of earlier transactions wait."""
+        return bool(self._entries)
+
+    @property
     def has_waiting(self) -> bool:
-        """Whether tuples of earlier transactions wait by key: keys of rows are to be told by `groups` then."""
+        """Whether they wait by key: keys of rows are to be told by `groups` then."""
         return bool(self._groups)
 
     def groups(self, edge: Edge, batch: pa.RecordBatch) -> list[Any]:
