@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder
+from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder, isTick
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TopologyError
 from statefx.runtime import retries
 from statefx.runtime.retries import Admission, Breaker, delay_secs
@@ -484,13 +484,40 @@ def test_a_service_that_is_away_for_a_minute(kind, caplog):
 
 
 def test_the_breaker_waits_without_retries_too():
+    class Waits(Asks):
+        async def execute(self, tup, collector):
+            for _ in range(20):  # meanwhile the next call has its turn
+                await asyncio.sleep(0)
+            await super().execute(tup, collector)
+
     SERVICE.until = NOON + timedelta(seconds=5)
-    with started(Asks(retries=0, breakerFailures=1, breakerDelay="10 seconds", capacity=1), 1) as tester:
-        sent = tester.send({"in": numbered(4)})
-        assert len(sent.emitted("asks", "deadLetter")) == 1
-        assert waiting(tester) == 3
+    with started(Waits(retries=0, breakerFailures=1, breakerDelay="10 seconds", capacity=2), 1) as tester:
+        sent = tester.send({"in": numbered(5, "abcde")})
+        dead = len(sent.emitted("asks", "deadLetter"))  # as many as were in flight
+        assert 1 <= dead <= 2
+        assert waiting(tester) == 5 - dead
         tester.advance(11)
-        assert emitted(tester.send({"in": []})) == [1, 2, 3]
+        assert emitted(tester.send({"in": []})) == [*range(dead, 5)], "after the one call the others, at once"
+
+
+def test_a_tick_comes_whatever_the_breaker_is_and_does_not_count():
+    class Ticks(Asks):
+        async def execute(self, tup, collector):
+            if isTick(tup):
+                collector.emit((-1, "tick"))
+            else:
+                await super().execute(tup, collector)
+
+    SERVICE.until = NOON + timedelta(days=1)
+    builder = TopologyBuilder("ticks")
+    builder.setStream("in", rows(FIELDS))
+    builder.setBolt("asks", Ticks(breakerFailures=2, retryDelay="1 hour")).setTicks(10).fieldsGrouping("in", "key")
+    with TopologyTester(builder.createTopology(), config={"topology.state.provider": "memory"}, now=NOON) as tester:
+        for number, breaker in enumerate([{}, {"0": "open"}, {"0": "open"}]):
+            tester.advance(10)
+            sent = tester.send({"in": numbered(1, f"{number}", number)})
+            assert sent.emitted("asks") == [(-1, "tick")]
+            assert tester.status["calls"]["asks"]["breakers"] == breaker
 
 
 # ---- settings

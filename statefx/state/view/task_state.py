@@ -636,7 +636,7 @@ def succeeded(state: TaskState, reopened: Callable[[], StateStore], clock_ms: in
         setattr(successor, name, getattr(state, name))
     # What shows names ends with its transaction. Names that it has not taken are forgotten: a bolt may well have
     # another one each day.
-    raw = Space.TIMERS.value, Space.QUARANTINE.value, Space.WAITING.value
+    raw = Space.TIMERS.value, Space.QUARANTINE.value
     successor._named = {head: each for head, each in state._named.items() if head in state._views or head[:1] in raw}
     successor._views = {}
     successor._relink()
