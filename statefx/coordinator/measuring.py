@@ -252,8 +252,8 @@ class Measures:
 
     def _count_calls(self, ack: Ack) -> None:
         task, report = ack.id, ack.calls
-        before = self._calls_of.get(task, CallReport())
-        if report == before == CallReport():
+        before = self._calls_of.get(task, _NO_CALLS)
+        if report == before == _NO_CALLS:
             return
         self._calls_of[task] = report
         if report.retried:
@@ -469,6 +469,8 @@ _LAG = {
     "rateOut": (*_RATES, "out"),
 }
 """By what `Lag` tells: the metric of the source, that of a partition, and the direction."""
+
+_NO_CALLS = CallReport()
 
 _OUTCOMES = ("emitted", "acked", "failed", "redelivered")
 

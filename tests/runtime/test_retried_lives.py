@@ -118,7 +118,7 @@ class Life:
                 self.tester = self.tester.restart(**rescaled, crash_at=self.crash_at())
                 return
             except (Crash, CheckpointError):  # it is not rescaled while a transaction is in flight
-                self.tester = self.tester.restart()
+                self.tester = self.tester.restart(rescale=True)  # back, if it was before the crash
                 return
 
     def play(self):
