@@ -26,7 +26,7 @@ from statefx.operators.spouts import DEAD
 from statefx.plan.levels import Plan, name_shown
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState, SinkVolume
-from statefx.protocol.reports import TIMED_OUT, Ack
+from statefx.protocol.reports import BREAKER_STATES, TIMED_OUT, Ack, CallReport
 from statefx.protocol.watermark import BEGINNING, END
 from statefx.topology.graph import INTERNAL, ComponentKind
 
@@ -142,6 +142,7 @@ class Measures:
         self._last_commit: float | None = None
         self._found_keys: dict[str, int] = {}
         self._counts: dict[TaskId, Mapping[str, int | float]] = {}
+        self._calls_of: dict[TaskId, CallReport] = {}
         """What tasks of spouts that live have counted, as last told."""
         self._calls: dict[str, float] = {}
         self._lags: dict[str, Lag] = {}
@@ -180,6 +181,7 @@ class Measures:
         self._users.committed(acks.values())
         for ack in acks.values():
             self._count_task(ack)
+            self._count_calls(ack)
         found: dict[str, int] = {}
         for ack in acks.values():
             if ack.found_keys is not None:
@@ -247,6 +249,40 @@ class Measures:
         for reason, amount in (("gone", ack.left_out.gone), ("refused", ack.left_out.refused)):
             if amount:
                 registry.add("statefx_rows_left_out", amount, component, reason)
+
+    def _count_calls(self, ack: Ack) -> None:
+        task, report = ack.id, ack.calls
+        before = self._calls_of.get(task, _NO_CALLS)
+        if report == before == _NO_CALLS:
+            return
+        self._calls_of[task] = report
+        if report.retried:
+            self.registry.add("statefx_calls_retried", report.retried, task.component)
+        # Another object of the bolt has begun to count again.
+        changes = report.changes - (before.changes if report.changes >= before.changes else 0)
+        if changes:
+            self.registry.add("statefx_breaker_changes", changes, task.component, str(task.task))
+
+    def calls(self) -> dict[str, dict[str, Any]]:
+        """Return by bolt how many tuples wait for another call, and its breakers that are not closed, by task."""
+        found: dict[str, dict[str, Any]] = {}
+        for (component, task), report in list(self._calls_of.items()):
+            if report:
+                one = found.setdefault(component, {"waiting": 0, "breakers": {}})
+                one["waiting"] += report.waiting
+                if report.breaker not in ("", BREAKER_STATES[0]):
+                    one["breakers"][str(task)] = report.breaker
+        return found
+
+    def _calling(self) -> Iterator[Sample]:
+        waiting: dict[str, int] = {}
+        for (component, task), report in list(self._calls_of.items()):
+            waiting[component] = waiting.get(component, 0) + report.waiting
+            if report.breaker:
+                state = BREAKER_STATES.index(report.breaker)
+                yield self.registry.sample("statefx_breaker_state", state, component, str(task))
+        for component, number in waiting.items():
+            yield self.registry.sample("statefx_calls_waiting", number, component)
 
     def _count_trees(self, acks: Mapping[TaskId, Ack]) -> None:
         for task, ack in acks.items():
@@ -354,6 +390,7 @@ class Measures:
             yield sample("statefx_sink_stuck_since_seconds", _since(told), sink)
         yield from self._times(state)
         yield from self._waiting()
+        yield from self._calling()
         for source, lag in list(self._lags.items()):
             yield from self._behind(source, lag.as_dict())
         yield from self._users.samples(state.counters)
@@ -432,6 +469,8 @@ _LAG = {
     "rateOut": (*_RATES, "out"),
 }
 """By what `Lag` tells: the metric of the source, that of a partition, and the direction."""
+
+_NO_CALLS = CallReport()
 
 _OUTCOMES = ("emitted", "acked", "failed", "redelivered")
 

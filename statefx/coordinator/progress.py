@@ -70,6 +70,8 @@ class TransactionProgress:
         Rows that came too late for a windowed bolt, by bolt; without those that had none.
     set_aside : Mapping[str, SetAside]
         Rows of which a bolt raised an error, and which it does not fail for, by bolt; without those that had none.
+    calls_waiting : Mapping[str, int]
+        Tuples that wait in state for another call, by bolt; without those that have none.
     """
 
     txid: int
@@ -90,6 +92,7 @@ class TransactionProgress:
     ahead: Mapping[str, int] = field(default_factory=dict)
     late: Mapping[str, int] = field(default_factory=dict)
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+    calls_waiting: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in self.duration_ms.items())
@@ -121,6 +124,7 @@ class TransactionProgress:
             "rowsAhead": dict(self.ahead),
             "rowsLate": dict(self.late),
             "rowsSetAside": {bolt: aside.rows for bolt, aside in self.set_aside.items()},
+            "callsWaiting": dict(self.calls_waiting),
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "stateBytesChanged": dict(self.state_bytes),
@@ -164,6 +168,7 @@ def progress_of(
         ahead=_ahead(acks),
         late={name: late for name, of in bolts.items() if (late := sum(a.time.late for a in of if a.time is not None))},
         set_aside={name: rows for name, of in bolts.items() if (rows := sum((a.set_aside for a in of), SetAside()))},
+        calls_waiting={name: number for name, of in bolts.items() if (number := sum(a.calls.waiting for a in of))},
         left_out={name: said for name, of in bolts.items() if (said := sum((a.left_out for a in of), LeftOut()))},
     )
 
@@ -581,6 +586,8 @@ class Progress:
                 status["failed"] = dict(self._failed)
             if self._held is not None:
                 status["paused"] = {"since": self._held}
+            if calls := self.measures.calls():
+                status["calls"] = calls
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status

@@ -105,6 +105,11 @@ METRICS: tuple[Metric, ...] = (
     _counter("rows_set_aside", "component", "Rows that onError has set aside."),
     _counter("dead_letters", "component", "Dead letters that a bolt or a queue has emitted."),
     _counter("rows_left_out", "component reason", "Records that a spout has skipped: gone, refused."),
+    # calls of bolts to services
+    _gauge("calls_waiting", "component", "Tuples of a bolt that wait in state for another call."),
+    _counter("calls_retried", "component", "Calls that failed and were, or will be, made again."),
+    _gauge("breaker_state", "component task", "A task's circuit breaker: 0 closed, 1 half open, 2 open."),
+    _counter("breaker_changes", "component task", "Changes of that state."),
     # messages of spouts that are acked one by one
     _counter("messages", "component outcome", "Messages of a Spout: emitted, acked, failed, redelivered."),
     _counter("messages_timed_out", "", "Messages that have timed out."),
