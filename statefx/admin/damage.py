@@ -31,6 +31,7 @@ from statefx.log import pins as kept
 from statefx.log.entries import read_entries
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
+from statefx.operators.waiting import group_of
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId, Version
 from statefx.protocol.log_rules import apply, pin_of
 from statefx.protocol.log_state import LogState
@@ -250,6 +251,8 @@ def _shown(key: bytes, codec: Codec) -> str:
             return f"{kind.value} {name}: {codec_for(codec, key[:head])[0].decode_key(key)!r}"
         if key[:1] == Space.QUARANTINE.value:
             return f"quarantine: {key[1:].decode()}"
+        if key[:1] == Space.WAITING.value:
+            return f"waiting call: {group_of(key).decode()}"
     except (StatefxError, ValueError):
         pass
     return repr(key)

@@ -10,11 +10,14 @@ a windowed bolt       ``windows``  (key, start, end)                            
 an `IntervalJoin`     ``waiting``  the key                                         the rows that wait, by input
 ``__dedup-`` + spout  ``ids``      the id                                          until when it is dropped
 ``__acker``           ``trees``    the root                                        spout, id, transaction, times
+an `AsyncBolt`        ``calls``    (key, transaction, number)                      the tuple that waits for another
+                                                                                   call, tries, reason and time
 ====================  ===========  ==============================================  =====================================
 
 Windows that slide share panes, and panes are shown instead. For windows of tuples, start and end count the tuples of
 the key that are in open windows. How the entries lie in state is written where they are made:
-`statefx.operators.window_state`, `statefx.operators.joins`, `statefx.operators.dedup`, `statefx.operators.acker`.
+`statefx.operators.window_state`, `statefx.operators.joins`, `statefx.operators.dedup`, `statefx.operators.acker`,
+`statefx.operators.waiting`.
 
 When a bolt gets other tasks, nothing has to be proved of these keys: statefx has taken them from the grouping's fields
 itself. An entry goes to the task of its key; one whose value is rows of several keys is parted; and what belongs to a
@@ -33,6 +36,7 @@ its ``between``                 only if all tasks have the same
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -45,7 +49,9 @@ from statefx.errors import ConfigError, StateCorruptedError
 from statefx.operators.acker import Blocks, place_of
 from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dedup import IDS
+from statefx.operators.json_values import JsonRows
 from statefx.operators.schema import Form, parse_schema
+from statefx.operators.waiting import Waiting, entry_of, parts_of
 from statefx.operators.windows import WINDOWS, Layout
 from statefx.protocol.reports import task_of, txid_of
 from statefx.protocol.topology_identity import StatefulIdentity, StateLayout
@@ -316,6 +322,32 @@ class _Trees(OwnSpace):
             )
 
 
+class _Calls(OwnSpace):
+    name = "calls"
+    key_fields = "key string, txid long, number long"
+
+    def rows(self, read: Read, key: Any = ANY) -> Iterator[Pair]:
+        head = Space.WAITING.value
+        for place, value in read(head, end_of(head)):
+            group, txid, number = parts_of(place)
+            fields = [*json.loads(group or b"{}").values()]
+            own = fields[0] if len(fields) == 1 else fields or None
+            if key is ANY or key == own:
+                yield (own, txid, number), GONE if value is None else self._shown(entry_of(value))
+
+    @staticmethod
+    def _shown(waiting: Waiting) -> dict[str, Any]:
+        row = waiting.batch()
+        return {
+            "row": json.loads(JsonRows(row.schema).encode(row)[0]),
+            "source": waiting.source,
+            "stream": waiting.stream,
+            "tries": waiting.tries,
+            "why": waiting.why,
+            "due": time_of(waiting.due_ms * 1000) if waiting.due_ms else None,
+        }
+
+
 def own_space(
     known: StatefulIdentity,
     spouts: Mapping[str, str],
@@ -346,6 +378,7 @@ _FORMS: Mapping[str, type[OwnSpace]] = {
     "waiting": _Waiting,
     "ids": _Ids,
     "trees": _Trees,
+    "calls": _Calls,
     **dict.fromkeys(Layout, _Windows),
 }
 

@@ -43,7 +43,7 @@ _TIMES = ("prepared_ms", "committing_ms", "ended_ms")
 _HEADS = 64
 """Heads that are read at once."""
 
-_QUARANTINE = Space.QUARANTINE.value
+_QUARANTINE, _WAITING = Space.QUARANTINE.value, Space.WAITING.value
 
 
 # ---- transactions
@@ -397,7 +397,7 @@ def quarantined(folders: Folders, config: Mapping[str, Any] | None, component: s
 
 
 def check_free(provider: StateProvider, folders: Folders, state: LogState, component: str) -> None:
-    """Refuse that rows of a bolt get other keys while some are in quarantine.
+    """Refuse that rows of a bolt get other keys while some are in quarantine, or wait for another call.
 
     Nothing tells which new key a row that waits has: it would be dropped when it is replayed, and later rows would pass
     it.
@@ -410,6 +410,14 @@ def check_free(provider: StateProvider, folders: Folders, state: LogState, compo
     known = state.topology.stateful[component]
     if len(_groupings(known)) != 1 or not state.holds(component):
         return
+    for task in range(known.parallelism):
+        with closing(open_task(provider, folders, state, component, task)[0]) as store:
+            if next(iter(store.scan(_WAITING, end_of(_WAITING))), None) is not None:
+                raise CheckpointError(
+                    f"bolt {component!r} can't group its rows otherwise than before: tuples of task {task} wait there "
+                    "for another call, by their keys of before. Start it with the grouping of before until none waits",
+                    component=component,
+                )
     with closing(_held_back(provider, folders, state, component)) as found:
         first = next(found, None)
     if first is not None:

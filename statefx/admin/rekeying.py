@@ -115,7 +115,7 @@ class EntryForms:
 
     def _entry(self, stored: bytes, data: bytes) -> Entry:
         space = stored[:1]
-        if space == Space.QUARANTINE.value:  # by what rows are grouped by, which no hook knows
+        if space in (Space.QUARANTINE.value, Space.WAITING.value):  # by what rows are grouped by, which no hook knows
             return Entry(stored, data, Owner.KEY, is_new=False)
         if space == Space.TIMERS.value:
             return self._timer(stored, data)

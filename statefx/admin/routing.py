@@ -24,6 +24,7 @@ from statefx.errors import CheckpointError, ConfigError, SchemaError
 from statefx.operators.quarantine import GroupKeys
 from statefx.operators.schema import parse_type
 from statefx.operators.user_errors import cause_of
+from statefx.operators.waiting import LAYOUT, group_of, parts_of
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.spaces import NameKind, Space, head_of, name_of
@@ -268,8 +269,12 @@ class Router:
             for run in runs if task == 0 else ():  # all tasks hold the same
                 run.add(stored, value)
             return True
-        if space == Space.QUARANTINE.value:  # its key is what is grouped by, whatever the bolt's own keys are
-            runs[self._hash(self._quarantined.fields(stored)) % len(runs)].add(stored, value)
+        if space in (Space.QUARANTINE.value, Space.WAITING.value):
+            # Its key is what is grouped by, whatever the bolt's own keys are.
+            group = stored if space == Space.QUARANTINE.value else space + group_of(stored)
+            # A tuple that waits, and is grouped by no fields, may be in any task.
+            to = self._hash(self._quarantined.fields(group)) if self.fields else parts_of(stored)[2]
+            runs[to % len(runs)].add(stored, value)
             return True
         return False
 
@@ -394,6 +399,8 @@ def _of(name: str | None) -> str:
 
 def check_grouping(bolt: str, known: StatefulIdentity, what: str) -> None:
     """Refuse a bolt whose grouping does not say which task a key belongs to."""
+    if known.layout == LAYOUT:  # what it keeps has the fields with it, or none, and may be in any task
+        return
     keyed = [each for each in known.routing if each != ("broadcast",)]
     if len(keyed) != 1 or keyed[0][0] != "fields":
         shown = " and ".join(f"{kind}({', '.join(types)})" if types else kind for kind, *types in known.routing)
@@ -413,9 +420,9 @@ def router_of(
     remedy: str | None = None,
 ) -> Router:
     """Return what finds the task of a bolt's keys."""
-    (types,) = (types for kind, *types in known.routing if kind == "fields")
+    types = next((types for kind, *types in known.routing if kind == "fields"), [])
     fields = tuple(f"field {number + 1}" for number in range(len(types)))
-    if known.key_fields:
+    if types and known.key_fields:
         fields = known.key_fields[0].fields
     schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
     written = codec_of(bolt, known, codec)

@@ -26,7 +26,9 @@ from statefx.topology.graph import INTERNAL, Edge
 
 Series = dict[tuple[str, ...], float]
 
-_OF_LAST = ("statefx_slowest_task_seconds", "statefx_state_changed_bytes", "statefx_state_keys")
+_OF_LAST = (
+    "statefx_slowest_task_seconds", "statefx_state_changed_bytes", "statefx_state_keys", "statefx_calls_waiting",
+)  # fmt: skip
 """Gauges that tell of the last transaction alone: those of one before must not stand on."""
 
 
@@ -100,6 +102,8 @@ def _of_component(found: _Figures, component: str, acks: list[Ack], edges: Mappi
     count("statefx_rows_ahead", lambda ack: 0 if ack.time is None else ack.time.ahead)
     count("statefx_rows_set_aside", lambda ack: ack.set_aside.rows)
     count("statefx_dead_letters", lambda ack: _dead_letters(ack, edges))
+    count("statefx_calls_waiting", lambda ack: ack.calls.waiting)
+    count("statefx_calls_retried", lambda ack: ack.calls.retried)
     count("statefx_state_keys_changed", lambda ack: ack.keys)
     count("statefx_prepared_bytes", lambda ack: max(ack.prepared_bytes, 0))
     count("statefx_snapshots", lambda ack: ack.snapshot is not None)

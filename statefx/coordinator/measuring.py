@@ -25,7 +25,7 @@ from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState, SinkVolume
-from statefx.protocol.reports import TIMED_OUT, Ack
+from statefx.protocol.reports import BREAKER_STATES, TIMED_OUT, Ack, CallReport
 from statefx.protocol.watermark import BEGINNING, END
 from statefx.topology.graph import INTERNAL, ComponentKind
 
@@ -150,6 +150,7 @@ class Measures:
         self.registry.gather(self._flowing)
         self._last_commit: float | None = None
         self._counts: dict[TaskId, Mapping[str, int | float]] = {}
+        self._calls_of: dict[TaskId, CallReport] = {}
         """What tasks of spouts that live have counted, as last told."""
         self._calls: dict[str, float] = {}
         self._lags: dict[str, Lag] = {}
@@ -181,6 +182,8 @@ class Measures:
             acks = attempt.complete.acks
             self._count_rows(acks.values(), attempt.began)
             self._count_trees(acks)
+            for ack in acks.values():
+                self._count_calls(ack)
             self._users.committed(acks.values())
 
     def _count_rows(self, acks: Iterable[Ack], began: float) -> None:
@@ -212,6 +215,34 @@ class Measures:
                 {task: amounts for task, amounts in per_sec.items() if isinstance(task, TaskId)},
                 self._rates.secs(now),
             )  # fmt: skip
+
+    def _count_calls(self, ack: Ack) -> None:
+        task, report = ack.id, ack.calls
+        before = self._calls_of.get(task, _NO_CALLS)
+        if report == before == _NO_CALLS:
+            return
+        self._calls_of[task] = report
+        # Another object of the bolt has begun to count again.
+        changes = report.changes - (before.changes if report.changes >= before.changes else 0)
+        if changes:
+            self.registry.add("statefx_breaker_changes", changes, task.component, str(task.task))
+
+    def calls(self) -> dict[str, dict[str, Any]]:
+        """Return by bolt how many tuples wait for another call, and its breakers that are not closed, by task."""
+        found: dict[str, dict[str, Any]] = {}
+        for (component, task), report in list(self._calls_of.items()):
+            if report:
+                one = found.setdefault(component, {"waiting": 0, "breakers": {}})
+                one["waiting"] += report.waiting
+                if report.breaker not in ("", BREAKER_STATES[0]):
+                    one["breakers"][str(task)] = report.breaker
+        return found
+
+    def _calling(self) -> Iterator[Sample]:
+        for (component, task), report in list(self._calls_of.items()):
+            if report.breaker:
+                state = BREAKER_STATES.index(report.breaker)
+                yield self.registry.sample("statefx_breaker_state", state, component, str(task))
 
     def _count_trees(self, acks: Mapping[TaskId, Ack]) -> None:
         for task, ack in acks.items():
@@ -318,6 +349,7 @@ class Measures:
             yield sample("statefx_sink_stuck_since_seconds", _since(told), sink)
         yield from self._times(state)
         yield from self._waiting()
+        yield from self._calling()
         for source, lag in list(self._lags.items()):
             yield from self._behind(source, lag.as_dict())
         yield from self._users.samples(state.counters)
@@ -387,6 +419,8 @@ _LAG = {
     "rateOut": (*_RATES, "out"),
 }
 """By what `Lag` tells: the metric of the source, that of a partition, and the direction."""
+
+_NO_CALLS = CallReport()
 
 _OUTCOMES = ("emitted", "acked", "failed", "redelivered")
 

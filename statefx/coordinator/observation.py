@@ -241,6 +241,7 @@ class Observer:
     def _components(self, state: LogState, flow: Flow, now: float) -> dict[str, Any]:
         last, stored = self.progress.last, state.stored_bytes()
         registry, rates = self.progress.measures.registry, flow.edges_per_sec
+        calls = self.progress.measures.calls()
         activity = registry.activity(WINDOW_SECS)
         topology, found = self.launch.topology, {}
         for name in shown(topology):
@@ -255,6 +256,7 @@ class Observer:
                 "rowsOutPerSec": round(_out(topology, name, rates), 1),
                 "late": registry.value("statefx_rows_late", name),
                 "setAside": registry.value("statefx_rows_set_aside", name),
+                "calls": calls.get(name),
                 "stateKeys": None if last is None else last.found_keys.get(name),
                 "stateBytes": stored.get(name),
                 "watermark": None if watermark is None else time_of(watermark).isoformat(),

@@ -537,6 +537,8 @@ class Progress:
                 status["failed"] = dict(self._failed)
             if self._held is not None:
                 status["paused"] = {"since": self._held}
+            if calls := self.measures.calls():
+                status["calls"] = calls
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status

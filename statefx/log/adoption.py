@@ -229,6 +229,12 @@ def _held_by(component: str, known: StatefulIdentity) -> str:
             f"if it has another name now, start with rename={{{spout!r}: its name}}; to give the ids up, with "
             f"drop=[{component!r}]"
         )
+    if form == "calls":
+        return (
+            f"tuples that may wait for another call of bolt {component!r}, which the topology no longer has, or which "
+            f"makes none again: give it its retries back until none waits; to give the tuples up, with "
+            f"drop=[{component!r}]"
+        )
     return (
         f"state of bolt {component!r}, which the topology no longer has (or which is no longer stateful): bring it "
         f"back; if it has another name now, start with rename={{{component!r}: its name}}; to give its state up, with "

@@ -147,6 +147,16 @@ METRICS: tuple[Metric, ...] = (
         "Records that a spout has skipped: gone, refused.",
         progress=Field("leftOut"),
     ),
+    # calls of bolts to services
+    _gauge(
+        "calls_waiting",
+        "component",
+        "Tuples of a bolt that wait in state for another call.",
+        progress=Field("callsWaiting"),
+    ),
+    _counter("calls_retried", "component", "Calls that failed and were, or will be, made again."),
+    _gauge("breaker_state", "component task", "A task's circuit breaker: 0 closed, 1 half open, 2 open."),
+    _counter("breaker_changes", "component task", "Changes of that state."),
     # messages of spouts that are acked one by one
     _counter("messages", "component outcome", "Messages of a Spout: emitted, acked, failed, redelivered."),
     _counter("messages_timed_out", "", "Messages that have timed out."),

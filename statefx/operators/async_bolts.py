@@ -37,6 +37,19 @@ class AsyncBolt(BasicBolt):
     ratePerSecond : int, float or None
         How many calls a second each task begins, of ``execute`` or ``executeBatch``; above 0. Calls that could not
         begin in time may catch up: within any span of time there are at most 50 ms' worth more, and at least one.
+    retries : int
+        How often a call that raises is made again, 0 to 1,000, before its error counts. With retries, or a breaker, the
+        bolt has state of statefx's own, and is a `Committer`.
+    retryDelay : Duration, str or timedelta
+        How long the first retry waits. The wait doubles with each further one, up to 64 times as long; half of it is
+        random.
+    retryOn : tuple of exception types
+        What is tried again: by default each error that may be a row's. `FailedException` never is.
+    breakerFailures : int or None
+        After so many calls of a task that have failed one after the other, no call is made for `breakerDelay`; then one
+        alone, which shows whether the service is back. Tuples wait meanwhile. None: there is no breaker.
+    breakerDelay : Duration, str or timedelta
+        How long the breaker stays open.
 
     Contract
     --------
@@ -50,6 +63,10 @@ class AsyncBolt(BasicBolt):
     - A coroutine, task or thread that a call has begun may emit until the call ends; later it gets a BoltError, and the
       transaction fails if the call had succeeded.
     - Attributes of the object are shared by all calls in flight.
+    - A retry within a second is made in the same attempt. For a later one the tuple waits in the task's state, and is
+      tried in a transaction that comes when it is due, also by another driver. At most 10,000 tuples of a task wait.
+    - A tuple that waits has been acked. Its event time holds the watermark of what reads from the bolt. Tuples of its
+      key wait for it if `ordered`, or with state.
 
     Examples
     --------
@@ -77,9 +94,18 @@ class AsyncBolt(BasicBolt):
     maxBatch: int = 64
     maxWaitMs: float = 5
     ratePerSecond: float | None = None
+    retries: int = 0
+    retryDelay: Span = "1 second"
+    retryOn: tuple[type[Exception], ...] = (Exception,)
+    breakerFailures: int | None = None
+    breakerDelay: Span = "30 seconds"
 
     _hooks: ClassVar[HookNames] = ASYNC_BOLTS
     _gathers: ClassVar[bool] = True
+
+    @property
+    def _keeps_calls(self) -> bool:
+        return self.retries > 0 or self.breakerFailures is not None
 
     def open(self, context: Context) -> Coroutine[Any, Any, None] | None:  # type: ignore[override]  # may be async
         """Set up clients, on the task's event loop; ``async def`` or not. Otherwise as of any bolt."""

@@ -532,6 +532,11 @@ class Bolt(Combining, ABC):
     _gathers: ClassVar[bool] = False
     """Whether its batches are lists of tuples."""
 
+    @property
+    def _keeps_calls(self) -> bool:
+        """Whether statefx keeps tuples of it in state."""
+        return False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_hooks(cls, cls._hooks)
@@ -630,6 +635,11 @@ class Bolt(Combining, ABC):
         Raising
             Is logged and changes nothing.
         """
+
+
+def keeps_state(operator: object) -> bool:
+    """Return whether tasks of an operator have state: the user's, or what statefx keeps for it."""
+    return isinstance(operator, Stateful) or (isinstance(operator, Bolt) and operator._keeps_calls)
 
 
 def anchors_by_hand(operator: object) -> bool:

@@ -77,9 +77,12 @@ BOLTS = HookNames(
     },
 )
 
+_BATCHES = ("maxBatch", "maxWaitMs", "ratePerSecond")
+_RETRIES = ("retries", "retryDelay", "retryOn", "breakerFailures", "breakerDelay")
+
 ASYNC_BOLTS = replace(
     BOLTS,
-    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads", "maxBatch", "maxWaitMs", "ratePerSecond"),
+    read=(*BOLTS.read, "capacity", "timeout", "ordered", "threads", *_BATCHES, *_RETRIES),
     storm={**BOLTS.storm, "asyncinvoke": ("execute",)},  # Flink's
     coroutines=frozenset({"open", "execute", "executeBatch", "close"}),
 )

@@ -44,6 +44,7 @@ def cause_of(error: BaseException) -> str:
     """Return an error as one line: its type, its text, and the line of the user's in which it arose."""
     # "BoltError" twice in one line says nothing: what a collector refuses is one already
     text = _text(error) if type(error) is BoltError else f"{type(error).__name__}: {_text(error)}"
+    text = "\n".join((text, *map(str, getattr(error, "__notes__", ()))))
     return _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
 
 

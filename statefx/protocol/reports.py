@@ -334,6 +334,23 @@ class SetAside:
         return self.rows > 0
 
 
+BREAKER_STATES = ("closed", "halfOpen", "open")
+"""The states of a task's circuit breaker: calls are made; one is made, to see whether its service is back; none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """What a task of an AsyncBolt with retries has to report of its calls."""
+
+    waiting: int = 0  # tuples that wait in state for another call
+    retried: int = 0  # calls that were made again in the attempt, or will be
+    breaker: str = ""  # of `BREAKER_STATES`; empty: it has none
+    changes: int = 0  # how often that has changed since the task's chain began
+
+    def __bool__(self) -> bool:
+        return self.waiting > 0 or self.breaker not in ("", BREAKER_STATES[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Ack(_Message):
     """A task's report to the driver for one transaction attempt."""
@@ -384,6 +401,7 @@ class Ack(_Message):
     counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
     # W3C trace contexts of some of the records that a spout has read; shown to people, and decides nothing.
     traces: tuple[str, ...] = field(default=(), compare=False)
+    calls: CallReport = field(default=CallReport(), compare=False)  # shown to people, and decides nothing
 
     @property
     def id(self) -> TaskId:

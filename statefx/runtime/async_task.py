@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from statefx.config import seconds_of
-from statefx.errors import CodecError, FailedException
+from statefx.errors import BoltError, CodecError, FailedException
 from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Stateful
 from statefx.operators.tuples import Tick
 from statefx.operators.user_errors import bolt_error
+from statefx.operators.waiting import Waiting, group_of
 from statefx.plan.levels import name_shown
 from statefx.runtime.batch_calls import BatchCalls
 from statefx.runtime.bolt_task import BoltTask, keys_of
@@ -24,7 +28,9 @@ from statefx.runtime.calls import Call, Calls, Fed
 from statefx.runtime.guard import is_of_row
 from statefx.runtime.loops import LoopThread, loop_of
 from statefx.runtime.rate import Rate
+from statefx.runtime.retries import Breaker, Policy, Retries
 from statefx.runtime.slices import Slices
+from statefx.runtime.task import Prepared
 from statefx.runtime.user_objects import check_nothing, close_object, context_of, values_of
 from statefx.topology.graph import Edge, Promise
 
@@ -46,6 +52,10 @@ class AsyncBoltTask(BoltTask):
     """Whether the call is that of a tick."""
     _rate: Rate | None = None
     """It goes on from one attempt to the next."""
+    _retries: Retries | None = None
+    _due: list[tuple[bytes, Waiting]] | None = None
+    """Tuples of earlier transactions that are to be tried, until calls are made for them."""
+    clock, random = staticmethod(time.monotonic), staticmethod(random.random)
 
     def begin(self) -> None:
         super().begin()
@@ -83,13 +93,16 @@ class AsyncBoltTask(BoltTask):
             timeout_secs=seconds_of(bolt.timeout),
             ordered=bolt.ordered,
             fails_at_once=guarded is None,
-            checks_rows=guarded is not None and self._state is not None,
+            checks_rows=guarded is not None and isinstance(bolt, Stateful),
             current=_CALL if is_counted_later else None,
         )
         if bolt.ratePerSecond is not None:
             self._rate = self._rate or Rate(bolt.ratePerSecond)
             self._rate.take_waited_secs()
             self._calls.rate = self._rate
+        self._retries = self._due = None
+        if self.component.stateful:
+            self._begin_retries()
 
     def _splits(self, error: BaseException, calls: Sequence[Call]) -> bool:
         """Return whether one of several rows alone may be to blame for an error of their batch."""
@@ -99,6 +112,93 @@ class AsyncBoltTask(BoltTask):
         if isinstance(error, FailedException):  # replayable rows fail together
             return any(call.roots is not None for call in calls)
         return guarded.sets_aside and is_of_row(error)
+
+    # ---- retries
+
+    @cached_property
+    def _breaker(self) -> Breaker:
+        bolt: AsyncBolt = self._object
+        secs = seconds_of(bolt.breakerDelay) or 0.0
+        return Breaker(bolt.breakerFailures, secs * 1000, f"bolt {self.id.component!r}, task {self.id.task},")
+
+    def _begin_retries(self) -> None:
+        attempt, bolt = self.attempt, self._object
+        assert self._state is not None
+        assert self._calls is not None
+        began, clock_ms = self.clock(), attempt.order.clock_ms
+        made = Retries(
+            Policy.of(bolt, by_key=bolt.ordered or isinstance(bolt, Stateful)),
+            self._breaker,
+            self._calls,
+            self._state,
+            task=self.id.task,
+            txid=attempt.txid,
+            watermark=None if attempt.time is None else attempt.time.watermark,
+            clock=lambda: clock_ms + (self.clock() - began) * 1000,
+            random=self.random,
+        )
+        if bolt._keeps_calls or made.has_entries:  # else none of its calls needs a look more
+            self._retries = self._calls.retries = made
+            self._due = list(made.due())
+
+    def _try_again(self) -> None:
+        """Have calls made for what has waited: before others, which may be of the same keys."""
+        due, self._due = self._due, None
+        for place, waiting in due or ():
+            edge, batch = self._waited_for(waiting)
+            with self._hook("execute"):
+                columns = values_of(batch, waiting.source, edge)
+            tup = self._class_of(edge, batch)([column[0] for column in columns])
+            if waiting.key is not None:
+                self._keys.adopt(tup, waiting.key)
+            fed = Fed(edge, batch, iter([tup]), 1, waiting=waiting)
+            if self._by_key:
+                fed.keys = [group_of(place)]
+            self._sliced()
+            assert self._calls is not None
+            self._calls.feed(fed)
+
+    def _waited_for(self, waiting: Waiting) -> tuple[Edge, pa.RecordBatch]:
+        """Return the input that a tuple came by, and its row."""
+        plan, batch = self.deployment.plan, waiting.batch()
+        for edge in plan.inputs[self.id.component]:
+            came_by = name_shown(edge.source), edge.stream, plan.schema(edge)
+            if came_by == (waiting.source, waiting.stream, batch.schema):
+                return edge, batch
+        raise BoltError(
+            f"bolt {self.id.component!r}, task {self.id.task}: a tuple of transaction {waiting.txid} waits for another "
+            f"call. It came from stream {waiting.stream!r} of {waiting.source!r} with the fields {batch.schema.names}, "
+            "which the bolt no longer reads. Start with the topology of before until none waits, or give the bolt a "
+            "new id: what waits is lost then",
+            component=self.id.component,
+            task=self.id.task,
+        )
+
+    @property
+    def _by_key(self) -> bool:
+        return self._state is not None and (self._object.ordered or isinstance(self._object, Stateful))
+
+    def _end_retries(self) -> None:
+        """Keep what waits in state, and have what reads from the bolt wait for it."""
+        retries, time = self._retries, self.attempt.time
+        if retries is None:
+            return
+        retries.write(self._key_or_none)
+        if time is not None:
+            time.hold(retries.held_watermark)
+
+    def _key_or_none(self, tup: Any) -> str | None:
+        try:
+            return self._keys.of(tup)
+        except BoltError:  # it has none, which it is told if it asks
+            return None
+
+    def prepare(self) -> Prepared:
+        prepared, retries = super().prepare(), self._retries
+        if retries is None:
+            return prepared
+        due_ms = min(filter(None, (prepared.due_ms, retries.due_ms)), default=0)
+        return replace(prepared, due_ms=due_ms, calls=retries.report)
 
     def interrupt(self) -> None:
         super().interrupt()
@@ -118,11 +218,15 @@ class AsyncBoltTask(BoltTask):
         tuples = map(self._class_of(edge, batch), zip(*columns, strict=True))
         if self.attempt.trees is not None:
             roots = list(islice(self._received(roots), batch.num_rows))
+        self._try_again()
         fed = Fed(edge, batch, tuples, batch.num_rows, roots)
-        if (slices := self._sliced()) is not None:
+        slices = self._sliced()
+        if self._by_key:
             keys = keys_of(edge, batch, columns)
             fed.keys = _comparable(keys, [batch.schema.field(name).type for name in edge.grouping.fields])
-            if edge.grouping.promise is Promise.KEY:
+            if self._retries is not None and self._retries.has_waiting:
+                fed.keys = self._retries.groups(edge, batch)
+            if slices is not None and edge.grouping.promise is Promise.KEY:
                 fed.begin = partial(_prefetch, slices, keys)
         assert self._calls is not None
         self._calls.feed(fed)
@@ -132,7 +236,7 @@ class AsyncBoltTask(BoltTask):
         """Give the state to the calls, if the bolt has one: the first is about to be made."""
         calls, state = self._calls, self._state
         assert calls is not None
-        if state is not None and self._slices is None:
+        if state is not None and self._slices is None and isinstance(self._object, Stateful):
             calls.slices = self._slices = Slices(state, self._who, calls.fail)
         return self._slices
 
@@ -184,6 +288,8 @@ class AsyncBoltTask(BoltTask):
         self._send(self._current, collector)
 
     def _send(self, call: Call, collector: Any) -> None:
+        if call.waits:
+            return
         if call.error is not None:
             raise call.error
         try:
@@ -206,6 +312,7 @@ class AsyncBoltTask(BoltTask):
 
     def end(self) -> None:
         attempt = self.attempt
+        self._try_again()
         self._advance(all=True)
         if attempt.trees is not None and isinstance(self._object, Stateful):
             attempt.trees.end_input()
@@ -216,7 +323,8 @@ class AsyncBoltTask(BoltTask):
                 self._slices.check()
             if not self._slices.leave():
                 raise AssertionError("a step goes on after all calls have ended")
-        if self._guarded is not None:
+        self._end_retries()
+        if self._guarded is not None and isinstance(self._object, Stateful):
             self._guarded.state = self._state
         for cost, before, now in zip(("cpu", "queued"), self._scheduled_secs, self._loop.scheduled_secs(), strict=True):
             attempt.costs[cost] += max(now - before, 0.0)
@@ -247,7 +355,7 @@ class AsyncBoltTask(BoltTask):
 
     def _end_calls(self) -> None:
         """Cancel what is in flight, and have no call use the state from now on."""
-        calls, self._calls = self._calls, None
+        calls, self._calls, self._retries = self._calls, None, None
         if calls is not None:
             calls.stop()
         slices, self._slices = self._slices, None

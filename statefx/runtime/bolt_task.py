@@ -82,7 +82,7 @@ class BoltTask(Task):
         origin, id = self.deployment.origin, self.id.component
         self._keys = IdempotencyKeys(origin, id, attempt.txid, self._key_refusals)
         context_of(bolt).identify(self._keys.of)
-        if isinstance(bolt, Stateful):
+        if self.component.stateful:
             self._state = self._successor()
             if self._state is None:
                 self._state = view_of(
@@ -96,8 +96,9 @@ class BoltTask(Task):
                     state_class=self.state_class,
                 )
             attempt.costs["reads"] = -task_state.read_secs(self._state)
-            init_state(self.id, bolt, self._state, attempt.txid, self._timers_refusal())
-            self._timers = timers_of(bolt)
+            if isinstance(bolt, Stateful):
+                init_state(self.id, bolt, self._state, attempt.txid, self._timers_refusal())
+                self._timers = timers_of(bolt)
             if isinstance(bolt, WindowedBolt):
                 self._windows = Windows(bolt, self._state, attempt)
         if attempt.collector.guard is not None:
@@ -340,13 +341,14 @@ class BoltTask(Task):
         trees = self.attempt.trees
         report = NOTHING if trees is None else trees.report(str(self.id))
         aside = SetAside() if self._guarded is None else self._guarded.set_aside
-        if not isinstance(bolt, Stateful):
+        if not self.component.stateful:
             return Prepared(trees=report, set_aside=aside)
         if isinstance(bolt, ReadyMade):
             report = bolt.report or report
         assert state is not None
-        with self._hook("prePrepare"):  # rule 7.1: the last who may change state
-            bolt.prePrepare(self.attempt.txid)
+        if isinstance(bolt, Stateful):
+            with self._hook("prePrepare"):  # rule 7.1: the last who may change state
+                bolt.prePrepare(self.attempt.txid)
         due_ms = 0 if self._timers is None else self._due_ms(self._timers)
         if self._own is not None:
             due_ms = self._own.due_ms

@@ -30,13 +30,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from statefx.errors import BoltError
 from statefx.operators.context import DEFAULT_STREAM, Collector
 from statefx.operators.user_errors import place_of_frames
+from statefx.operators.waiting import Waiting
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import NO_ANCHORS, TaskCollector
 from statefx.runtime.loops import WATCH_SECS, LoopThread
@@ -77,6 +78,8 @@ class Fed:
     keys: Sequence[Any] | None = None
     begin: Callable[[], None] | None = None
     """What the loop's thread is to do before the first of them."""
+    waiting: Waiting | None = None
+    """Of one tuple that has waited in state: what is known of it."""
 
 
 class Call(Collector):
@@ -84,7 +87,9 @@ class Call(Collector):
 
     `row` is what it has emitted if that is one row of the default stream alone. Otherwise `rows` has such rows as they
     are, and for all else what emits it when it is called with the task's collector. `error` is what it has raised.
-    `counted` are what is called to count, once the call is kept.
+    `counted` are what is called to count, once the call is kept. `successor` is the call that is made after it for the
+    tuple, which has its place; `tries` are the calls before it, and `waited_secs` the waits between those of this
+    attempt. `waits`: the next one is of a later transaction.
     """
 
     # Of the class as long as a call has none of its own: most calls never do, and to set one costs as much as an emit.
@@ -95,7 +100,11 @@ class Call(Collector):
     coroutine: Any = None
     roots: Roots = None
     key: Any = _NO_KEY
-    done = False
+    done = waits = False
+    successor: Call | None = None
+    tries = epoch = 0
+    waited_secs = due_ms = 0.0
+    why = ""
 
     def __init__(self, out: TaskCollector, width: int, tup: Any, fed: Fed, at: int) -> None:
         self._out = out
@@ -171,9 +180,15 @@ class Call(Collector):
     def _too_late(self) -> BoltError:
         return self._out.too_late(is_lost=self.error is None)
 
-    def again(self) -> None:
-        """Forget what the call has emitted and counted: it is made once more."""
-        self.row = self.rows = self.counted = None
+    def next_try(self) -> Call:
+        """Return a call that takes the place of this one, which was made in vain.
+
+        It is another object: code of this one may still run, and emit.
+        """
+        call = self.successor = Call(self._out, self._width, self.tup, self.fed, self.at)
+        call.roots, call.key, call.tries = self.roots, self.key, self.tries + 1
+        call.why, call.waited_secs = self.why, self.waited_secs
+        return call
 
     def count_later(self, count: Callable[[], None]) -> None:
         """Have something counted when the call is kept."""
@@ -194,13 +209,24 @@ class _Worker:
         self.task: asyncio.Task[None] | None = None
 
 
+class Admits(Protocol):
+    """What says which calls are made, and made again."""
+
+    def admits(self, call: Call) -> bool:
+        """Return whether a call is to be made now; otherwise it is dealt with."""
+
+    def after(self, call: Call) -> Call | None:
+        """Return what counts of a call that has ended; None: another one is made for the tuple."""
+
+
 class Calls:
     """The calls of one attempt; methods say which thread calls them.
 
     `execute` is the bolt's; `timeout_secs` bounds each call. `send_ended` sends on what ended calls have emitted,
     and returns True if the outbox is full. With `fails_at_once`, the first error ends the attempt: none is of a row
     alone. With `checks_rows`, calls are told of rows that do not fit. `current` tells code which call it belongs to.
-    `slices` run the steps of calls that have state; `rate` says when one may begin.
+    `slices` run the steps of calls that have state. `rate` says when one may begin, `retries` which calls are made, and
+    made again.
     """
 
     name = "execute"
@@ -227,6 +253,7 @@ class Calls:
         self._send_ended, self._fails_at_once, self._current = send_ended, fails_at_once, current
         self.slices: Slices | None = None
         self.rate: Rate | None = None
+        self.retries: Admits | None = None
         self._width = CHECKED if checks_rows else out.plain_width
         self._fed: deque[Fed] = deque()
         self._now: Iterator[Call] = iter(())
@@ -299,7 +326,11 @@ class Calls:
     def ready(self) -> Iterator[Call]:
         """Yield the calls that have ended and may leave."""
         queue, ordered = self._queue, self._ordered
-        while queue and (not ordered or queue[0].done):
+        while queue:
+            while (successor := queue[0].successor) is not None:
+                queue[0] = successor
+            if ordered and not queue[0].done:
+                return
             self._sent += 1
             yield queue.popleft()
 
@@ -378,10 +409,9 @@ class Calls:
 
     async def _make_calls(self, worker: _Worker) -> None:
         """Make one call after the other, while there are some."""
-        loop, execute = self._loop.loop, self._execute
-        following = self._next if self.rate is None else partial(self._by_rate, self._next)
+        loop, execute, following = self._loop.loop, self._execute, self._following()
         is_plain = self._current is None and self.slices is None
-        is_quick = self.is_quick and self._ordered and self.slices is None
+        is_quick = self.is_quick and self._ordered and self.slices is None and self.retries is None
         calls, began = 0, monotonic()
         if self._timer is None and self._timeout_secs is not None and not self._stopped:
             self._timer = loop.call_later(self._timeout_secs, self._look)
@@ -426,6 +456,11 @@ class Calls:
         if not call.done:
             call.error = error
 
+    def _following(self) -> Callable[[], Call | None]:
+        """Return what returns the call to begin now."""
+        following = self._next if self.retries is None else self._admitted
+        return following if self.rate is None else partial(self._by_rate, following)
+
     def _by_rate(self, following: Callable[[], Call | None]) -> Call | None:
         """Return the following call, once the rate allows for one."""
         rate = self.rate
@@ -462,6 +497,13 @@ class Calls:
             if call.key is _NO_KEY or self._is_first(call):
                 return call
         return None
+
+    def _admitted(self) -> Call | None:
+        """Return the call to begin now as `_next` does, of those that may be made."""
+        assert self.retries is not None
+        while (call := self._next()) is not None and not self.retries.admits(call):
+            pass
+        return call
 
     def _calls_of(self, fed: Fed) -> Iterator[Call]:
         """Yield a call for each tuple, each as it is taken."""
@@ -500,6 +542,16 @@ class Calls:
     def _end(self, call: Call) -> None:
         """Note that a call has ended."""
         call.done = True
+        if self.retries is not None:
+            following = self.retries.after(call)
+            if following is None:
+                return
+            call = following
+        self.ended(call)
+
+    def ended(self, call: Call) -> None:
+        """Note that a call is done, and that none is made after it for its tuple in this attempt."""
+        call.done = True
         if not self._ordered:
             self._queue.append(call)
         if call.key is not _NO_KEY:
@@ -512,6 +564,14 @@ class Calls:
             self.fail(call.error)
         self._ended += 1
         self._look_what_leaves()
+
+    def again(self, call: Call, secs: float = 0.0) -> None:
+        """Have a call made, now or later."""
+        if secs:
+            self._loop.loop.call_later(secs, self.again, call)
+            return
+        self._released.append(call)
+        self._kick()
 
     def _look_what_leaves(self) -> None:
         if not self._ended % SEND_EVERY or self._ended == self._fed_count:

@@ -105,6 +105,7 @@ class TaskTime:
         self.sent: int | None = None
         self.parts: Mapping[str, Part] = {}
         self._finished: list[int] = []
+        self._held: int | None = None
         self.late = 0
 
     def _times(self, schema: pa.Schema, timing: Timing, unit: str) -> StreamTimes:
@@ -134,8 +135,17 @@ class TaskTime:
             return
         self._get_on(barriers, parts)
 
+    def hold(self, watermark: int | None) -> None:
+        """Have readers wait at a watermark, for rows that are still to be emitted; None: for none."""
+        self._held = watermark
+
     def end_output(self) -> None:
         """Advance by the rows that were emitted, if their times count."""
+        self._advance_by_output()
+        if self._held is not None:
+            self.sent = least([self.sent, self._held])
+
+    def _advance_by_output(self) -> None:
         if not self._timings or self._told.closing:
             return
         if self.asks_finished:

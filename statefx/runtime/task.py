@@ -36,7 +36,18 @@ from statefx.protocol.counting import NOTHING_COUNTED, Counted
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, TaskResolution
-from statefx.protocol.reports import NOTHING, Ack, Barrier, Failure, FailureKind, LeftOut, Report, SetAside, TreeReport
+from statefx.protocol.reports import (
+    NOTHING,
+    Ack,
+    Barrier,
+    CallReport,
+    Failure,
+    FailureKind,
+    LeftOut,
+    Report,
+    SetAside,
+    TreeReport,
+)
 from statefx.protocol.watermark import BEGINNING
 from statefx.runtime.activity import COSTS
 from statefx.runtime.collector import TaskCollector
@@ -96,6 +107,7 @@ class Prepared:
     due_ms: int = 0
     counted: Counted = NOTHING_COUNTED
     traces: tuple[str, ...] = ()
+    calls: CallReport = field(default=CallReport())
 
     def check_size(self, id: TaskId) -> None:
         """Raise BoltError for what no ack may carry."""
@@ -244,6 +256,7 @@ class TaskAttempt:
             costs={name: round(secs * 1000, 3) for name, secs in self.costs.items() if secs > 0},
             counted=prepared.counted,
             traces=prepared.traces,
+            calls=prepared.calls,
         )
 
     def _metrics(self) -> dict[str, float]:

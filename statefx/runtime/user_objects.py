@@ -182,7 +182,7 @@ def init_state(task: TaskId, bolt: Stateful, state: TaskState, txid: int, timers
 def view_of(
     deployment: Deployment,
     task: TaskId,
-    bolt: Stateful,
+    bolt: Bolt,
     txid: int,
     opened: Callable[[], StateStore],
     *,
@@ -204,6 +204,7 @@ def view_of(
                 place = key[0]  # (kind, name), which no key of a user's can be
                 if type(place) is tuple and place and place[0] is NameKind.WINDOWS:
                     return upgraded(bolt, place[1], key[1], value, version)
+            assert isinstance(bolt, Stateful)
             return bolt.migrateState(version, key, value)
 
     with hook(task, "open", txid):
@@ -213,7 +214,7 @@ def view_of(
         codec,
         version=version,
         read_only=read_only,
-        state_version=bolt.stateVersion,
+        state_version=bolt.stateVersion if isinstance(bolt, Stateful) else 1,
         upgrade=upgrade,
         clock_ms=clock_ms,
     )

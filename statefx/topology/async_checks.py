@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from statefx.config import NOT_WRITTEN, SPELLINGS, is_count, micros_of
-from statefx.errors import TopologyError
+from statefx.errors import StatefxError, TopologyError
 from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Bolt, Stateful
 from statefx.operators.hooks import overrides
@@ -22,13 +22,16 @@ THREADS_MAX = 1000
 WAIT_MS_MAX = 60_000
 RATE_MAX = 1_000_000
 
+RETRIES_MAX = 1000
+
 
 def check_async(id: str, bolt: Bolt, mode: OnError) -> None:
     """Refuse settings and hooks of an AsyncBolt that have no meaning, each with the remedy; other bolts have none."""
     if not isinstance(bolt, AsyncBolt):
         return
     name = type(bolt).__name__
-    why = _settings(bolt, name) or _execute(bolt, name) or _batches(bolt, name) or _unfit(bolt, name, mode)
+    checks = (_settings, _retries, _execute, _batches)
+    why = next(filter(None, (check(bolt, name) for check in checks)), "") or _unfit(bolt, name, mode)
     if why:
         raise TopologyError(f"bolt {id!r}: {why}", component=id)
 
@@ -57,6 +60,29 @@ def _settings(bolt: AsyncBolt, name: str) -> str:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _retries(bolt: AsyncBolt, name: str) -> str:
+    if not (is_count(bolt.retries, 0) and bolt.retries <= RETRIES_MAX):
+        return f"retries of {name} is how often a call is made again, 0 to {RETRIES_MAX}; not {bolt.retries!r}"
+    for delay in ("retryDelay", "breakerDelay"):
+        given = getattr(bolt, delay)
+        if micros_of(given) is None:
+            return f"{delay} of {name} is a time such as {SPELLINGS}; {NOT_WRITTEN}; above 0, and not {given!r}"
+    kinds: Any = bolt.retryOn
+    if not (isinstance(kinds, tuple) and kinds and all(isinstance(one, type) for one in kinds)):
+        return f"retryOn of {name} is a tuple of types, as retryOn = (ConnectionError, TimeoutError); not {kinds!r}"
+    for kind in kinds:
+        if not issubclass(kind, Exception) or issubclass(kind, StatefxError):
+            why = "no Exception" if not issubclass(kind, Exception) else "statefx's own, which no other call would mend"
+            return f"retryOn of {name} has {kind.__name__}, which is {why}: leave it out"
+    failures = bolt.breakerFailures
+    if failures is not None and not is_count(failures):
+        return (
+            f"breakerFailures of {name} is after how many failed calls in a row the breaker opens, 1 or more, or None; "
+            f"not {failures!r}"
+        )
+    return ""
 
 
 def _execute(bolt: AsyncBolt, name: str) -> str:
@@ -96,6 +122,11 @@ def _batches(bolt: AsyncBolt, name: str) -> str:
             f"maxWaitMs of {name} is how many milliseconds a batch waits for more tuples, 0 to {WAIT_MS_MAX}, as "
             f"maxWaitMs = 5; not {wait_ms!r}"
         )
+    if bolt._keeps_calls:
+        return (
+            f"{name} has executeBatch, and retries or a breaker, which are for execute: try again in executeBatch "
+            "itself, or define async def execute"
+        )
     if isinstance(bolt, Stateful):
         return (
             f"{name} has executeBatch and keeps state: calls of one key keep their order, and a batch is one call for "
@@ -127,15 +158,25 @@ def _is_async(function: Any) -> bool:
 
 
 def check_keyed(reader: Component, inputs: Sequence[DeclaredInput]) -> None:
-    """Refuse inputs of a StatefulAsyncBolt that are not grouped by fields: their tuples would have no order."""
-    if not (isinstance(reader.operator, AsyncBolt) and reader.stateful):
+    """Refuse inputs that are not grouped by fields, of a bolt whose tuples are to keep their order by them."""
+    bolt = reader.operator
+    if not isinstance(bolt, AsyncBolt) or not (isinstance(bolt, Stateful) or (bolt._keeps_calls and bolt.ordered)):
         return
     for one in inputs:
         if not one.grouping.fields and not one.grouping.broadcast:
+            why = (
+                "calls overlap, and only those of one key keep their order, so that state of a key has one call at a "
+                "time. Group it by fields"
+            )
+            if not isinstance(bolt, Stateful):
+                why = (
+                    f"a tuple of {type(bolt).__name__} may wait for another call, and would hold back the rows of all "
+                    "that come later. Say ordered = False, or group it by fields: tuples of one key keep their order "
+                    "then"
+                )
             raise TopologyError(
-                f"{named(reader)} reads {one.source!r} by {one.grouping}: calls overlap, and only those of one key "
-                f"keep their order, so that state of a key has one call at a time. Group it by fields, as "
-                f'.fieldsGrouping({one.source!r}, "user")',
+                f"{named(reader)} reads {one.source!r} by {one.grouping}: {why}, as .fieldsGrouping({one.source!r}, "
+                '"user")',
                 component=reader.id,
                 source=one.source,
             )

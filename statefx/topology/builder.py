@@ -10,7 +10,7 @@ from typing import Any, Never
 
 from statefx.config import Span
 from statefx.errors import TopologyError
-from statefx.operators.bolts import Bolt, Committer, Stateful
+from statefx.operators.bolts import Bolt, Committer, keeps_state
 from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.hooks import overrides
 from statefx.operators.joins import Input, Wired
@@ -404,7 +404,7 @@ class TopologyBuilder:
             streams,
             bolt,
             # A bolt with state is a committer without the marker: its state opens at the version before (rule 2.3).
-            committer=isinstance(bolt, (Committer, Stateful)),
+            committer=isinstance(bolt, Committer) or keeps_state(bolt),
             combined=combined_schema(id, bolt),
             on_error=mode,
             timings={} if isinstance(bolt, Wired) else timings(f"bolt {id!r}", id, streams, *times),

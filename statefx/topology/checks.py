@@ -299,7 +299,7 @@ def check_broadcast(reader: Component, inputs: Sequence[DeclaredInput]) -> None:
                 component=reader.id,
             )
         return
-    if not reader.stateful:
+    if not isinstance(reader.operator, Stateful):
         why = f"{kind} keeps no state, and what comes by broadcastGrouping is kept in state alone: "
         remedy = (
             "derive it from StatefulBolt, or use allGrouping"

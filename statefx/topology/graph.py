@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
-from statefx.operators.bolts import Bolt, Stateful
+from statefx.operators.bolts import Bolt, keeps_state
 from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dedup import DEDUP
 from statefx.operators.schema import to_ddl
@@ -191,7 +191,7 @@ class Component:
     @property
     def stateful(self) -> bool:
         """Whether it keeps state."""
-        return isinstance(self.operator, Stateful)
+        return keeps_state(self.operator)
 
     @property
     def is_stream(self) -> bool:

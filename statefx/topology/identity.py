@@ -9,11 +9,12 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.operators.acker import ACKER
-from statefx.operators.bolts import Declared
+from statefx.operators.bolts import Declared, Stateful
 from statefx.operators.hooks import overrides
 from statefx.operators.schema import declared_schemas
 from statefx.operators.spouts import has_partitions
-from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
+from statefx.operators.waiting import LAYOUT
+from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, StateLayout, TopologyIdentity
 from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
 from statefx.topology.features import described
@@ -71,8 +72,14 @@ def _stateful(
         encoding=encoding.own,
         schemas=declared_schemas(getattr(component.operator, "stateSchema", None)),
         windows=described(component, keys),
-        layout=component.operator._layout(len(keys)) if isinstance(component.operator, Declared) else None,
+        layout=_layout(component, len(keys)),
     )
+
+
+def _layout(component: Component, fields: int) -> StateLayout | None:
+    if isinstance(component.operator, Declared):
+        return component.operator._layout(fields)
+    return None if isinstance(component.operator, Stateful) else LAYOUT
 
 
 def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:

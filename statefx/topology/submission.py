@@ -9,6 +9,7 @@ from typing import Any
 
 from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
+from statefx.operators.bolts import Stateful
 from statefx.operators.sinks import Sink
 from statefx.protocol.reports import SPOUT_TASKS_MAX
 from statefx.state.contract.store import StateProvider
@@ -90,7 +91,8 @@ def doubts(topology: Topology) -> list[str]:
                 "the others get no row. Use parallelism=1"
             )
         # Where rules are broadcast, they may be all that the bolt keeps.
-        if tasks > 1 and component.stateful and not any(edge.grouping.broadcast for edge in inputs):
+        keeps = isinstance(component.operator, Stateful) and not any(edge.grouping.broadcast for edge in inputs)
+        if tasks > 1 and keeps:
             found += [
                 f"bolt {component.id!r} keeps state in {tasks} tasks, but its input {edge.source!r} comes by "
                 f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "

@@ -501,6 +501,8 @@ class Threaded(Batches):
         (Later(ratePerSecond=float("nan")), "ratePerSecond of Later"),
         (Later(maxBatch=10), "are for executeBatch, which it has not"),
         (Later(maxWaitMs=10), "are for executeBatch, which it has not"),
+        (Batches(retries=2), "which are for execute: try again in executeBatch itself"),
+        (Batches(breakerFailures=2), "which are for execute: try again in executeBatch itself"),
         (Plain(), "executeBatch of Plain is a plain function, which would block"),
         (Threaded(), "its executeBatch is async def: leave out threads"),
         (Both(), "Both has execute and executeBatch: define one"),

@@ -1,4 +1,4 @@
-"""Calls to a service on Spark: it fails some, a transaction is tried again, and what follows is of one answer each."""
+"""Calls to a service on Spark: it fails some, which are tried again, and what follows is of one answer each."""
 
 import asyncio
 import os
@@ -8,16 +8,19 @@ from collections import Counter
 
 import pytest
 
-from statefx import AsyncBolt, StatefulAsyncBolt, TopologyBuilder
+from statefx import AsyncBolt, StatefulAsyncBolt, TopologyBuilder, submit
 from statefx.errors import FailedException
 from tests.spark.bolts import Once
-from tests.spark.running import feed, kinds, lines_of, run, state
+from tests.spark.running import feed, kinds, lines_of, state, wait_for
 
 pytestmark = pytest.mark.slow
 
 
 class Service:
-    """A server on loopback, on a thread of the test: it answers a line with its length, after a while."""
+    """A server on loopback, on a thread of the test: it answers a line with its length, after a while.
+
+    Of lines with a 5 it refuses the first two calls.
+    """
 
     def __enter__(self):
         self.calls, self.keys, self.most, self._now = Counter(), set(), 0, 0
@@ -47,13 +50,14 @@ class Service:
         self._now -= 1
         self.calls[text] += 1
         self.keys.add(key)
-        writer.write(f"{len(text)}\n".encode())
+        is_refused = "5" in text and self.calls[text] <= 2
+        writer.write(b"-1\n" if is_refused else f"{len(text)}\n".encode())
         writer.close()
 
 
 class Ask(AsyncBolt):
     outputFields = "text string, length long"
-    capacity = 20
+    capacity, retries, retryDelay = 20, 5, "1200 milliseconds"
 
     def __init__(self, port, fail, kill):
         self.port, self.fail, self.kill = port, fail, kill
@@ -66,6 +70,8 @@ class Ask(AsyncBolt):
         writer.write(f"{self.context.idempotencyKey(tup)} {tup.value}\n".encode())
         length = int(await reader.readline())
         writer.close()
+        if length < 0:
+            raise ConnectionError("refused")
         if "7" in tup.value and self.fail:
             raise FailedException("once")
         if "3" in tup.value and self.kill is not None and self.kill:
@@ -95,8 +101,12 @@ def test_each_answer_counts_once(spark, place, kills):
         builder.setBolt("ask", ask, 2).fieldsGrouping("lines", "value")
         builder.setBolt("total", Total(), 2).fieldsGrouping("ask", "length")
         config = {"topology.state.provider": "rocksdb"}
-        run(builder.createTopology(), spark, place / "ck", config, trigger={"availableNow": True})
-    every = [text for name in texts.values() for text in name]
+        query = submit(builder.createTopology(), spark, place / "ck", config)
+        every = [text for name in texts.values() for text in name]
+        waited = wait_for(lambda: query.status.get("calls") or query.exception(), "tuples to wait for another call")
+        assert waited["ask"]["waiting"] > 0
+        wait_for(lambda: sum(state(place / "ck", "total").values()) >= len(every) or query.exception(), "all rows")
+        query.stop()
     assert state(place / "ck", "total") == Counter(map(len, every))
     assert "ROLLED_BACK" in {kind for kind, *_ in kinds(place / "ck")}
     assert sum(service.calls.values()) > len(every) == len(service.calls) == len(service.keys)

@@ -14,9 +14,9 @@ class Space(Enum):
     before UTF-8.
 
     `USER` is what the state shows that ``initState`` is given; in `NAMED`, what is kept under each name has a range of
-    its own (`head_of`). `SYSTEM` has by time the keys of entries that are over then, and `QUARANTINE` the keys of the
-    grouping whose rows are held back. The others are reserved now, for a key's first byte can't be put in later
-    without rewriting all state.
+    its own (`head_of`). `SYSTEM` has by time the keys of entries that are over then, `QUARANTINE` the keys of the
+    grouping whose rows are held back, and `WAITING` the tuples that wait for another call. The others are reserved
+    now, for a key's first byte can't be put in later without rewriting all state.
     """
 
     USER = b"u"
@@ -24,6 +24,7 @@ class Space(Enum):
     TIMERS = b"t"
     SYSTEM = b"s"
     QUARANTINE = b"q"
+    WAITING = b"w"
 
 
 class NameKind(Enum):

@@ -680,6 +680,11 @@ def quarantine_of(state: TaskState) -> Overlay:
     return state._raw_overlay(Space.QUARANTINE.value, _QUARANTINE_BYTES)
 
 
+def waiting_of(state: TaskState) -> Overlay:
+    """Return the overlay of the tuples whose calls are to be made again."""
+    return state._raw_overlay(Space.WAITING.value, cache_bytes=0)
+
+
 def close(state: TaskState) -> None:
     super(TaskState, state).close()
 
