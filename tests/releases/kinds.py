@@ -110,7 +110,7 @@ class Forms(StatefulBolt):
 
     def onTimer(self, key, time, value, collector):
         collector.emit(
-            (f"{key} at {time:%H:%M:%S}", value or -1, list(self.words), sorted(self.recent), self.last.get())
+            (f"{key} at {time.time()}", value or -1, list(self.words), sorted(self.recent), self.last.get())
         )
 
 
