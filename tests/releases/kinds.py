@@ -110,7 +110,7 @@ class Forms(StatefulBolt):
 
     def onTimer(self, key, time, value, collector):
         collector.emit(
-            (f"{key} at {time:%H:%M:%S}", value or -1, list(self.words), sorted(self.recent), self.last.get())
+            (f"{key} at {time.time()}", value or -1, list(self.words), sorted(self.recent), self.last.get())
         )
 
 
@@ -462,7 +462,9 @@ class Kind:
             f"{each.txid}.{each.attempt} of {each.generation}: {each.state}, {each.input_rows} rows read"
             for each in checkpoint.transactions()
         ]
-        found["savepoints"] = [f"{each.name} at {each.txid}" for each in checkpoint.savepoints()]
+        for savepoint in checkpoint.savepoints():
+            at = f"{savepoint.name}, of {savepoint.txid}"
+            found[f"savepoint {at}"] = texts(checkpoint.table("forms", at=savepoint.name).to_pylist())
         if self.topology is refusing:
             found["quarantined"] = [repr(each) for each in checkpoint.quarantined("taken")]
         return {**found, **published()}

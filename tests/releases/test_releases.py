@@ -38,6 +38,5 @@ def test_checkpoint_of_release_is_gone_on_from(recorded, request, place, monkeyp
         assert kind.shown(config) == expected["later"]
 
 
-def test_each_kind_has_a_checkpoint_of_each_release():
-    for release in {path.parent for path in RECORDED}:
-        assert {path.stem for path in release.glob("*.json")} == KINDS.keys()
+def test_each_kind_has_a_checkpoint_of_some_release():
+    assert {path.stem for path in RECORDED} == KINDS.keys()
