@@ -102,8 +102,6 @@ def _of_component(found: _Figures, component: str, acks: list[Ack], edges: Mappi
     count("statefx_rows_ahead", lambda ack: 0 if ack.time is None else ack.time.ahead)
     count("statefx_rows_set_aside", lambda ack: ack.set_aside.rows)
     count("statefx_dead_letters", lambda ack: _dead_letters(ack, edges))
-    count("statefx_calls_waiting", lambda ack: ack.calls.waiting)
-    count("statefx_calls_retried", lambda ack: ack.calls.retried)
     count("statefx_state_keys_changed", lambda ack: ack.keys)
     count("statefx_prepared_bytes", lambda ack: max(ack.prepared_bytes, 0))
     count("statefx_snapshots", lambda ack: ack.snapshot is not None)
@@ -112,6 +110,10 @@ def _of_component(found: _Figures, component: str, acks: list[Ack], edges: Mappi
         found.add("statefx_state_changed_bytes", sum(ack.prepared_bytes for ack in acks), component)
     if all(ack.found_keys is not None for ack in acks):
         found.add("statefx_state_keys", sum(ack.found_keys or 0 for ack in acks), component)
+    calls = [ack.calls for ack in acks if ack.calls is not None]
+    if calls:
+        found.add("statefx_calls_waiting", sum(each.waiting for each in calls), component)
+        found.add("statefx_calls_retried", sum(each.retried for each in calls), component)
     if any(ack.left_out for ack in acks):
         found.add("statefx_rows_left_out", sum(ack.left_out.gone for ack in acks), component, "gone")
         found.add("statefx_rows_left_out", sum(ack.left_out.refused for ack in acks), component, "refused")

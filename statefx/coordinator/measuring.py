@@ -218,9 +218,9 @@ class Measures:
 
     def _count_calls(self, ack: Ack) -> None:
         task, report = ack.id, ack.calls
-        before = self._calls_of.get(task, _NO_CALLS)
-        if report == before == _NO_CALLS:
+        if report is None:
             return
+        before = self._calls_of.get(task, _NO_CALLS)
         self._calls_of[task] = report
         # Another object of the bolt has begun to count again.
         changes = report.changes - (before.changes if report.changes >= before.changes else 0)

@@ -401,7 +401,7 @@ class Ack(_Message):
     counted: Counted = field(default=NOTHING_COUNTED)  # metrics of the user's
     # W3C trace contexts of some of the records that a spout has read; shown to people, and decides nothing.
     traces: tuple[str, ...] = field(default=(), compare=False)
-    calls: CallReport = field(default=CallReport(), compare=False)  # shown to people, and decides nothing
+    calls: CallReport | None = field(default=None, compare=False)  # shown to people, and decides nothing
 
     @property
     def id(self) -> TaskId:

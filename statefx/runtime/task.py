@@ -107,7 +107,7 @@ class Prepared:
     due_ms: int = 0
     counted: Counted = NOTHING_COUNTED
     traces: tuple[str, ...] = ()
-    calls: CallReport = field(default=CallReport())
+    calls: CallReport | None = None
 
     def check_size(self, id: TaskId) -> None:
         """Raise BoltError for what no ack may carry."""

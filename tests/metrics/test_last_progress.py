@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import BasicBolt, PartitionedTransactionalSpout, TopologyBuilder, WindowedBolt
+from statefx import AsyncBolt, BasicBolt, PartitionedTransactionalSpout, TopologyBuilder, WindowedBolt
 from statefx.metrics.catalog import METRICS, Kind
 from statefx.protocol.reports import LeftOut
 from statefx.testing import TopologyTester
@@ -57,6 +57,16 @@ class Numbered(WindowedBolt):
         collector.emit((value,))
 
 
+class Calls(AsyncBolt):
+    """Its calls fail once more each day."""
+
+    outputFields = "number long"
+    retries, retryDelay = 3, "1 day"
+
+    async def execute(self, tup, collector):
+        raise ConnectionError
+
+
 @pytest.fixture
 def tester(place):
     builder = TopologyBuilder("all")
@@ -64,6 +74,7 @@ def tester(place):
     builder.setBolt("refuses", Refuses(), 2, onError="skip").shuffleGrouping("numbers")
     windows = Numbered().withTumblingWindow("1 minute").withTimestampField("at")
     builder.setBolt("windows", windows, 2).fieldsGrouping("refuses", "number")
+    builder.setBolt("calls", Calls(), 2, onError="skip").fieldsGrouping("windows", "number")
     builder.setBolt("counts", Tally("number"), 2).fieldsGrouping("windows", "number")
     with TopologyTester(builder.createTopology(), place) as tester:
         for txid in range(1, 4):

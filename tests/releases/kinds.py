@@ -109,9 +109,7 @@ class Forms(StatefulBolt):
         self.rules.put(tup.name, tup.value)
 
     def onTimer(self, key, time, value, collector):
-        collector.emit(
-            (f"{key} at {time.time()}", value or -1, list(self.words), sorted(self.recent), self.last.get())
-        )
+        collector.emit((f"{key} at {time.time()}", value or -1, list(self.words), sorted(self.recent), self.last.get()))
 
 
 def forms(parallelism: int = 2) -> Topology:

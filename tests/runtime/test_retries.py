@@ -191,7 +191,7 @@ def test_a_longer_delay_waits_in_state_and_its_key_with_it(kind, tmp_path):
         tester.advance(20)
         sent = tester.send({"in": [(8, "a")]})
         assert emitted(sent) == list(range(9))
-        assert sent.progress.as_dict()["callsWaiting"] == {}
+        assert sent.progress.as_dict()["callsWaiting"] == {"asks": 0}
         assert {key: len(found) for key, found in SERVICE.keys.items()} == dict.fromkeys(range(9), 1)
         assert len({*map(min, SERVICE.keys.values())}) == 9
         assert tester.state("lined") == {"a": [0, 1, 2, 6, 8], "b": [3, 4, 5], "c": [7]}
