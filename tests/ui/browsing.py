@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture
-def tab(browser: Any) -> Iterator[Any]:
-    """A tab in which an error of a script, or a breach of the page's policy, fails the test."""
+@contextmanager
+def opened_tab(browser: Any) -> Iterator[Any]:
+    """Open a tab; an error of a script in it, or a breach of the page's policy, fails whoever closes it."""
     errors: list[str] = []
     context = browser.new_context(viewport={"width": 1440, "height": 1000}, reduced_motion="reduce")
     context.set_default_timeout(15_000)
@@ -39,3 +40,9 @@ def tab(browser: Any) -> Iterator[Any]:
     yield page
     context.close()
     assert errors == []
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    with opened_tab(browser) as page:
+        yield page

@@ -10,6 +10,7 @@ import pytest
 
 from statefx import Checkpoint
 from statefx.ui import archive, serving
+from tests.ui.browsing import opened_tab
 from tests.ui.checkpoints import filled
 from tests.ui.waiting import wait_until
 
@@ -21,15 +22,17 @@ HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=\"document
 class Shown:
     """A server over a real checkpoint, whose observation a test changes."""
 
-    def __init__(self, place, changes):
-        self.checkpoint = Checkpoint(place)
-        self.changes = changes
+    def __init__(self, folder, tick_secs=0.05):
+        self.checkpoint = Checkpoint(filled(folder / "checkpoint", 3, ["carl"]))
+        self.checkpoint.savepoint("before-upgrade")
+        self.changes = changes()
+        self._tick_secs = tick_secs
         self.open(0)
 
     def open(self, port):
         self.server = serving.opened("127.0.0.1", port, "--port")
-        self.server.site._tick = 0.05
-        self.server.show("bank", self.checkpoint, self.observe, 0.05)._spent = float
+        self.server.site._tick = self._tick_secs
+        self.server.show("bank", self.checkpoint, self.observe, self._tick_secs)._spent = float
         self.server.start()
 
     def observe(self):
@@ -122,18 +125,43 @@ def changes():
 
 @pytest.fixture
 def shown(tmp_path):
-    place = filled(tmp_path / "checkpoint", 3, ["carl"])
-    Checkpoint(place).savepoint("before-upgrade")
-    found = Shown(place, changes())
+    found = Shown(tmp_path)
     yield found
     found.close()
 
 
 @pytest.fixture
 def page(shown, tab):
+    """A page whose data the test changes."""
+    return loaded(tab, shown)
+
+
+def loaded(tab, shown):
     tab.goto(shown.url)
     tab.locator(".connection.live").wait_for()
     return tab
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory):
+    """Data that no test changes: a checkpoint, a server and a tab for all of these tests take a third of their time."""
+    found = Shown(tmp_path_factory.mktemp("still"), tick_secs=1)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def still_tab(browser):
+    with opened_tab(browser) as found:
+        yield found
+
+
+@pytest.fixture
+def read(still, still_tab):
+    """A page of these data, as it is when it was opened."""
+    still_tab.set_viewport_size({"width": 1440, "height": 1000})
+    still_tab.emulate_media(color_scheme="light")
+    return loaded(still_tab, still)
 
 
 def cells(page, selector):
@@ -144,62 +172,62 @@ def cells(page, selector):
     )
 
 
-def test_the_sentence_stands_first_with_the_remedy(page, shown):
-    health = shown.data()["health"]
-    verdict = page.locator("main > section").first.locator("#verdict")
+def test_the_sentence_stands_first_with_the_remedy(read, still):
+    health = still.data()["health"]
+    verdict = read.locator("main > section").first.locator("#verdict")
     assert verdict.locator(".sentence").inner_text() == health["sentence"]
     assert verdict.locator(".remedy").inner_text().endswith(health["remedy"])
-    assert page.title() == "stuck: bank · statefx"
+    assert read.title() == "stuck: bank · statefx"
 
 
-def test_panels_stand_in_the_order_of_their_weight(page):
-    found = page.locator("main > section").evaluate_all("all => all.map(each => each.id)")
+def test_panels_stand_in_the_order_of_their_weight(read):
+    found = read.locator("main > section").evaluate_all("all => all.map(each => each.id)")
     assert found == [
         "health", "graph", "transactions", "gantt", "freshness", "lag", "sinks", "state", "problems", "history",
         "settings", "support",
     ]  # fmt: skip
 
 
-def test_the_graph_has_every_component_and_edge(page, shown):
-    graph = shown.data()["graph"]
-    nodes = page.locator("g.node").evaluate_all("all => all.map(each => each.dataset.component)")
+def test_the_graph_has_every_component_and_edge(read, still):
+    graph = still.data()["graph"]
+    nodes = read.locator("g.node").evaluate_all("all => all.map(each => each.dataset.component)")
     ends = "all => all.map(({dataset}) => [dataset.from, dataset.to, dataset.stream])"
-    edges = page.locator("g.edge").evaluate_all(ends)
+    edges = read.locator("g.edge").evaluate_all(ends)
     assert nodes == [each["name"] for each in graph["components"]]
     assert edges == [[each["from"], each["to"], each["stream"]] for each in graph["edges"]]
-    label = page.locator("g.node[data-component=balances]").get_attribute("aria-label")
+    label = read.locator("g.node[data-component=balances]").get_attribute("aria-label")
     assert "busy 70 %" in label
     assert "1.2k rows a second in" in label
     assert "48 MB of state" in label
 
 
-def test_a_chosen_component_shows_its_tasks(page):
-    page.locator("g.node[data-component=balances]").click()
-    page.locator("#details .tasks tbody tr").nth(1).wait_for()
-    assert [row[2] for row in cells(page, "#details .tasks")] == ["4k", "1k"]
-    assert "payments, fields(account)" in page.locator("#details .facts").inner_text()
+def test_a_chosen_component_shows_its_tasks(read):
+    read.locator("g.node[data-component=balances]").click()
+    read.locator("#details .tasks tbody tr").nth(1).wait_for()
+    assert [row[2] for row in cells(read, "#details .tasks")] == ["4k", "1k"]
+    assert "payments, fields(account)" in read.locator("#details .facts").inner_text()
 
 
-def test_the_table_of_components_sorts(page):
-    names = page.locator("#components .link")
+def test_the_table_of_components_sorts(read):
+    names = read.locator("#components .link")
     assert wait_until(lambda: names.all_inner_texts() == ["payments", "balances", "ledger"])
-    page.get_by_role("button", name="state", exact=True).click()
+    read.get_by_role("button", name="state", exact=True).click()
     assert wait_until(lambda: names.all_inner_texts() == ["balances", "payments", "ledger"])
-    assert page.locator("#components th[aria-sort=descending]").inner_text().startswith("state")
+    assert read.locator("#components th[aria-sort=descending]").inner_text().startswith("state")
 
 
-def test_the_strip_has_a_bar_for_each_transaction(page, shown):
-    found = shown.data()["transactions"]
-    bars = page.locator(".tx").evaluate_all(
+def test_the_strip_has_a_bar_for_each_transaction(read, still):
+    found = still.data()["transactions"]
+    bars = read.locator(".tx").evaluate_all(
         "all => all.map(each => [Number(each.dataset.txid), each.classList.contains('ok')])"
     )
     assert bars == [[each["txid"], each["outcome"] == "committed"] for each in found]
 
 
-def test_the_gantt_has_a_lane_for_each_task_by_level(page):
-    lanes = page.locator(".lane .who").evaluate_all("all => all.map(each => each.innerText)")
+def test_the_gantt_has_a_lane_for_each_task_by_level(read):
+    lanes = read.locator(".lane .who").evaluate_all("all => all.map(each => each.innerText)")
     assert lanes == ["payments/0", "balances/1"]
-    assert page.locator(".lane").last.locator(".part").count() == 2
+    assert read.locator(".lane").last.locator(".part").count() == 2
 
 
 def test_the_gantt_shows_the_transaction_that_is_chosen_in_the_strip(page, shown):
@@ -248,57 +276,57 @@ def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
     assert len({after[name] for name in unlike}) == len(unlike)
 
 
-def test_a_sink_has_a_dash_where_it_has_no_rows(page):
-    table = cells(page, "#components")
+def test_a_sink_has_a_dash_where_it_has_no_rows(read):
+    table = cells(read, "#components")
     rows = {name: next(row[2:4] for row in table if row[0].startswith(name)) for name in ("payments", "ledger")}
     assert rows["ledger"] == ["1.2k/s", "\N{EN DASH}"]
     assert rows["payments"] == ["\N{EN DASH}", "1.2k/s"]
 
 
-def test_freshness_says_what_was_added_where_and_who_holds_it(page):
-    found = [row[:3] for row in cells(page, "#fresh")]
+def test_freshness_says_what_was_added_where_and_who_holds_it(read):
+    found = [row[:3] for row in cells(read, "#fresh")]
     assert found == [["payments", "1.0 s", "+1.0 s"], ["balances", "3.5 s", "+2.5 s"], ["ledger", "3.5 s", "\u2013"]]
-    assert "held back by payments-3" in page.locator("#freshness .note").inner_text()
+    assert "held back by payments-3" in read.locator("#freshness .note").inner_text()
 
 
-def test_lag_and_sinks_say_what_the_data_say(page):
-    assert cells(page, "#lags") == [["payments", "4,321", "12 s", "100/s", "200/s", "43 s"]]
-    (sink,) = cells(page, "#sink-table")
+def test_lag_and_sinks_say_what_the_data_say(read):
+    assert cells(read, "#lags") == [["payments", "4,321", "12 s", "100/s", "200/s", "43 s"]]
+    (sink,) = cells(read, "#sink-table")
     assert (sink[0], sink[2:]) == ("ledger", ["2", "11", "99 B", "4.5 ms"])
-    assert page.locator("#sinks .failed").inner_text() == "ledger refused"
+    assert read.locator("#sinks .failed").inner_text() == "ledger refused"
     assert sink[1].startswith("stuck for")
 
 
-def test_state_shows_bolts_and_looks_up_a_key(page):
-    ((name, provider, size, keys, *_),) = cells(page, "#bolts")
+def test_state_shows_bolts_and_looks_up_a_key(read):
+    ((name, provider, size, keys, *_),) = cells(read, "#bolts")
     assert (name, provider, size, keys) == ("balances", "memory", "48 MB", "77")
-    page.locator("form.lookup input[name=key]").fill("ann")
-    page.keyboard.press("Enter")
-    page.locator("#found pre").wait_for()
-    assert page.locator("#found pre").inner_text() == "303"
-    assert "state/" in page.locator("#found table").inner_text()
+    read.locator("form.lookup input[name=key]").fill("ann")
+    read.keyboard.press("Enter")
+    read.locator("#found pre").wait_for()
+    assert read.locator("#found pre").inner_text() == "303"
+    assert "state/" in read.locator("#found table").inner_text()
 
 
-def test_a_key_that_is_not_there_is_said(page):
-    page.locator("form.lookup input[name=key]").fill("nobody")
-    page.get_by_role("button", name="Look up").click()
-    page.get_by_text('No task has "nobody"').wait_for()
+def test_a_key_that_is_not_there_is_said(read):
+    read.locator("form.lookup input[name=key]").fill("nobody")
+    read.get_by_role("button", name="Look up").click()
+    read.get_by_text('No task has "nobody"').wait_for()
 
 
-def test_problems_show_frames_dead_letters_and_late_rows(page):
-    error = page.locator("#exceptions > li").first
+def test_problems_show_frames_dead_letters_and_late_rows(read):
+    error = read.locator("#exceptions > li").first
     assert "ValueError in balances/1" in error.inner_text()
     assert error.locator("pre").inner_text().strip() == 'File "/srv/bank.py", line 7, in execute'
-    page.locator("#aside summary").click()
-    page.get_by_text('"carl"').wait_for()
-    assert "nothing for carl" in page.locator("#aside table").inner_text()
-    assert page.locator("#late").inner_text() == "balances 4 rows came too late"
+    read.locator("#aside summary").click()
+    read.get_by_text('"carl"').wait_for()
+    assert "nothing for carl" in read.locator("#aside table").inner_text()
+    assert read.locator("#late").inner_text() == "balances 4 rows came too late"
 
 
-def test_history_and_settings_are_shown(page):
-    assert [row[:2] for row in cells(page, "#savepoints")] == [["before-upgrade", "4"]]
-    assert [row[:3] for row in cells(page, "#generations")] == [["1", "1 to 4", "4"]]
-    assert page.locator("#config").inner_text().split() == [
+def test_history_and_settings_are_shown(read):
+    assert [row[:2] for row in cells(read, "#savepoints")] == [["before-upgrade", "4"]]
+    assert [row[:3] for row in cells(read, "#generations")] == [["1", "1 to 4", "4"]]
+    assert read.locator("#config").inner_text().split() == [
         "topology.state.provider",
         "rocksdb",
         "feed.password",
@@ -306,14 +334,14 @@ def test_history_and_settings_are_shown(page):
         "topology.ui.port",
         "4450",
     ]
-    facts = page.locator("#settings .facts").first.inner_text()
+    facts = read.locator("#settings .facts").first.inner_text()
     assert "shop-1" in facts
     assert "pid:[4026531836]" not in facts
 
 
-def test_the_support_bundle_is_downloaded(page):
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download the support bundle").click()
+def test_the_support_bundle_is_downloaded(read):
+    with read.expect_download() as download:
+        read.get_by_role("link", name="Download the support bundle").click()
     with zipfile.ZipFile(io.BytesIO(download.value.path().read_bytes())) as file:
         assert json.loads(file.read("observation.json"))["topology"] == "bank"
     assert download.value.suggested_filename == "statefx-bank.zip"
@@ -398,29 +426,29 @@ def test_hostile_names_are_shown_and_never_run(tab, shown):
         assert "<script>document.title='hacked'</script>" in tab.locator(place).inner_text(), place
 
 
-def test_the_graph_is_walked_by_keyboard(page):
-    page.locator("g.node[tabindex='0']").focus()
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.activeElement.dataset.component") == "balances"
-    page.keyboard.press("Enter")
-    page.locator("#details").wait_for()
-    assert page.locator("g.node[tabindex='0']").count() == 1
+def test_the_graph_is_walked_by_keyboard(read):
+    read.locator("g.node[tabindex='0']").focus()
+    read.keyboard.press("ArrowRight")
+    assert read.evaluate("document.activeElement.dataset.component") == "balances"
+    read.keyboard.press("Enter")
+    read.locator("#details").wait_for()
+    assert read.locator("g.node[tabindex='0']").count() == 1
 
 
-def test_the_strip_is_walked_by_keyboard(page):
-    page.locator(".tx[tabindex='0']").focus()
-    page.keyboard.press("ArrowLeft")
-    page.locator("#chosen strong", has_text="Transaction 3").wait_for()
-    page.keyboard.press("Home")
-    page.locator("#chosen strong", has_text="Transaction 1").wait_for()
-    assert page.evaluate("document.activeElement.dataset.txid") == "1"
+def test_the_strip_is_walked_by_keyboard(read):
+    read.locator(".tx[tabindex='0']").focus()
+    read.keyboard.press("ArrowLeft")
+    read.locator("#chosen strong", has_text="Transaction 3").wait_for()
+    read.keyboard.press("Home")
+    read.locator("#chosen strong", has_text="Transaction 1").wait_for()
+    assert read.evaluate("document.activeElement.dataset.txid") == "1"
 
 
-def test_the_first_tab_stop_skips_to_the_page(page):
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "health"
+def test_the_first_tab_stop_skips_to_the_page(read):
+    read.keyboard.press("Tab")
+    assert read.evaluate("document.activeElement.textContent") == "Skip to the page"
+    read.keyboard.press("Enter")
+    assert read.evaluate("document.activeElement.id") == "health"
 
 
 OVER = """() => [...document.querySelectorAll("main *")]
@@ -432,11 +460,11 @@ OVER = """() => [...document.querySelectorAll("main *")]
 
 @pytest.mark.parametrize("width", [390, 768, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_runs_over_the_side(page, width, scheme):
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(OVER) == []
+def test_nothing_runs_over_the_side(read, width, scheme):
+    read.emulate_media(color_scheme=scheme)
+    read.set_viewport_size({"width": width, "height": 844})
+    assert read.evaluate("document.documentElement.scrollWidth") <= width
+    assert read.evaluate(OVER) == []
 
 
 CONTRAST = """() => {
@@ -469,9 +497,9 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(page, scheme):
-    page.emulate_media(color_scheme=scheme)
-    assert page.evaluate(CONTRAST) == []
+def test_text_stands_out_from_its_ground(read, scheme):
+    read.emulate_media(color_scheme=scheme)
+    assert read.evaluate(CONTRAST) == []
 
 
 def test_two_hundred_components_of_64_tasks_stay_usable(shown, tab):
