@@ -111,32 +111,39 @@ class TransactionLog:
         driver has written here; stop, do not retry. LogOutcomeUnknownError: it may have been written; end this driver,
         and the next one reads the real outcome.
         """
-        with self._lock, self._written(record.kind):
+        with self._lock:
             self._check_usable()
-            time_ms, files = round(self._clock() * 1000), Files()
-            record = put_aside(record, files)
-            text = text_of(record)
-            check_size(record, text, self.where)
-            # Of what a reader will find in the bytes: else this driver and its successor might go on from two states.
-            record = as_read(record, text)
-            after = self._after(record, time_ms)
-            # Rule 3.3: a CHECKPOINT here would take the number at which drivers of before meet LINEAGE or GENERATION,
-            # and it is deleted one day.
-            if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):
-                self._fold()
-                after = self._after(record, time_ms)  # of the state that the fold has put together
-            self._put(files)  # not before the fold, which would delete what no record names yet
-            return self._append(record, after, text)
+            now = self._clock()
+            with self._written(record.kind, now):
+                return self._append_at(now, record)
+
+    def _append_at(self, now: float, record: Record) -> int:
+        time_ms, files = round(now * 1000), Files()
+        record = put_aside(record, files)
+        text = text_of(record)
+        check_size(record, text, self.where)
+        # Of what a reader will find in the bytes: else this driver and its successor might go on from two states.
+        record = as_read(record, text)
+        after = self._after(record, time_ms)
+        # Rule 3.3: a CHECKPOINT here would take the number at which drivers of before meet LINEAGE or GENERATION,
+        # and it is deleted one day.
+        if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):
+            self._fold(self._clock())
+            after = self._after(record, time_ms)  # of the state that the fold has put together
+        self._put(files)  # not before the fold, which would delete what no record names yet
+        return self._append(record, after, text)
 
     def fold(self) -> None:
         """Append a CHECKPOINT and delete what is before it."""
-        with self._lock, self._written(Checkpoint.kind):
+        with self._lock:
             self._check_usable()
-            self._fold()
+            now = self._clock()
+            with self._written(Checkpoint.kind, now):
+                self._fold(now)
 
     @contextmanager
-    def _written(self, kind: str) -> Iterator[None]:
-        self.writing = Writing(kind, self._clock())
+    def _written(self, kind: str, since: float) -> Iterator[None]:
+        self.writing = Writing(kind, since)
         try:
             yield
         finally:
@@ -239,7 +246,7 @@ class TransactionLog:
         )
         raise self._refusal from error
 
-    def _fold(self) -> None:
+    def _fold(self, now: float) -> None:
         """Append the CHECKPOINT, then delete older records, except those that fence drivers (see the class)."""
         state, aside = self.state, set[str]()
         with suppress(OSError):  # then it is done by the next fold
@@ -250,7 +257,7 @@ class TransactionLog:
             for name, data in files.items():
                 self.storage.put(name, data)
             state = together
-        state = replace(state, time_ms=round(self._clock() * 1000))
+        state = replace(state, time_ms=round(now * 1000))
         folded = checkpoint(state)  # equal to what it was made of: it is not read back
         number = self._append(folded, state, text_of(folded))
         with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left

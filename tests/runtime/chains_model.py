@@ -23,6 +23,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import ChainId, FrameKind
 from statefx.protocol.reports import Ack, Report
 from statefx.runtime import chain
+from statefx.runtime.activity import COSTS
 from statefx.runtime.outlets import Outbox
 from statefx.runtime.shared import SharedObjects
 
@@ -259,6 +260,7 @@ class ModelAttempt:
 
     def __init__(self, task):
         self.task = task
+        self.costs = dict.fromkeys(COSTS, 0.0)
 
     def step(self, metric, call, *args):
         return call(*args)

@@ -425,7 +425,7 @@ def test_messages_that_were_acknowledged_are_not_lost(place):
 
 
 def test_what_is_refused(place):
-    with pytest.raises(ConfigError, match="'append' or 'rewind'"):
+    with pytest.raises(ConfigError, match="'append', 'rewind' or None"):
         Checkpoint(place).restore("x", sinks="forget")
     with pytest.raises(ConfigError, match="can't be taken back, so txid= is for a table without a key"):
         SqlSink("sqlite:///x.db", "words", key="word", txid="txid")

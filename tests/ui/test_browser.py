@@ -546,4 +546,4 @@ def test_a_token_is_asked_for_and_kept(tmp_path, tab, monkeypatch):
     tab.locator("#verdict .sentence").wait_for()
     server.stop()
     assert server.ended(10)
-    assert [each for each in threading.enumerate() if each.name.startswith("statefx-page")] == []
+    assert [each for each in threading.enumerate() if each.name == f"statefx-page-{server.port}"] == []
