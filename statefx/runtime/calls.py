@@ -442,6 +442,7 @@ class Calls:
             calls += 1
             if not calls % SLICE_CALLS:
                 if monotonic() - began > SLICE_SECS:
+                    worker.call = None  # it has ended, however long it took
                     await asyncio.sleep(0)
                 began = monotonic()
 

@@ -21,6 +21,7 @@ from statefx import (
 )
 from statefx.errors import BoltError, FailedException, TopologyError
 from statefx.runtime import loops
+from statefx.runtime.calls import SLICE_CALLS
 from statefx.runtime.user_objects import AbandonedError
 from statefx.runtime.worker import Worker
 from statefx.testing import TopologyTester, rows
@@ -403,6 +404,31 @@ def test_a_call_that_never_returns_is_cancelled_after_its_time():
     assert letter[3] == "TimeoutError"
     assert "took longer than 0.05 s (" in letter[4]
     assert "test_async_bolts.py" in letter[4]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", [Later, Sums])
+def test_a_call_that_blocks_the_loop_for_longer_than_its_time_ends_once(kind, ordered):
+    """Its end comes before anybody sees how long it took."""
+
+    class Computes(kind):
+        capacity, timeout = 1, "10 ms"
+
+        async def execute(self, tup, collector):
+            if not (tup.n + 1) % SLICE_CALLS:
+                threading.Event().wait(0.02)
+            if kind is Sums:
+                self.state.put(tup.key, self.state.get(tup.key, 0) + tup.n)
+            collector.emit((tup.key, tup.n) if kind is Sums else (tup.n, tup.key))
+
+    bolt = Computes()
+    bolt.ordered = ordered
+    with TopologyTester(built(bolt, by=["key"], onError="skip")) as tester:
+        emitted = tester.send({"in": given(40)}).emitted("bolt")
+        assert sorted(n for row in emitted for n in row if type(n) is int) == list(range(40))
+        if kind is Sums:
+            assert tester.state("bolt") == recounted(given(40))[0]
 
 
 def test_by_default_a_call_that_takes_too_long_ends_the_query():
