@@ -289,6 +289,17 @@ def test_a_row_that_does_not_fit_undoes_its_call():
         assert len(sent.emitted("bolt")) == 19
 
 
+def test_a_call_that_returns_something_is_undone():
+    class Returns(Sums):
+        async def execute(self, tup, collector):
+            await super().execute(tup, collector)
+            return "lost" if tup.n in (3, 7) else None
+
+    with TopologyTester(built(Returns(), by=["key"], onError="skip")) as tester:
+        tester.send({"in": given(10)})
+        assert tester.state("bolt") == recounted(given(10), (3, 7))[0]
+
+
 def test_state_that_changes_before_an_await_is_refused():
     class Early(Sums):
         async def execute(self, tup, collector):
