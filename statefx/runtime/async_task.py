@@ -133,9 +133,10 @@ class AsyncBoltTask(BoltTask):
             self._state,
             task=self.id.task,
             txid=attempt.txid,
-            watermark=None if attempt.time is None else attempt.time.watermark,
+            watermark=None if attempt.time is None else attempt.time.readers_watermark,
             clock=lambda: clock_ms + (self.clock() - began) * 1000,
             random=self.random,
+            groups=self._groups,
         )
         if bolt._keeps_calls or made.has_entries:  # else none of its calls needs a look more
             self._retries = self._calls.retries = made

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder, isTick
+from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder, WindowedBolt, isTick
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TopologyError
 from statefx.runtime import retries
 from statefx.runtime.retries import Admission, Breaker, delay_secs
@@ -405,6 +405,44 @@ def test_tuples_that_wait_hold_the_watermark_of_their_readers():
         tester.advance(20)
         sent = tester.send({"in": [(3, "a", NOON + timedelta(seconds=3))]})
         assert (emitted(sent), reached(sent)["read"]) == ([1, 3], "12:00:03")
+
+
+def test_readers_by_the_bolts_own_times_wait_too():
+    """Its rows are an hour older than its input: what it reads by would let the readers pass."""
+    earlier = timedelta(hours=1)
+
+    class Dates(Asks):
+        outputFields = "n long, key string, at timestamp"
+
+        async def execute(self, tup, collector):
+            SERVICE.call(self.context, tup)
+            collector.emit((tup.n, tup.key, tup.at - earlier))
+
+    class Hours(WindowedBolt):
+        outputFields = "key string, start timestamp, numbers array<long>"
+        initWindow = list
+
+        def addToWindow(self, numbers, tup):
+            return sorted([*numbers, tup.n])
+
+        def emitWindow(self, window, numbers, collector):
+            collector.emit((window.key, window.start, numbers))
+
+    builder = TopologyBuilder("timed")
+    builder.setStream("in", rows("n long, key string, at timestamp"), timestamp="at")
+    builder.setBolt("asks", Dates(ordered=False), timestamp="at").fieldsGrouping("in", "key")
+    builder.setBolt("seconds", Hours().withTumblingWindow("1 second")).fieldsGrouping("asks", "key")
+    with TopologyTester(builder.createTopology(), config={"topology.state.provider": "memory"}, now=NOON) as tester:
+        sent = []
+        for n in range(4):
+            SERVICE.until = NOON + timedelta(seconds=5 if n == 1 else 0)
+            sent.append(tester.send({"in": [(n, "a", NOON + timedelta(seconds=10 * n))]}))
+        tester.advance(20)
+        sent.append(tester.send({"in": []}))
+        assert [n for n, *_ in sent[-1].emitted("asks")] == [1]
+        sent.append(tester.send({"in": [(4, "a", NOON + timedelta(minutes=9))]}))
+        found = [numbers for each in sent for *_, numbers in each.emitted("seconds")]
+        assert found == [[0], [1], [2], [3]]
 
 
 # ---- the breaker
