@@ -32,6 +32,7 @@ from statefx.runtime.retries import Breaker, Policy, Retries
 from statefx.runtime.slices import Slices
 from statefx.runtime.task import Prepared
 from statefx.runtime.user_objects import check_nothing, close_object, context_of, values_of
+from statefx.state.view.task_state import TaskState
 from statefx.topology.graph import Edge, Promise
 
 _CALL: ContextVar[Call | None] = ContextVar("statefx_call", default=None)
@@ -103,6 +104,9 @@ class AsyncBoltTask(BoltTask):
         self._retries = self._due = None
         if self.component.stateful:
             self._begin_retries()
+
+    def _check_opened(self, state: TaskState) -> None:
+        """Accept whatever waits: calls are made for it."""
 
     def _splits(self, error: BaseException, calls: Sequence[Call]) -> bool:
         """Return whether one of several rows alone may be to blame for an error of their batch."""

@@ -365,6 +365,71 @@ def test_retries_may_come_and_go_with_a_start(tmp_path):
         assert emitted(tester.send({"in": []})) == [3, 4, 5]
 
 
+@pytest.mark.parametrize("was", [Asks, Lists])
+def test_a_bolt_of_another_kind_refuses_tuples_that_wait(was, tmp_path):
+    """It makes no calls: the tuples would wait for ever, and later ones of their keys pass them."""
+    SERVICE.until = NOON + timedelta(seconds=5)
+    with started(was(), place=tmp_path / "ck") as tester:
+        tester.send({"in": numbered(3)})
+
+    class Sync(Lined):
+        outputFields = FIELDS
+
+    sync = started(Sync(), place=tmp_path / "ck")
+    with sync, pytest.raises(BoltError, match="tuples wait in its state for another call, which a Sync does not make"):
+        sync.send({"in": numbered(3)})
+    with started(Lists(), place=tmp_path / "ck") as tester:
+        tester.advance(20)
+        assert emitted(tester.send({"in": []})) == [0, 1, 2]
+    with started(Sync(), place=tmp_path / "ck") as tester:
+        tester.send({"in": numbered(3)})
+
+
+def test_a_tuple_that_gets_a_key_as_it_waits_keeps_it(tmp_path):
+    """Tuples that any of several tasks might get have none; those of one task have."""
+    SERVICE.until = NOON + timedelta(minutes=2, seconds=30)
+    with started(Asks(ordered=False, retries=9), 2, by=None, place=tmp_path / "ck") as tester:
+        tester.send({"in": numbered(3)})
+    Checkpoint(tmp_path / "ck").rescale({"asks": 1})
+    with started(Asks(ordered=False, retries=9), 1, by=None, place=tmp_path / "ck") as tester:
+        for expected in ([], [], [0, 1, 2]):
+            tester.advance(60)
+            assert emitted(tester.send({"in": []})) == expected
+    assert {n: len(keys) for n, keys in SERVICE.keys.items()} == {0: 1, 1: 1, 2: 1}
+
+
+def test_fields_of_all_types_wait(tmp_path):
+    types = "n long, key string, a array<int>, m map<string, double>, s struct<x: int, y: array<string>>, b binary, "
+    types += "d decimal(9, 2), t timestamp, day date, f float, yes boolean"
+    values = ([1, None], [("x", 1.5)], {"x": 1, "y": ["z"]}, b"\0", Decimal("1.20"), NOON, NOON.date(), 0.5, True)
+    SERVICE.until = NOON + timedelta(seconds=5)
+    builder = TopologyBuilder("types")
+    builder.setStream("in", rows(types))
+    key = ["key", "a", "s", "b", "d", "t", "day", "f", "yes"]
+
+    class Every(Asks):
+        outputFields = types
+
+        async def execute(self, tup, collector):
+            SERVICE.call(self.context, tup)
+            collector.emit(tuple(tup))
+
+    builder.setBolt("asks", Every(), 2).fieldsGrouping("in", *key)
+    builder.setBolt("end", Ignores()).shuffleGrouping("asks")
+    topology, config = builder.createTopology(), {"topology.state.provider": "memory"}
+    given = [(0, "a", *values), (1, None, *[None] * len(values)), (2, "a", *values)]
+    with TopologyTester(topology, tmp_path / "ck", config, now=NOON) as tester:
+        assert tester.send({"in": given}).emitted("asks") == []
+    Checkpoint(tmp_path / "ck").rescale({"asks": 1})
+    builder = TopologyBuilder("types")
+    builder.setStream("in", rows(types))
+    builder.setBolt("asks", Every(), 1).fieldsGrouping("in", *key)
+    builder.setBolt("end", Ignores()).shuffleGrouping("asks")
+    later = NOON + timedelta(minutes=1)
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, now=later) as tester:
+        assert sorted(tester.send({"in": []}).emitted("asks")) == given
+
+
 def test_a_tuple_whose_input_is_gone_is_refused_with_the_remedy(tmp_path):
     SERVICE.until = NOON + timedelta(seconds=5)
     with started(Asks(), place=tmp_path / "ck") as tester:
