@@ -296,7 +296,7 @@ class AsyncBoltTask(BoltTask):
         if call.waits:
             return
         if call.error is not None:
-            raise call.error
+            raise call.raised()
         try:
             if call.row is not None:
                 collector.emit(call.row)

@@ -290,9 +290,8 @@ class Retries:
             self._replaced[self._places[id(waiting)]] = None
             self._count -= 1
         if fails and following is call and self._policy.retries:
-            assert error is not None
             since = self._txid if waiting is None else waiting.txid
-            error.add_note(f"after {before + call.tries + 1} tries, the first in transaction {since}")
+            call.note = f"after {before + call.tries + 1} tries, the first in transaction {since}"
         if is_changed:
             parked, self._parked = self._parked, []
             for other in parked:

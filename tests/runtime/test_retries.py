@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -245,6 +246,24 @@ def test_after_its_retries_a_tuple_is_a_dead_letter_with_its_tries():
         assert error == "ConnectionError"
         assert message.startswith("ConnectionError: away for 0 | after 3 tries, the first in transaction 1 (")
         assert waiting(tester) == 0
+
+
+def test_calls_that_raise_one_error_have_each_its_own_note():
+    """As calls do that await one connection."""
+    error = ConnectionError("away")
+
+    class Shares(Asks):
+        async def execute(self, tup, collector):
+            raise error
+
+    with started(Shares(retries=1)) as tester:
+        tester.send({"in": [(0, "a")]})
+        tester.send({"in": [(1, "b")]})
+        tester.advance(20)
+        letters = tester.send({"in": []}).emitted("asks", "deadLetter")
+    assert sorted(row[4].partition(" (")[0] for row in letters) == [
+        f"ConnectionError: away | after 2 tries, the first in transaction {txid}" for txid in (1, 2)
+    ]
 
 
 def test_without_on_error_the_query_ends_after_the_retries():
