@@ -337,8 +337,8 @@ class Retries:
             due_ms, waiting, edge, batch = int(call.due_ms), call.fed.waiting, call.fed.edge, call.fed.batch
             if waiting is not None:
                 if call.tries:
-                    tries = waiting.tries + call.tries
-                    changed = msgspec.structs.replace(waiting, due_ms=due_ms, tries=tries, why=call.why)
+                    tries, key = waiting.tries + call.tries, waiting.key or key_of(call.tup)  # a rescale may allow one
+                    changed = msgspec.structs.replace(waiting, due_ms=due_ms, tries=tries, why=call.why, key=key)
                     self._replaced[self._places[id(waiting)]] = changed
                 continue
             assert edge is not None
