@@ -18,6 +18,7 @@ from statefx.config import seconds_of
 from statefx.errors import BoltError, CodecError, FailedException
 from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Stateful
+from statefx.operators.quarantine import GroupKeys
 from statefx.operators.tuples import Tick
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.waiting import Waiting, group_of
@@ -118,6 +119,11 @@ class AsyncBoltTask(BoltTask):
         return guarded.sets_aside and is_of_row(error)
 
     # ---- retries
+
+    @cached_property
+    def _forms(self) -> dict[int, GroupKeys]:
+        """How keys are written, by edge."""
+        return {}
 
     @cached_property
     def _breaker(self) -> Breaker:
@@ -228,14 +234,25 @@ class AsyncBoltTask(BoltTask):
         slices = self._sliced()
         if self._by_key:
             keys = keys_of(edge, batch, columns)
-            fed.keys = _comparable(keys, [batch.schema.field(name).type for name in edge.grouping.fields])
-            if self._retries is not None and self._retries.has_waiting:
-                fed.keys = self._retries.groups(edge, batch)
+            if _are_comparable(edge, batch) and not (self._retries is not None and self._retries.has_waiting):
+                fed.keys = keys
+            else:
+                fed.keys = self._groups(edge, batch)
             if slices is not None and edge.grouping.promise is Promise.KEY:
                 fed.begin = partial(_prefetch, slices, keys)
         assert self._calls is not None
         self._calls.feed(fed)
         return self.resume()
+
+    def _groups(self, edge: Edge, batch: pa.RecordBatch) -> list[bytes]:
+        """Return the key of each row, as tuples that wait are kept with it: 0.0 and -0.0 are one, as in state."""
+        if not edge.grouping.fields:
+            return [b""] * batch.num_rows
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.grouping.fields]
+        form = self._forms.get(edge.id)
+        if form is None:
+            form = self._forms[edge.id] = GroupKeys([column.type for column in columns])
+        return [key[1:] for key in form.keys(columns)]
 
     def _sliced(self) -> Slices | None:
         """Give the state to the calls, if the bolt has one: the first is about to be made."""
@@ -395,8 +412,7 @@ def _prefetch(slices: Slices, keys: Sequence[Any]) -> None:
         slices.prefetch(keys)
 
 
-def _comparable(keys: list[Any], kinds: Sequence[pa.DataType]) -> list[Any]:
-    """Return keys that can be looked up: lists can't be, and no NaN is equal to another."""
-    if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in kinds):
-        return list(map(repr, keys))
-    return keys
+def _are_comparable(edge: Edge, batch: pa.RecordBatch) -> bool:
+    """Return whether keys can be looked up as they are: lists can't be, and no NaN is equal to another."""
+    kinds = [batch.schema.field(name).type for name in edge.grouping.fields]
+    return not any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in kinds)

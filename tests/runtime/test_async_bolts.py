@@ -257,6 +257,8 @@ def test_null_and_nan_are_keys_as_others(tmp_path):
         assert tester.state("bolt") == {"all": [0, 1, 2, 3, 4]}
         tester.send({"in": [(n, None, ["a"]) for n in range(5, 8)]})
         assert tester.state("bolt") == {"all": [0, 1, 2, 3, 4, 5, 6, 7]}
+        tester.send({"in": [(n, -0.0 if n % 2 else 0.0, ["a"]) for n in range(8, 12)]})
+        assert tester.state("bolt") == {"all": [*range(12)]}, "0.0 and -0.0 are one key, in state as well"
 
 
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])
