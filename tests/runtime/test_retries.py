@@ -356,6 +356,17 @@ def test_waiting_tuples_move_with_their_keys(bolt, by, was, now, tmp_path):
         assert by is None or {len(found) for found in SERVICE.keys.values()} == {1}
 
 
+def test_tuples_that_came_without_a_key_move_once_their_input_has_one(tmp_path):
+    SERVICE.until = NOON + timedelta(seconds=5)
+    for by in (None, "key"):
+        with started(Asks(ordered=False), 1, by=by, place=tmp_path / "ck") as tester:
+            tester.send({"in": numbered(3, first=3 if by else 0)})
+    Checkpoint(tmp_path / "ck").rescale({"asks": 2})
+    with started(Asks(ordered=False), 2, place=tmp_path / "ck") as tester:
+        tester.advance(20)
+        assert emitted(tester.send({"in": []})) == list(range(6))
+
+
 def test_what_waits_is_shown(tmp_path):
     SERVICE.until = NOON + timedelta(seconds=5)
     with started(Asks(), 1, place=tmp_path / "ck") as tester:
