@@ -272,8 +272,8 @@ class Router:
         if space in (Space.QUARANTINE.value, Space.WAITING.value):
             # Its key is what is grouped by, whatever the bolt's own keys are.
             group = stored if space == Space.QUARANTINE.value else space + group_of(stored)
-            # A tuple that waits, and is grouped by no fields, may be in any task.
-            to = self._hash(self._quarantined.fields(group)) if self.fields else parts_of(stored)[2]
+            # A tuple that waits, and was grouped by no fields when it came, may be in any task.
+            to = self._hash(self._quarantined.fields(group)) if self.fields and group != space else parts_of(stored)[2]
             runs[to % len(runs)].add(stored, value)
             return True
         return False

@@ -85,6 +85,11 @@ def entry_of(value: bytes) -> Waiting:
     return _decode(value)
 
 
+def has_waiting(state: TaskState) -> bool:
+    """Return whether tuples wait in a task's state."""
+    return next(task_state.waiting_of(state).scan_below(_HEAD, end_of(_HEAD)), None) is not None
+
+
 class WaitingTuples:
     """The tuples of one task that wait."""
 

@@ -18,6 +18,7 @@ from statefx.config import seconds_of
 from statefx.errors import BoltError, CodecError, FailedException
 from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Stateful
+from statefx.operators.quarantine import GroupKeys
 from statefx.operators.tuples import Tick
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.waiting import Waiting, group_of
@@ -32,6 +33,7 @@ from statefx.runtime.retries import Breaker, Policy, Retries
 from statefx.runtime.slices import Slices
 from statefx.runtime.task import Prepared
 from statefx.runtime.user_objects import check_nothing, close_object, context_of, values_of
+from statefx.state.view.task_state import TaskState
 from statefx.topology.graph import Edge, Promise
 
 _CALL: ContextVar[Call | None] = ContextVar("statefx_call", default=None)
@@ -104,6 +106,9 @@ class AsyncBoltTask(BoltTask):
         if self.component.stateful:
             self._begin_retries()
 
+    def _check_opened(self, state: TaskState) -> None:
+        """Accept whatever waits: calls are made for it."""
+
     def _splits(self, error: BaseException, calls: Sequence[Call]) -> bool:
         """Return whether one of several rows alone may be to blame for an error of their batch."""
         guarded = self._guarded
@@ -114,6 +119,11 @@ class AsyncBoltTask(BoltTask):
         return guarded.sets_aside and is_of_row(error)
 
     # ---- retries
+
+    @cached_property
+    def _forms(self) -> dict[int, GroupKeys]:
+        """How keys are written, by edge."""
+        return {}
 
     @cached_property
     def _breaker(self) -> Breaker:
@@ -133,9 +143,10 @@ class AsyncBoltTask(BoltTask):
             self._state,
             task=self.id.task,
             txid=attempt.txid,
-            watermark=None if attempt.time is None else attempt.time.watermark,
+            watermark=None if attempt.time is None else attempt.time.readers_watermark,
             clock=lambda: clock_ms + (self.clock() - began) * 1000,
             random=self.random,
+            groups=self._groups,
         )
         if bolt._keeps_calls or made.has_entries:  # else none of its calls needs a look more
             self._retries = self._calls.retries = made
@@ -223,14 +234,25 @@ class AsyncBoltTask(BoltTask):
         slices = self._sliced()
         if self._by_key:
             keys = keys_of(edge, batch, columns)
-            fed.keys = _comparable(keys, [batch.schema.field(name).type for name in edge.grouping.fields])
-            if self._retries is not None and self._retries.has_waiting:
-                fed.keys = self._retries.groups(edge, batch)
+            if _are_comparable(edge, batch) and not (self._retries is not None and self._retries.has_waiting):
+                fed.keys = keys
+            else:
+                fed.keys = self._groups(edge, batch)
             if slices is not None and edge.grouping.promise is Promise.KEY:
                 fed.begin = partial(_prefetch, slices, keys)
         assert self._calls is not None
         self._calls.feed(fed)
         return self.resume()
+
+    def _groups(self, edge: Edge, batch: pa.RecordBatch) -> list[bytes]:
+        """Return the key of each row, as tuples that wait are kept with it: 0.0 and -0.0 are one, as in state."""
+        if not edge.grouping.fields:
+            return [b""] * batch.num_rows
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.grouping.fields]
+        form = self._forms.get(edge.id)
+        if form is None:
+            form = self._forms[edge.id] = GroupKeys([column.type for column in columns])
+        return [key[1:] for key in form.keys(columns)]
 
     def _sliced(self) -> Slices | None:
         """Give the state to the calls, if the bolt has one: the first is about to be made."""
@@ -291,7 +313,7 @@ class AsyncBoltTask(BoltTask):
         if call.waits:
             return
         if call.error is not None:
-            raise call.error
+            raise call.raised()
         try:
             if call.row is not None:
                 collector.emit(call.row)
@@ -390,8 +412,7 @@ def _prefetch(slices: Slices, keys: Sequence[Any]) -> None:
         slices.prefetch(keys)
 
 
-def _comparable(keys: list[Any], kinds: Sequence[pa.DataType]) -> list[Any]:
-    """Return keys that can be looked up: lists can't be, and no NaN is equal to another."""
-    if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in kinds):
-        return list(map(repr, keys))
-    return keys
+def _are_comparable(edge: Edge, batch: pa.RecordBatch) -> bool:
+    """Return whether keys can be looked up as they are: lists can't be, and no NaN is equal to another."""
+    kinds = [batch.schema.field(name).type for name in edge.grouping.fields]
+    return not any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in kinds)

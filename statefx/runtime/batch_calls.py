@@ -222,8 +222,8 @@ class BatchCalls(Calls):
         if error is not None:
             call.forget()
             if len(calls) > 1 and self._splits(error, calls):
-                half = len(calls) // 2
-                self._halves += [self._batch(calls[:half]), self._batch(calls[half:])]
+                half, anew = len(calls) // 2, [call.next_try() for call in calls]  # a thread of these may still emit
+                self._halves += [self._batch(anew[:half]), self._batch(anew[half:])]
                 self._kick()
                 return
             if self._fails_at_once or not isinstance(error, Exception):

@@ -11,13 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.errors import CodecError
+from statefx.errors import BoltError, CodecError
 from statefx.operators.acker import ACKS
 from statefx.operators.bolts import BatchBolt, Bolt, ReadyMade, Stateful, timers_of
 from statefx.operators.idempotency import IdempotencyKeys
 from statefx.operators.spouts import OpaquePartitionedTransactionalSpout, Spout
 from statefx.operators.tuples import TICK_ROWS, Tick, tuple_maker
 from statefx.operators.user_errors import bolt_error
+from statefx.operators.waiting import has_waiting
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.levels import ROOT, ROOTS, Plan, name_shown
 from statefx.protocol.identity import SnapshotRef
@@ -95,6 +96,7 @@ class BoltTask(Task):
                     clock_ms=attempt.order.clock_ms,
                     state_class=self.state_class,
                 )
+                self._check_opened(self._state)
             attempt.costs["reads"] = -task_state.read_secs(self._state)
             if isinstance(bolt, Stateful):
                 init_state(self.id, bolt, self._state, attempt.txid, self._timers_refusal())
@@ -104,6 +106,17 @@ class BoltTask(Task):
         if attempt.collector.guard is not None:
             attempt.collector.guard.metrics = context_of(bolt).metrics
             self._guarded = GuardedCalls(attempt, attempt.collector.guard, self._state)
+
+    def _check_opened(self, state: TaskState) -> None:
+        """Refuse state with tuples that wait for calls, of an AsyncBolt that this bolt has replaced: none is made."""
+        if has_waiting(state):
+            raise BoltError(
+                f"bolt {self.id.component!r}, task {self.id.task}: tuples wait in its state for another call, which a "
+                f"{type(self._object).__name__} does not make. Start with its StatefulAsyncBolt of before until none "
+                "waits, or give the bolt a new id: what waits is lost then",
+                component=self.id.component,
+                task=self.id.task,
+            )
 
     @cached_property
     def _key_refusals(self) -> dict[tuple[str, str], str]:

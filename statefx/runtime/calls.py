@@ -82,6 +82,12 @@ class Fed:
     """Of one tuple that has waited in state: what is known of it."""
 
 
+class _Note(str):
+    """A note of a call, on its error."""
+
+    __slots__ = ()
+
+
 class Call(Collector):
     """One call, and the collector that it is given: what it emits waits here until it has ended.
 
@@ -89,7 +95,7 @@ class Call(Collector):
     are, and for all else what emits it when it is called with the task's collector. `error` is what it has raised.
     `counted` are what is called to count, once the call is kept. `successor` is the call that is made after it for the
     tuple, which has its place; `tries` are the calls before it, and `waited_secs` the waits between those of this
-    attempt. `waits`: the next one is of a later transaction.
+    attempt. `waits`: the next one is of a later transaction. `note` is what is to be said with its error.
     """
 
     # Of the class as long as a call has none of its own: most calls never do, and to set one costs as much as an emit.
@@ -104,7 +110,7 @@ class Call(Collector):
     successor: Call | None = None
     tries = epoch = 0
     waited_secs = due_ms = 0.0
-    why = ""
+    why = note = ""
 
     def __init__(self, out: TaskCollector, width: int, tup: Any, fed: Fed, at: int) -> None:
         self._out = out
@@ -189,6 +195,15 @@ class Call(Collector):
         call.roots, call.key, call.tries = self.roots, self.key, self.tries + 1
         call.why, call.waited_secs = self.why, self.waited_secs
         return call
+
+    def raised(self) -> BaseException:
+        """Return what it has raised, with its own note alone: calls that await one thing may raise one error."""
+        error = self.error
+        assert error is not None
+        if self.note:
+            others = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, _Note)]
+            error.__notes__ = [*others, _Note(self.note)]
+        return error
 
     def count_later(self, count: Callable[[], None]) -> None:
         """Have something counted when the call is kept."""
@@ -442,6 +457,7 @@ class Calls:
             calls += 1
             if not calls % SLICE_CALLS:
                 if monotonic() - began > SLICE_SECS:
+                    worker.call = None  # it has ended, however long it took
                     await asyncio.sleep(0)
                 began = monotonic()
 
@@ -561,7 +577,7 @@ class Calls:
             else:
                 del self._keys[call.key]
         if call.error is not None and (self._fails_at_once or not isinstance(call.error, Exception)):
-            self.fail(call.error)
+            self.fail(call.raised())
         self._ended += 1
         self._look_what_leaves()
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -134,6 +135,16 @@ class TaskTime:
             self._get_on(END, {})
             return
         self._get_on(barriers, parts)
+
+    @property
+    def readers_watermark(self) -> int:
+        """The watermark to which a bolt's task has let its readers come so far, idle or not."""
+        known = self._told.unit_times
+        found = least(
+            reached(known.get(unit), replace(timing, idle_ms=None), clock_ms=0, since_ms=0)
+            for unit, timing, _ in self._units()
+        )
+        return self.watermark if found is None else found  # by its own times, if some count
 
     def hold(self, watermark: int | None) -> None:
         """Have readers wait at a watermark, for rows that are still to be emitted; None: for none."""

@@ -28,7 +28,6 @@ import pyarrow as pa
 from statefx.config import seconds_of
 from statefx.errors import FailedException, StatefxError
 from statefx.operators.async_bolts import AsyncBolt
-from statefx.operators.quarantine import GroupKeys
 from statefx.operators.user_errors import cause_of
 from statefx.operators.waiting import Waiting, WaitingTuples, group_of, place_of, written
 from statefx.plan.levels import name_shown
@@ -182,8 +181,9 @@ class Policy:
 class Retries:
     """The retries of one attempt of a task.
 
-    `clock` returns the time in milliseconds since 1970, `random` numbers in [0, 1). `watermark` is the one that tuples
-    of this attempt have come at. While calls are made, all is for the loop's thread; before and after, for the chain's.
+    `clock` returns the time in milliseconds since 1970, `random` numbers in [0, 1), and `groups` the key of each row as
+    tuples that wait are kept by it. `watermark` is kept with tuples of this attempt. While calls are made, all is for
+    the loop's thread; before and after, for the chain's.
     """
 
     def __init__(
@@ -198,10 +198,11 @@ class Retries:
         watermark: int | None,
         clock: Callable[[], float],
         random: Callable[[], float],
+        groups: Callable[[Edge, pa.RecordBatch], list[bytes]],
     ) -> None:
         self._policy, self._breaker, self._calls = policy, breaker, calls
         self._task, self._txid, self._watermark = task, txid, watermark
-        self._clock, self._random = clock, random
+        self._clock, self._random, self._groups_of = clock, random, groups
         self._tuples = WaitingTuples(state)
         self._entries = self._tuples.read()
         self._groups = {group_of(place) for place in self._entries} if policy.by_key else set[Any]()
@@ -214,7 +215,6 @@ class Retries:
         self._parked: list[Call] = []
         self._places: dict[int, bytes] = {}
         """By the identity of what they have waited as."""
-        self._forms: dict[int, GroupKeys] = {}
         self._made_again = 0
         breaker.begin()
 
@@ -227,18 +227,8 @@ class Retries:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether they wait by key: keys of rows are to be told by `groups` then."""
+        """Whether they wait by key: rows are to be given theirs by `groups` then."""
         return bool(self._groups)
-
-    def groups(self, edge: Edge, batch: pa.RecordBatch) -> list[Any]:
-        """Return the key of each row, as tuples are kept with it."""
-        if not edge.grouping.fields:
-            return [b""] * batch.num_rows
-        columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.grouping.fields]
-        form = self._forms.get(edge.id)
-        if form is None:
-            form = self._forms[edge.id] = GroupKeys([column.type for column in columns])
-        return [key[1:] for key in form.keys(columns)]
 
     def due(self) -> Iterator[tuple[bytes, Waiting]]:
         """Yield what is to be tried in this attempt, in order; later tuples of a key right after the first."""
@@ -290,9 +280,8 @@ class Retries:
             self._replaced[self._places[id(waiting)]] = None
             self._count -= 1
         if fails and following is call and self._policy.retries:
-            assert error is not None
             since = self._txid if waiting is None else waiting.txid
-            error.add_note(f"after {before + call.tries + 1} tries, the first in transaction {since}")
+            call.note = f"after {before + call.tries + 1} tries, the first in transaction {since}"
         if is_changed:
             parked, self._parked = self._parked, []
             for other in parked:
@@ -338,14 +327,14 @@ class Retries:
             due_ms, waiting, edge, batch = int(call.due_ms), call.fed.waiting, call.fed.edge, call.fed.batch
             if waiting is not None:
                 if call.tries:
-                    tries = waiting.tries + call.tries
-                    changed = msgspec.structs.replace(waiting, due_ms=due_ms, tries=tries, why=call.why)
+                    tries, key = waiting.tries + call.tries, waiting.key or key_of(call.tup)  # a rescale may allow one
+                    changed = msgspec.structs.replace(waiting, due_ms=due_ms, tries=tries, why=call.why, key=key)
                     self._replaced[self._places[id(waiting)]] = changed
                 continue
             assert edge is not None
             assert batch is not None
             row = batch.slice(call.at, 1)
-            (group,) = self.groups(edge, row)
+            (group,) = self._groups_of(edge, row)
             self._replaced[place_of(group, self._txid, number, self._task)] = Waiting(
                 due_ms,
                 call.tries,

@@ -35,6 +35,8 @@ class SharedObjects:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, Any], _Shared] = {}
+        self._awaited: dict[int, _Shared] = {}
+        """By thread, what it waits for."""
 
     def get(
         self,
@@ -45,23 +47,27 @@ class SharedObjects:
         close: Callable[[Any], object] | None = None,
     ) -> Any:
         """Return what is shared under a key; made now if nobody holds it. What `make` raises is raised here alone."""
-        name = run, _checked(key, make, close)
+        name, own = (run, _checked(key, make, close)), threading.get_ident()
         with self._lock:
             kept = self._kept.setdefault(name, _Shared())
-            if kept.maker == threading.get_ident():
-                raise BoltError(f"context.shared({key!r}, ...): its make asks for {key!r} itself")
+            self._refuse_circle(kept, key, own)
             kept.asking += 1
+            self._awaited[own] = kept
         try:
             with kept.lock:
+                with self._lock:
+                    del self._awaited[own]
+                    kept.maker = None if kept.is_made else own
                 if not kept.is_made:
-                    kept.maker = threading.get_ident()
                     try:
                         kept.value = _made(key, make)
                     finally:
-                        kept.maker = None
+                        with self._lock:
+                            kept.maker = None
                     kept.close, kept.is_made = close, True
         except BaseException:
             with self._lock:
+                self._awaited.pop(own, None)
                 kept.asking -= 1
                 if not kept.is_made and not kept.asking:
                     self._kept.pop(name, None)
@@ -70,6 +76,19 @@ class SharedObjects:
             kept.asking -= 1
             kept.holders.add(holder)
         return kept.value
+
+    def _refuse_circle(self, kept: _Shared, key: Any, own: int) -> None:
+        """Refuse what a thread could only wait for for ever: whoever makes it waits for what this thread makes."""
+        if kept.maker == own:
+            raise BoltError(f"context.shared({key!r}, ...): its make asks for {key!r} itself")
+        maker = kept.maker
+        while maker is not None and (awaited := self._awaited.get(maker)) is not None:
+            maker = awaited.maker
+            if maker == own:
+                raise BoltError(
+                    f"context.shared({key!r}, ...): the make that asks for it is waited for by the make of {key!r}: "
+                    "each would wait for the other for ever. Make one of them without the other"
+                )
 
     def release(self, holder: Hashable) -> None:
         """Let a holder hold nothing; what nobody else holds is closed. Nothing is raised."""

@@ -2,7 +2,7 @@
 
 While calls are in flight, one journal is attached to the state. It is empty before and after every step:
 
-- A step that ends its call keeps what it has changed, or takes it back if it has raised.
+- A step that ends its call keeps what it has changed, or takes it back if it has raised or returned something.
 - A step that has changed something and awaits is refused, and its change taken back: another call's change of the same
   entry could come between, and neither could be undone without the other.
 - Entries in the journal before a step were made by code that is in no call: that fails the attempt.
@@ -83,9 +83,9 @@ class Slices:
                 self._fail(self._stray())
             try:
                 awaited = advance()
-            except StopIteration:
+            except StopIteration as end:
                 if journal:
-                    if call.done:
+                    if call.done or end.value is not None:  # a call that returns something has failed
                         self._undo()
                     journal.clear()
                 raise

@@ -21,6 +21,7 @@ from statefx import (
 )
 from statefx.errors import BoltError, FailedException, TopologyError
 from statefx.runtime import loops
+from statefx.runtime.calls import SLICE_CALLS
 from statefx.runtime.user_objects import AbandonedError
 from statefx.runtime.worker import Worker
 from statefx.testing import TopologyTester, rows
@@ -256,6 +257,8 @@ def test_null_and_nan_are_keys_as_others(tmp_path):
         assert tester.state("bolt") == {"all": [0, 1, 2, 3, 4]}
         tester.send({"in": [(n, None, ["a"]) for n in range(5, 8)]})
         assert tester.state("bolt") == {"all": [0, 1, 2, 3, 4, 5, 6, 7]}
+        tester.send({"in": [(n, -0.0 if n % 2 else 0.0, ["a"]) for n in range(8, 12)]})
+        assert tester.state("bolt") == {"all": [*range(12)]}, "0.0 and -0.0 are one key, in state as well"
 
 
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])
@@ -286,6 +289,17 @@ def test_a_row_that_does_not_fit_undoes_its_call():
         assert tester.state("bolt") == recounted(data, {4})[0]
         assert sorted(sent.emitted("bolt", "more")) == [(n,) for n in range(20) if n != 4]
         assert len(sent.emitted("bolt")) == 19
+
+
+def test_a_call_that_returns_something_is_undone():
+    class Returns(Sums):
+        async def execute(self, tup, collector):
+            await super().execute(tup, collector)
+            return "lost" if tup.n in (3, 7) else None
+
+    with TopologyTester(built(Returns(), by=["key"], onError="skip")) as tester:
+        tester.send({"in": given(10)})
+        assert tester.state("bolt") == recounted(given(10), (3, 7))[0]
 
 
 def test_state_that_changes_before_an_await_is_refused():
@@ -403,6 +417,31 @@ def test_a_call_that_never_returns_is_cancelled_after_its_time():
     assert letter[3] == "TimeoutError"
     assert "took longer than 0.05 s (" in letter[4]
     assert "test_async_bolts.py" in letter[4]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", [Later, Sums])
+def test_a_call_that_blocks_the_loop_for_longer_than_its_time_ends_once(kind, ordered):
+    """Its end comes before anybody sees how long it took."""
+
+    class Computes(kind):
+        capacity, timeout = 1, "10 ms"
+
+        async def execute(self, tup, collector):
+            if not (tup.n + 1) % SLICE_CALLS:
+                threading.Event().wait(0.02)
+            if kind is Sums:
+                self.state.put(tup.key, self.state.get(tup.key, 0) + tup.n)
+            collector.emit((tup.key, tup.n) if kind is Sums else (tup.n, tup.key))
+
+    bolt = Computes()
+    bolt.ordered = ordered
+    with TopologyTester(built(bolt, by=["key"], onError="skip")) as tester:
+        emitted = tester.send({"in": given(40)}).emitted("bolt")
+        assert sorted(n for row in emitted for n in row if type(n) is int) == list(range(40))
+        if kind is Sums:
+            assert tester.state("bolt") == recounted(given(40))[0]
 
 
 def test_by_default_a_call_that_takes_too_long_ends_the_query():

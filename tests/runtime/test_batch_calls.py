@@ -316,6 +316,35 @@ def test_a_batch_that_takes_too_long_is_called_in_halves():
     assert letter[3] == "TimeoutError"
 
 
+def test_a_row_that_a_thread_emits_after_its_time_is_not_that_of_a_half():
+    """It was within emit when the time of its batch was over."""
+
+    class Values(list):
+        def __iter__(self):
+            self.again.wait(10)
+            return super().__iter__()
+
+    class Slow(Batches):
+        threads, timeout = 4, "500 ms"
+
+        def open(self, context):
+            self.again, self.emitted = threading.Event(), threading.Event()
+
+        def executeBatch(self, batch, collector):
+            if len(batch) > 1:
+                values = Values(batch[0])
+                values.again = self.again
+                collector.emit(values, anchors=batch[0])
+                self.emitted.set()
+                return
+            self.emit(batch[0], collector)
+            self.again.set()
+            assert self.emitted.wait(0.4)
+
+    with TopologyTester(built(Slow(), onError="skip")) as tester:
+        assert tester.send({"in": given(2)}).emitted("bolt") == given(2)
+
+
 def test_failed_exception_has_the_transaction_tried_again():
     class Once(Batches):
         async def executeBatch(self, batch, collector):

@@ -5,10 +5,11 @@ import contextlib
 import logging
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
-from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder, isTick
+from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder, WindowedBolt, isTick
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TopologyError
 from statefx.runtime import retries
 from statefx.runtime.retries import Admission, Breaker, delay_secs
@@ -247,6 +248,24 @@ def test_after_its_retries_a_tuple_is_a_dead_letter_with_its_tries():
         assert waiting(tester) == 0
 
 
+def test_calls_that_raise_one_error_have_each_its_own_note():
+    """As calls do that await one connection."""
+    error = ConnectionError("away")
+
+    class Shares(Asks):
+        async def execute(self, tup, collector):
+            raise error
+
+    with started(Shares(retries=1)) as tester:
+        tester.send({"in": [(0, "a")]})
+        tester.send({"in": [(1, "b")]})
+        tester.advance(20)
+        letters = tester.send({"in": []}).emitted("asks", "deadLetter")
+    assert sorted(row[4].partition(" (")[0] for row in letters) == [
+        f"ConnectionError: away | after 2 tries, the first in transaction {txid}" for txid in (1, 2)
+    ]
+
+
 def test_without_on_error_the_query_ends_after_the_retries():
     SERVICE.until = NOON + timedelta(days=1)
     tester = started(Asks(retryDelay="1 millisecond"), mode="fail")
@@ -337,6 +356,17 @@ def test_waiting_tuples_move_with_their_keys(bolt, by, was, now, tmp_path):
         assert by is None or {len(found) for found in SERVICE.keys.values()} == {1}
 
 
+def test_tuples_that_came_without_a_key_move_once_their_input_has_one(tmp_path):
+    SERVICE.until = NOON + timedelta(seconds=5)
+    for by in (None, "key"):
+        with started(Asks(ordered=False), 1, by=by, place=tmp_path / "ck") as tester:
+            tester.send({"in": numbered(3, first=3 if by else 0)})
+    Checkpoint(tmp_path / "ck").rescale({"asks": 2})
+    with started(Asks(ordered=False), 2, place=tmp_path / "ck") as tester:
+        tester.advance(20)
+        assert emitted(tester.send({"in": []})) == list(range(6))
+
+
 def test_what_waits_is_shown(tmp_path):
     SERVICE.until = NOON + timedelta(seconds=5)
     with started(Asks(), 1, place=tmp_path / "ck") as tester:
@@ -363,6 +393,71 @@ def test_retries_may_come_and_go_with_a_start(tmp_path):
     with started(Asks(), place=tmp_path / "ck") as tester:
         tester.advance(20)
         assert emitted(tester.send({"in": []})) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("was", [Asks, Lists])
+def test_a_bolt_of_another_kind_refuses_tuples_that_wait(was, tmp_path):
+    """It makes no calls: the tuples would wait for ever, and later ones of their keys pass them."""
+    SERVICE.until = NOON + timedelta(seconds=5)
+    with started(was(), place=tmp_path / "ck") as tester:
+        tester.send({"in": numbered(3)})
+
+    class Sync(Lined):
+        outputFields = FIELDS
+
+    sync = started(Sync(), place=tmp_path / "ck")
+    with sync, pytest.raises(BoltError, match="tuples wait in its state for another call, which a Sync does not make"):
+        sync.send({"in": numbered(3)})
+    with started(Lists(), place=tmp_path / "ck") as tester:
+        tester.advance(20)
+        assert emitted(tester.send({"in": []})) == [0, 1, 2]
+    with started(Sync(), place=tmp_path / "ck") as tester:
+        tester.send({"in": numbered(3)})
+
+
+def test_a_tuple_that_gets_a_key_as_it_waits_keeps_it(tmp_path):
+    """Tuples that any of several tasks might get have none; those of one task have."""
+    SERVICE.until = NOON + timedelta(minutes=2, seconds=30)
+    with started(Asks(ordered=False, retries=9), 2, by=None, place=tmp_path / "ck") as tester:
+        tester.send({"in": numbered(3)})
+    Checkpoint(tmp_path / "ck").rescale({"asks": 1})
+    with started(Asks(ordered=False, retries=9), 1, by=None, place=tmp_path / "ck") as tester:
+        for expected in ([], [], [0, 1, 2]):
+            tester.advance(60)
+            assert emitted(tester.send({"in": []})) == expected
+    assert {n: len(keys) for n, keys in SERVICE.keys.items()} == {0: 1, 1: 1, 2: 1}
+
+
+def test_fields_of_all_types_wait(tmp_path):
+    types = "n long, key string, a array<int>, m map<string, double>, s struct<x: int, y: array<string>>, b binary, "
+    types += "d decimal(9, 2), t timestamp, day date, f float, yes boolean"
+    values = ([1, None], [("x", 1.5)], {"x": 1, "y": ["z"]}, b"\0", Decimal("1.20"), NOON, NOON.date(), 0.5, True)
+    SERVICE.until = NOON + timedelta(seconds=5)
+    builder = TopologyBuilder("types")
+    builder.setStream("in", rows(types))
+    key = ["key", "a", "s", "b", "d", "t", "day", "f", "yes"]
+
+    class Every(Asks):
+        outputFields = types
+
+        async def execute(self, tup, collector):
+            SERVICE.call(self.context, tup)
+            collector.emit(tuple(tup))
+
+    builder.setBolt("asks", Every(), 2).fieldsGrouping("in", *key)
+    builder.setBolt("end", Ignores()).shuffleGrouping("asks")
+    topology, config = builder.createTopology(), {"topology.state.provider": "memory"}
+    given = [(0, "a", *values), (1, None, *[None] * len(values)), (2, "a", *values)]
+    with TopologyTester(topology, tmp_path / "ck", config, now=NOON) as tester:
+        assert tester.send({"in": given}).emitted("asks") == []
+    Checkpoint(tmp_path / "ck").rescale({"asks": 1})
+    builder = TopologyBuilder("types")
+    builder.setStream("in", rows(types))
+    builder.setBolt("asks", Every(), 1).fieldsGrouping("in", *key)
+    builder.setBolt("end", Ignores()).shuffleGrouping("asks")
+    later = NOON + timedelta(minutes=1)
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, now=later) as tester:
+        assert sorted(tester.send({"in": []}).emitted("asks")) == given
 
 
 def test_a_tuple_whose_input_is_gone_is_refused_with_the_remedy(tmp_path):
@@ -405,6 +500,44 @@ def test_tuples_that_wait_hold_the_watermark_of_their_readers():
         tester.advance(20)
         sent = tester.send({"in": [(3, "a", NOON + timedelta(seconds=3))]})
         assert (emitted(sent), reached(sent)["read"]) == ([1, 3], "12:00:03")
+
+
+def test_readers_by_the_bolts_own_times_wait_too():
+    """Its rows are an hour older than its input: what it reads by would let the readers pass."""
+    earlier = timedelta(hours=1)
+
+    class Dates(Asks):
+        outputFields = "n long, key string, at timestamp"
+
+        async def execute(self, tup, collector):
+            SERVICE.call(self.context, tup)
+            collector.emit((tup.n, tup.key, tup.at - earlier))
+
+    class Hours(WindowedBolt):
+        outputFields = "key string, start timestamp, numbers array<long>"
+        initWindow = list
+
+        def addToWindow(self, numbers, tup):
+            return sorted([*numbers, tup.n])
+
+        def emitWindow(self, window, numbers, collector):
+            collector.emit((window.key, window.start, numbers))
+
+    builder = TopologyBuilder("timed")
+    builder.setStream("in", rows("n long, key string, at timestamp"), timestamp="at")
+    builder.setBolt("asks", Dates(ordered=False), timestamp="at").fieldsGrouping("in", "key")
+    builder.setBolt("seconds", Hours().withTumblingWindow("1 second")).fieldsGrouping("asks", "key")
+    with TopologyTester(builder.createTopology(), config={"topology.state.provider": "memory"}, now=NOON) as tester:
+        sent = []
+        for n in range(4):
+            SERVICE.until = NOON + timedelta(seconds=5 if n == 1 else 0)
+            sent.append(tester.send({"in": [(n, "a", NOON + timedelta(seconds=10 * n))]}))
+        tester.advance(20)
+        sent.append(tester.send({"in": []}))
+        assert [n for n, *_ in sent[-1].emitted("asks")] == [1]
+        sent.append(tester.send({"in": [(4, "a", NOON + timedelta(minutes=9))]}))
+        found = [numbers for each in sent for *_, numbers in each.emitted("seconds")]
+        assert found == [[0], [1], [2], [3]]
 
 
 # ---- the breaker

@@ -281,6 +281,29 @@ def test_what_can_not_be_shared_is_refused(arguments, text):
         SharedObjects().get(1, "run", *arguments)
 
 
+def test_makes_that_wait_for_each_other_are_refused():
+    shared, both, errors = SharedObjects(), threading.Barrier(2, timeout=10), []
+
+    def ask(holder, key, other):
+        def make():
+            both.wait()
+            return shared.get(holder, "run", other, Model)
+
+        try:
+            shared.get(holder, "run", key, make)
+        except BoltError as error:
+            errors.append(error.message)
+
+    threads = [threading.Thread(target=ask, args=each, daemon=True) for each in ((1, "a", "b"), (2, "b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    (error,) = errors  # the other one makes both
+    assert "each would wait for the other for ever" in error
+
+
 def test_a_make_that_asks_for_its_own_key_is_refused():
     shared = SharedObjects()
 
