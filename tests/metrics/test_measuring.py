@@ -476,10 +476,10 @@ def test_an_error_of_metrics_is_logged_once_and_breaks_nothing(monkeypatch, capl
 def test_counting_costs_a_few_looks_at_a_dict():
     """A counter is for each row: as many as a bolt has in a second must not take a tenth of it."""
     counter = Metrics().counter("seen", reason="a")
-    began = time.perf_counter()
+    began = time.thread_time()  # others may have the processor meanwhile
     for _ in range(100_000):
         counter.inc()
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_each_metric_of_the_table_is_counted_somewhere():
