@@ -150,8 +150,8 @@ class Measures:
         self.registry.gather(self._flowing)
         self._last_commit: float | None = None
         self._counts: dict[TaskId, Mapping[str, int | float]] = {}
-        self._calls_of: dict[TaskId, CallReport] = {}
         """What tasks of spouts that live have counted, as last told."""
+        self._calls_of: dict[TaskId, CallReport] = {}
         self._calls: dict[str, float] = {}
         self._lags: dict[str, Lag] = {}
         self.holder: Callable[[], tuple[str, int] | None] = lambda: None

@@ -129,7 +129,7 @@ class AsyncBoltTask(BoltTask):
     def _breaker(self) -> Breaker:
         bolt: AsyncBolt = self._object
         secs = seconds_of(bolt.breakerDelay) or 0.0
-        return Breaker(bolt.breakerFailures, secs * 1000, f"bolt {self.id.component!r}, task {self.id.task},")
+        return Breaker(bolt.breakerFailures, secs * 1000, self._who)
 
     def _begin_retries(self) -> None:
         attempt, bolt = self.attempt, self._object
@@ -137,7 +137,7 @@ class AsyncBoltTask(BoltTask):
         assert self._calls is not None
         began, clock_ms = self.clock(), attempt.order.clock_ms
         made = Retries(
-            Policy.of(bolt, by_key=bolt.ordered or isinstance(bolt, Stateful)),
+            Policy.of(bolt, by_key=self._by_key),
             self._breaker,
             self._calls,
             self._state,
