@@ -125,7 +125,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """End the chains of testers that a test has made and not closed: each is a thread, of which a run had thousands."""
+    """End the chains of testers that a test has made and not closed: each keeps what it had in its hands."""
     made = weakref.WeakSet[LocalRunEngine]()
     init = LocalRunEngine.__init__
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -199,6 +200,7 @@ class TopologyTester:
     * What is committed, rolled back, written and raised is what Spark would have made of it; nothing waits.
     * After a crash, or an error, the object refuses to go on: `restart` is the way, or another tester on the folder.
     * A tester that did not crash may go on after another has taken its checkpoint: it is then a zombie, and fenced.
+    * It is used in the thread that made it.
 
     Examples
     --------
@@ -257,6 +259,7 @@ class TopologyTester:
         day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         self._began = (day if now is None else now).timestamp()
         self._ended: BaseException | None = None
+        self._thread = threading.current_thread()
         self._transactions: list[Sent] = []
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._time)
@@ -487,6 +490,7 @@ class TopologyTester:
 
     def close(self) -> None:
         """End in good order; again is a no-op."""
+        self._refuse_other_thread()
         self._engine.close()
         self._ended = self._ended or TransactionError("the tester is closed")
 
@@ -578,6 +582,7 @@ class TopologyTester:
         self._transactions.append(Sent(done, merged(self._engine.seen, runs), self.topology))
 
     def _driving(self, do: Callable[[], _Result]) -> _Result:
+        self._refuse_other_thread()
         if self._ended is not None:
             raise TransactionError(f"this driver has ended ({self._ended!r}): restart() it") from self._ended
         try:
@@ -590,8 +595,15 @@ class TopologyTester:
             self._end(error)
             raise
 
+    def _refuse_other_thread(self) -> None:
+        if (caller := threading.current_thread()) is not self._thread:
+            raise TransactionError(
+                f"thread {caller.name!r} called a TopologyTester that thread {self._thread.name!r} made: its tasks can "
+                "go on in that thread alone; make it where you use it"
+            )
+
     def _end(self, error: BaseException) -> None:
-        """Go on no more; the chains end too, whose threads would otherwise keep all of this for ever."""
+        """Go on no more; the chains end too, whose frames would otherwise keep all of this for ever."""
         self._ended = error
         self._engine.end_chains()
 

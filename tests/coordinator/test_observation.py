@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -396,15 +397,19 @@ def test_a_write_of_the_log_that_hangs_is_named_with_its_place(place, monkeypatc
         log = tester._coordinator.log
         hanging, log._clock = HangingRecord(log.storage), time.time
         log.storage = hanging
-        sending = threading.Thread(target=tester.send, args=(lines("b"),))
-        sending.start()
-        try:
-            said = f"Writing PREPARING to the log at {log.where} hangs since 20"  # an earlier record may look so too
-            until(lambda: Checkpoint(place).observation()["health"]["sentence"].startswith(said))
-            found = observer.health()
-        finally:
-            hanging.released.set()
-            sending.join(WAIT_SECS)
+        said = f"Writing PREPARING to the log at {log.where} hangs since 20"  # an earlier record may look so too
+
+        def look():
+            try:
+                until(lambda: Checkpoint(place).observation()["health"]["sentence"].startswith(said))
+                return observer.health()
+            finally:
+                hanging.released.set()
+
+        with ThreadPoolExecutor(1) as beside:
+            looked = beside.submit(look)
+            tester.send(lines("b"))
+            found = looked.result()
         assert found["state"] == "stuck"
         assert str(place) in log.where
         assert found["sentence"].endswith("the last committed transaction is 1.")

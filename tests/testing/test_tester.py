@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -244,6 +246,16 @@ def test_tasks_of_spouts_live(place):
 
 
 @pytest.mark.slow
+def test_another_thread_is_refused_and_nothing_is_spoilt_by_it(place):
+    with TopologyTester(word_count(), place) as tester, ThreadPoolExecutor(1, "other") as other:
+        tester.send(lines("a"))
+        for call in (partial(tester.send, lines("b")), tester.close):
+            with pytest.raises(TransactionError, match=r"thread 'other_0' called .* that thread 'MainThread' made"):
+                other.submit(call).result()
+        tester.send(lines("c"))
+        assert tester.state("count") == {"a": 1, "c": 1}
+
+
 def test_neither_spark_nor_a_test_library_is_imported(place):
     script = f"""
 import sys
