@@ -166,7 +166,7 @@ class TakenBack:
     targets: Mapping[str, str]  # sink -> target; none are left to do where another RESTORED has come since
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: `log_rules.evolved` copies its dict
 class LogState:
     """The log, folded."""
 
