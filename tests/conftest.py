@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Generator, Iterator
+from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
@@ -200,14 +201,33 @@ def _names(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*within)
 
 
-def _kills_broker(item: pytest.Item) -> bool:
-    """Tell whether a test may kill the one broker: it comes first, before others have left it hundreds of partitions.
+def _uses_broker(item: pytest.Item) -> bool:
+    return "kafka" in getattr(item, "fixturenames", ())
 
-    A broker that starts after a SIGKILL looks through each of them, which takes longer than all else of its start.
+
+def _broker_rank(item: pytest.Item) -> int:
+    """Return when a test of a group comes, by what it does with the one broker.
+
+    Those that may kill it come first, before others have left it hundreds of partitions: a broker that starts after a
+    SIGKILL looks through each of them, which takes longer than all else of its start. Those that have none come last.
     """
-    if "kafka" not in getattr(item, "fixturenames", ()):
-        return False
-    return any(not {"kill", "restart"}.isdisjoint(_names(function.__code__)) for function in _functions(item))
+    if not _uses_broker(item):
+        return 2
+    return int({"kill", "restart"}.isdisjoint(chain.from_iterable(_names(each.__code__) for each in _functions(item))))
+
+
+@pytest.hookimpl(trylast=True)  # when the test's own clients are gone
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Kill the broker behind the last test of a group that has it: one that waits takes a twentieth of a processor.
+
+    Whoever asks it for a topic revives it.
+    """
+    if _brokers and nextitem is not None and _uses_broker(item) and not _uses_broker(nextitem):
+        _brokers[0].kill()
+
+
+_brokers: list[Any] = []
+"""The one broker of this process, once it runs."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -219,7 +239,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = Counter(scopes[item.nodeid] for item in items if item.get_closest_marker("slow"))
     rank = {group: number for number, group in enumerate(GROUPS, -len(GROUPS))}
     # Long pieces first: what is left in the end is spread evenly.
-    items.sort(key=lambda item: (rank.get(scope := scopes[item.nodeid], 0), -slow[scope], not _kills_broker(item)))
+    items.sort(key=lambda item: (rank.get(scope := scopes[item.nodeid], 0), -slow[scope], _broker_rank(item)))
     worker = getattr(config, "workerinput", None)
     if worker and worker["workerid"] == "gw0":
         Path(worker["scopes"]).write_text(json.dumps(scopes), encoding="utf-8")
@@ -307,6 +327,7 @@ def kafka() -> Iterator["object"]:
     except UnavailableError as why:
         pytest.skip(f"{NO_KAFKA}: {why}")
     with broker:
+        _brokers.append(broker)
         # Kafka makes the topics of its own when they are first asked for, and a test's sink waits two seconds only.
         broker.transact(topic := broker.topic(), "a")
         broker.read(topic, 1)

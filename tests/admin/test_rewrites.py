@@ -357,8 +357,10 @@ def cases() -> Iterator[Any]:
             to = {"migrate": "rocksdb", "migrate to memory": "memory", "migrate to a server": "redis"}.get(name)
             if kept_by == to or (kept_by == "redis" and name in KEEPS_VERSIONS):
                 continue
-            marks = [pytest.mark.server] if "redis" in (kept_by, to) else []
-            yield pytest.param(name, kept_by, id=f"{name}, {kept_by}", marks=[*marks, pytest.mark.slow])
+            marks = [pytest.mark.slow, *([pytest.mark.server] if "redis" in (kept_by, to) else [])]
+            if kept_by == "rocksdb" and name != "rescale":  # its files are those of "memory"
+                marks.append(pytest.mark.soak)
+            yield pytest.param(name, kept_by, id=f"{name}, {kept_by}", marks=marks)
 
 
 def begun(place: Path, request: pytest.FixtureRequest, name: str, kept_by: str) -> tuple[Any, Any, Site]:

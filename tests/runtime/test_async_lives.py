@@ -149,7 +149,7 @@ def play(seed, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secs", [4, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("secs", [2, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_random_lives_lose_and_double_no_call_s_rows_or_state(place, secs):
     """Their chains and connections are lost, cut off and frozen at any step, and drivers are replaced."""
     logging.disable(logging.CRITICAL)

@@ -157,7 +157,7 @@ def check(life, tester):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives", [40, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("lives", [15, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_random_lives_of_a_service_lose_and_double_nothing(place, lives, monkeypatch):
     monkeypatch.setattr(retries, "INSIDE_SECS", 0.01)
     logging.disable(logging.CRITICAL)

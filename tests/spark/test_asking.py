@@ -125,7 +125,10 @@ def test_a_driver_that_is_suspended_does_not_pause_late(drivers, place):
     assert driver.end()["ended"]
 
 
-@pytest.mark.parametrize("trigger", [ALWAYS, AVAILABLE], ids=["on and on", "what is there"])
+@pytest.mark.parametrize(
+    "trigger",
+    [pytest.param(ALWAYS, id="on and on"), pytest.param(AVAILABLE, id="what is there", marks=pytest.mark.soak)],
+)
 def test_a_query_that_is_paused_ends_what_is_in_flight_and_begins_nothing(spark, place, trigger):
     """Also not the end of its input."""
     topology, held, query = at_work(spark, place, trigger)

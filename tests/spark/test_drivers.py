@@ -167,7 +167,9 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(spark, drivers, place
         assert state(place / "ck", "count", config=config) == found
 
 
-@pytest.mark.parametrize("when", ["planning", "beginning", "ending"])
+@pytest.mark.parametrize(
+    "when", ["planning", *(pytest.param(when, marks=pytest.mark.soak) for when in ("beginning", "ending"))]
+)
 def test_a_driver_that_was_replaced_is_fenced_whatever_spark_says(spark, place, monkeypatch, when):
     """It goes on in its own folder."""
     feed(place / "in", a=FILES["a"])
@@ -250,6 +252,7 @@ class Killer(BasicBolt):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.soak
 def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, place):
     topology = word_count(spark.createDataFrame([("a",)], "value string"), split=Killer())
     with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times.*(?i:crashed|exited)"):

@@ -171,7 +171,7 @@ UNMADE = {
 }
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("make", UNMADE.values(), ids=UNMADE)
 def test_a_cache_that_was_not_made_yet_is_made_once(spark, place, make, adaptive):
     """Rule 15.1: with adaptive execution its shuffles are jobs of their own, before that which reads the rows."""

@@ -67,6 +67,7 @@ def test_a_worker_is_killed_at_each_step_and_another_run_goes_on(place, places, 
     assert {path.name for path in place.glob("killed-*")} == {f"killed-{phase}" for phase in PHASES}
 
 
+@pytest.mark.soak
 def test_a_worker_is_stopped_and_another_run_goes_on(places, ran):
     places.stop("execute", 2)
     assert ran(silence_secs=3)["runs"] >= 2
@@ -191,6 +192,7 @@ def test_a_row_that_is_larger_than_any_buffer(told):
     assert found["bytes"] == [living.LARGE, 3]
 
 
+@pytest.mark.soak
 def test_a_spout_that_emits_without_end_is_timed_out_in_place_and_takes_no_memory(told):
     found = told("endless_spout")
     assert found["error"].startswith("TransactionTimeoutError: transaction 1 failed 2 times")

@@ -254,6 +254,7 @@ def test_a_bolt_that_waits_for_the_network_is_told_from_a_slow_one(spark, place)
     assert "network" in found.sentence
 
 
+@pytest.mark.soak
 def test_state_that_does_not_fit_its_cache_is_named(spark, place):
     config = {"topology.state.provider": "rocksdb", "topology.state.provider.config": {"hot_cache_mb": 0}}
     with running(topology(Endless(), ReadsMuch()), spark, place, config) as query:
@@ -272,6 +273,7 @@ class Drop(BasicBolt):
         pass
 
 
+@pytest.mark.soak
 def test_a_quota_of_kafka_that_is_full_is_named(spark, kafka, place):
     topic = kafka.topic()
     kafka.send(topic, *[os.urandom(1000)] * 40_000)

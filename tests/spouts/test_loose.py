@@ -157,7 +157,7 @@ def mixes(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(mix=mixes(), tasks=st.integers(1, 2))
 def test_mixes_of_trees_and_loose_tuples_equal_the_recount(tmp_path_factory, mix, tasks):
     messages, first, second, acker, mode = mix

@@ -33,7 +33,7 @@ def play(seed, folder, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secs", [4, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("secs", [2, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_random_lives_lose_and_double_nothing(place, monkeypatch, secs):
     """Their chains and connections are lost at any step."""
     logging.disable(logging.CRITICAL)
@@ -125,7 +125,7 @@ def ruled_play(seed, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secs", [2, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("secs", [1, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_random_lives_judge_each_row_once_by_the_rules_of_its_transaction(place, secs):
     logging.disable(logging.CRITICAL)
     for seed in seeds(secs):

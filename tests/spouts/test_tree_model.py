@@ -222,7 +222,7 @@ def test_open_trees_go_with_their_block_when_the_acker_gets_other_tasks(place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives", [6, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("lives", [3, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_the_spout_hears_what_storms_rules_say(place, lives):
     outcomes = Counter()
     for seed in range(lives):
