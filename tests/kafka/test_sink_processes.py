@@ -91,7 +91,7 @@ SILENT = {
     "again": [("before _mark", 2)],
     "its end": [("after _commit", len(WORK))],
 }
-OFTEN_SILENT = [("before _commit", 2, "while"), ("after _commit", len(WORK), "its end")]
+OFTEN_SILENT = [("after _commit", len(WORK), "its end")]
 
 
 @pytest.fixture(

@@ -153,6 +153,7 @@ def test_a_query_that_is_paused_ends_what_is_in_flight_and_begins_nothing(spark,
     assert state(place / "ck", "count") == recount(ALL)
 
 
+@pytest.mark.soak
 def test_an_attempt_that_fails_while_the_query_is_paused_is_tried_again_when_it_goes_on(spark, place):
     """Rule 17.8."""
     _, held, query = at_work(spark, place, AVAILABLE)

@@ -167,7 +167,8 @@ def ticked(spark, place, streams, folders=None, secs=0.2):
     return builder.createTopology()
 
 
-@pytest.mark.parametrize("last", ["tick", pytest.param("batch", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("last", ["tick", "batch"])
 def test_streams_that_change_places_go_on_where_they_were(spark, place, last):
     """Rule 3.15: after a transaction without rows Spark would take the offsets of each for the other's, silently."""
     read = {}

@@ -327,7 +327,9 @@ def test_stop_waits_for_what_is_at_work_with_available_now(spark, place):
     assert kinds(place / "ck")[-2:] == [("PREPARING", 2, 0), ("COMMITTING", 2, 0)]
 
 
-@pytest.mark.parametrize("trigger", [ALWAYS, AVAILABLE], ids=["always", "available"])
+@pytest.mark.parametrize(
+    "trigger", [pytest.param(ALWAYS, id="always"), pytest.param(AVAILABLE, id="available", marks=pytest.mark.soak)]
+)
 def test_somebody_stops_spark_s_own_query(spark, place, trigger):
     """Rows would come, or are there, and nobody reads them: that is no end like that of ``stop``."""
     topology, hold, query = at_work(spark, place, trigger)
@@ -473,7 +475,7 @@ def test_rows_that_find_no_room_are_no_mistake_of_the_user():
     assert found.message == last.partition(": ")[2]
 
 
-@pytest.mark.parametrize("kind", ["batch", "stream"])
+@pytest.mark.parametrize("kind", [pytest.param("batch", marks=pytest.mark.soak), "stream"])
 def test_a_read_that_is_interrupted_in_a_task_is_a_failure(spark, place, kind):
     """The driver says so: whoever runs a batch would think it applied."""
     feed(place / "in", a=["a"], b=["b"])

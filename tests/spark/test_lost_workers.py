@@ -76,6 +76,7 @@ def lost(spark, monkeypatch):
     raise AssertionError("Spark always noticed")
 
 
+@pytest.mark.soak
 def test_a_topology_is_given_others(spark, place, lost, caplog):
     feed(place / "in", a=["x", "y"], b=["x"])
     run(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger={"availableNow": True})

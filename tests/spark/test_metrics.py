@@ -74,6 +74,7 @@ def times(query):
     return {task: {activity: found[*task, activity] for activity in ACTIVITIES} for task in tasks}
 
 
+@pytest.mark.soak
 def test_time_of_tasks_adds_up_and_names_the_bottleneck(spark, place):
     config = {"topology.metrics.port": 0, "topology.state.checkpoint.interval.ms": 0}
     query = submit(topology(), spark, place / "ck", config)

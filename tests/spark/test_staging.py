@@ -151,7 +151,7 @@ def test_parts_of_many_tasks_that_travel_with_one_order_are_not_too_long_for_it(
     assert kinds(place / "ck") == [("PREPARING", 1, 0), ("COMMITTING", 1, 0)]
 
 
-@pytest.mark.parametrize("lasts", [True, False])
+@pytest.mark.parametrize("lasts", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_folder_that_can_not_be_written_is_told_and_tried_again(spark, place, monkeypatch, lasts):
     monkeypatch.setattr(parts, "INLINE_BYTES_MAX", 0)
     feed(place / "in", a=["x"])
@@ -354,7 +354,10 @@ def test_another_attempt_reads_what_was_staged(spark, place, shuffled):
 
 @pytest.mark.parametrize(
     ("shuffled", "says"),
-    [(True, r"Spark's query had to be started again 3 times"), (False, r"transaction 2 failed 2 times")],
+    [
+        pytest.param(True, r"Spark's query had to be started again 3 times", marks=pytest.mark.soak),
+        (False, r"transaction 2 failed 2 times"),
+    ],
 )
 def test_staging_that_fails_each_time_ends_the_query(spark, place, shuffled, says):
     """Where Spark keeps a shuffle, only a new query computes it anew; both are bounded."""
