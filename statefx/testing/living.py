@@ -4,8 +4,7 @@ Every order of arrival is possible that Spark's pipelined shuffle and the contro
 for one reader stay in order, and so does what the driver and one chain say to each other. Nothing else does.
 
 A chain stops deep within calls, in the middle of what it does for a row, so generators can't be it. Threads that hand a
-lock on can: 15 microseconds for each step, where a switch of greenlets takes half a microsecond, and a step of a chain
-five.
+lock on can: that takes 15 microseconds for each step, and a switch of greenlets half of one.
 """
 
 from __future__ import annotations
@@ -361,8 +360,9 @@ class LocalChain:
         except BaseException as error:  # noqa: BLE001 - told below
             self.error = error
         self.ended = True
-        if isinstance(self.error, ProcessGone) and not self._killed:
-            self._engine.crash = self.error
-        elif self.error is not None and not self._killed and not self._run.is_over:
-            self._engine.on_ended(self._run, JobFailedError(f"{type(self.error).__name__}: {self.error}"))
+        if self.error is not None and not self._killed:
+            if not isinstance(self.error, Exception):  # the process is gone, or a signal's handler has raised
+                self._engine.crash = self.error
+            elif not self._run.is_over:
+                self._engine.on_ended(self._run, JobFailedError(f"{type(self.error).__name__}: {self.error}"))
         self._own.parent = self._told_by  # where the end of a greenlet goes on

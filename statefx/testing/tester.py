@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from itertools import islice
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -586,7 +588,8 @@ class TopologyTester:
         if self._ended is not None:
             raise TransactionError(f"this driver has ended ({self._ended!r}): restart() it") from self._ended
         try:
-            return do()
+            with _interruptible():
+                return do()
         except BoltError as error:
             self._end(error)
             # else pytest shows 20 frames of statefx between a test and its bolt
@@ -641,6 +644,33 @@ def _dataframe(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> 
     from statefx.spark.tables import frame_of  # noqa: PLC0415 - as above
 
     return frame_of(None, schema, parts)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C end what is done here, also while a bolt runs, whose error it would be."""
+    came = False
+
+    def come(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.default_int_handler(number, frame)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, come)
+    try:
+        yield
+    except Exception as error:
+        if came:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _in_line(do: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AmbiguousKeyError, BoltError, ConfigError, TransactionError
 from statefx.testing import Crash, Sent, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails
+from statefx.testing.steps import DurableSteps
 from tests.testing.topologies import Count, Driver, Split, hooks, lines, totals, witnessed, word_count, words
 
 
@@ -254,6 +256,48 @@ def test_another_thread_is_refused_and_nothing_is_spoilt_by_it(place):
                 other.submit(call).result()
         tester.send(lines("c"))
         assert tester.state("count") == {"a": 1, "c": 1}
+
+
+class Interrupted(BasicBolt):
+    outputFields = "value string"
+
+    def execute(self, tup, collector):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("moment", ["in its bolt", "after prepare count/0 for 1", "before PREPARING(1, 0)"])
+def test_ctrl_c_ends_what_is_done_wherever_it_comes(place, moment):
+    topology, steps = word_count(), DurableSteps()
+    steps.when(moment, partial(os.kill, os.getpid(), signal.SIGINT))
+    if moment == "in its bolt":
+        builder = TopologyBuilder("interrupted")
+        builder.setStream("lines", rows("value string"))
+        builder.setBolt("bolt", Interrupted()).shuffleGrouping("lines")
+        topology = builder.createTopology()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with TopologyTester(topology, place, steps=steps) as tester:
+            with pytest.raises(KeyboardInterrupt):
+                tester.send(lines("a"))
+            with pytest.raises(TransactionError, match="this driver has ended"):
+                tester.send(lines("b"))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class TimeIsOver(BaseException):
+    """As the handler of a signal raises it: pytest-timeout's."""
+
+
+def test_what_a_signal_raises_in_a_task_ends_what_is_done(place):
+    def handler():
+        raise TimeIsOver
+
+    steps = DurableSteps()
+    steps.when("after prepare count/0 for 1", handler)
+    with TopologyTester(word_count(), place, steps=steps) as tester, pytest.raises(TimeIsOver):
+        tester.send(lines("a"))
 
 
 def test_neither_spark_nor_a_test_library_is_imported(place):
