@@ -78,6 +78,7 @@ def test_events_come_in_order_on_one_thread_of_its_own(query, told):
     assert told.threads == {"statefx-listener"}
 
 
+@pytest.mark.slow
 def test_progress_has_what_spouts_say_after_the_commit(query, told):
     query.committed(7)
     query.done[7] = {**query.done[7], "sources": {"numbers": {"lag": 3}}}
@@ -129,6 +130,7 @@ def test_a_listener_that_never_returns_does_not_keep_the_end(query, told, monkey
     assert told.events == []
 
 
+@pytest.mark.slow
 def test_a_listener_that_waits_for_the_end_is_not_waited_for(query, monkeypatch):
     monkeypatch.setattr(module, "CLOSE_SECS", 10 * BOUND_SECS)
     ended = threading.Event()

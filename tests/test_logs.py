@@ -294,6 +294,7 @@ def test_any_value_becomes_one_line_of_valid_json(value):
     assert {"time", "level", "logger", "message", "given"} == set(found)
 
 
+@pytest.mark.slow
 @given(
     st.text(),
     st.recursive(

@@ -228,6 +228,7 @@ def test_an_error_of_statefx_is_shown():
 # ---- checkpoints and views
 
 
+@pytest.mark.slow
 def test_a_checkpoint_shows_what_its_log_knows(place):
     with Keeper(place) as keeper:
         for number in range(12):
@@ -280,6 +281,7 @@ def figures():
     pytest.importorskip("matplotlib")
 
 
+@pytest.mark.slow
 def test_a_figure_has_rates_phases_and_lag_of_each_transaction(figures):
     recent = [progress(txid, "in", txid) for txid in range(1, 9)]
     rates, phases, lag = figure("word-count", recent).axes
@@ -293,6 +295,7 @@ def test_a_figure_has_rates_phases_and_lag_of_each_transaction(figures):
     assert lag.get_ylabel() == "lag, records"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "records"),
     [
@@ -305,6 +308,7 @@ def test_lag_is_what_each_kind_of_spout_says(figures, says, records):
     assert list(axes[2].lines[0].get_ydata()) == records
 
 
+@pytest.mark.slow
 def test_lag_without_spouts_is_that_of_watermarks_or_left_out(figures):
     marked = progress(secs=30) | {"sources": {"in": None}, "watermarks": {"count": "2026-01-02T03:04:10+00:00"}}
     axes = figure("in", [progress(1, secs=29) | {"sources": {}}, marked]).axes
@@ -313,6 +317,7 @@ def test_lag_without_spouts_is_that_of_watermarks_or_left_out(figures):
     assert len(figure("in", [progress() | {"sources": {}}]).axes) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 def test_a_figure_is_a_picture_in_a_notebook(figures, count):
     drawn = figure("<b>$x_", [progress(txid + 1, secs=txid % 60) for txid in range(count)])

@@ -112,6 +112,7 @@ def paths(value, *path):
         yield from paths(each, *path, key)
 
 
+@pytest.mark.slow
 def test_no_value_anywhere_in_a_document_breaks_a_reader(real, put):
     """Places are given odd values: what is of another shape is told, and all else is shown as it is."""
     whole = document(real)

@@ -171,6 +171,7 @@ def test_what_users_are_handed_has_a_public_place():
 ELSEWHERE = [(name, home) for home in EXPORTS for name in home.__all__] + [("FailedException", statefx.errors)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", [each for each in EXPORTS if hasattr(each, "__path__")], ids=lambda p: p.__name__)
 def test_a_name_of_another_package_is_told_from_where_to_import_it(package):
     for name, home in ELSEWHERE:
@@ -196,6 +197,7 @@ def test_where_to_import_from_is_the_list_of_public_packages():
     assert set(PUBLIC) == {*(package.__name__ for package in EXPORTS), "statefx.errors", "statefx_redis"}
 
 
+@pytest.mark.slow
 def test_modules_of_a_package_are_imported_without_a_look_elsewhere():
     """Nor is pandas, which takes as long as all else: Arrow imports it for the first column of Python objects."""
     not_yet = {"statefx.connectors.sql", "pandas"}

@@ -115,6 +115,7 @@ def test_of_many_components_those_that_fit_are_shown_and_the_others_counted():
     assert len(text.splitlines()) <= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_documents_that_lack_things_are_shown(name):
     health = {"state": "unknown", "sentence": "nothing is known", "remedy": ""}
@@ -134,6 +135,7 @@ def test_once_prints_a_table_and_its_exit_code_says_whether_it_is_well(checkpoin
     assert "mend it" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "code"),
     [("healthy", 0), ("idle", 0), ("starting", 0), ("ended", 0), *((each, 1) for each in WRONG)],
@@ -219,6 +221,7 @@ def read_until(terminal, text):
     return seen
 
 
+@pytest.mark.slow
 def test_it_is_no_terminal_that_a_pipe_reads(checkpoint):
     put(checkpoint)
     command = [sys.executable, "-m", "statefx", "top", str(checkpoint)]

@@ -70,6 +70,7 @@ def test_as_a_process_beside_a_driver_at_work(place: Path) -> None:
     assert line.endswith("holds no state of 'split'; its stateful bolts are ['count', 'total']")
 
 
+@pytest.mark.slow
 def test_json_is_what_the_functions_return(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Driver(place) as driver:
         driver.start(totals(), limits=SMALL).run(WORK)
@@ -201,6 +202,7 @@ class Running:
 ASKING = ("status", "stop", "pause", "resume", "loglevel")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CHECKPOINTS.keys() - {"ui"}))  # which serves, and returns nothing
 def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, capsys, name) -> None:
     """A line for each item of a list, else one line; a note on stderr if there is no item, and nothing else."""

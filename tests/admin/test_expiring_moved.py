@@ -63,6 +63,7 @@ def stored(place, tasks):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bolt", "tasks"), [(Seen, 3), (Seen, 2), (SeenInCapitals, 2), (SeenInCapitals, 3)])
 def test_entries_that_were_moved_are_removed_when_they_are_over(place, bolt, tasks):
     with TopologyTester(topology(Seen(), 2), place / "ck") as tester:

@@ -75,6 +75,7 @@ def test_merged_files_and_snapshots(place: Path) -> None:
         assert "snapshot at" in str(kept.files[-1]) or any("snapshot at" in str(file) for file in kept.files)
 
 
+@pytest.mark.slow
 def test_keys_of_every_type_and_maps(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1), topology=keeping(1, KeepAll()))
@@ -121,6 +122,7 @@ def test_mistakes(place: Path) -> None:
             Checkpoint(keeper.folder).explain("keep", "a", task=7)
 
 
+@pytest.mark.slow
 def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)

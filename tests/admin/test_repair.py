@@ -60,6 +60,7 @@ def read_whole(storage: FolderStorage, name: str) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["changelog", "snapshot"])
 @pytest.mark.parametrize("how", ["head", "body", "cut", "deleted"])
 def test_texts_of_damage_name_the_file_once_and_the_remedy(place: Path, how: str, kind: str, capsys: Any) -> None:
@@ -99,6 +100,7 @@ def test_what_is_whole_stays_as_it_is(place: Path) -> None:
         assert files(keeper.folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("how", ["flipped", "deleted"])
 def test_a_snapshot_is_made_up_for_by_other_files(place: Path, provider: str, how: str) -> None:
@@ -124,6 +126,7 @@ def test_a_snapshot_is_made_up_for_by_other_files(place: Path, provider: str, ho
         assert kept(keeper.folder) == {**after(8), "z": 9}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_else_all_tasks_go_back(place: Path, provider: str) -> None:
     with Keeper(place, provider) as keeper:
@@ -144,6 +147,7 @@ def test_else_all_tasks_go_back(place: Path, provider: str) -> None:
         assert tester.txid == 8 + 9 - txid, "numbers that were given up are not used again"
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_named_if_nothing_else_is_whole(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3]).close()
@@ -160,6 +164,7 @@ def test_a_savepoint_is_named_if_nothing_else_is_whole(place: Path) -> None:
         assert kept(keeper.folder) == after(3)
 
 
+@pytest.mark.slow
 def test_what_was_given_up_stays_given_up(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3]).close()
@@ -269,6 +274,7 @@ def kept_or_none(folder: Path) -> dict[Any, Any] | None:
         return None
 
 
+@pytest.mark.slow
 def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
@@ -303,6 +309,7 @@ def test_yes_is_true_or_false(place: Path, yes: Any) -> None:
                 call()
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_published_rows_need(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = place / "ck", place / "out"
     out.mkdir()
@@ -365,6 +372,7 @@ def test_state_in_a_server(place: Path, server: Any) -> None:
             Checkpoint(keeper.folder, {"topology.state.provider.config": {"url": server.url}}).repair()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [0, 2])
 @pytest.mark.parametrize("tool", ["rescale", "write"])
 def test_what_a_tool_has_written_is_undone_and_named(place: Path, tool: str, later: int) -> None:

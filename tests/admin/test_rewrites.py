@@ -571,6 +571,7 @@ def test_rewrites_in_any_order_keep_what_each_of_them_keeps(
     assert site.entries() == expected(now.counts, now.own), "each is in its task"
 
 
+@pytest.mark.slow
 def test_a_new_bolt_may_have_a_groupingkey_in_a_rescaling_start(place: Path) -> None:
     site = Site(place, "memory", None)
     site.run(site.folder, FIRST, topology(2, Told()))

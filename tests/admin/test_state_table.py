@@ -91,6 +91,7 @@ def test_a_broadcast_map_is_shown_once(keeper: Keeper) -> None:
         assert dict(view.items()) == {"limit": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_each_transaction(place: Path, provider: str) -> None:
     with Keeper(place, provider) as keeper:
@@ -137,6 +138,7 @@ def test_merged_files_tell_each_transaction_they_took_in(place: Path) -> None:
             Checkpoint(keeper.folder)._table("keep", at=3)
 
 
+@pytest.mark.slow
 def test_a_savepoint_shows_what_was(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
@@ -232,6 +234,7 @@ def test_a_codec_of_the_users_own(place: Path) -> None:
             Checkpoint(keeper.folder)._table("keep", codec=StandardCodec())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
@@ -259,6 +262,7 @@ def test_wrong_arguments(place: Path, given, error, said) -> None:
             Checkpoint(keeper.folder)._table("keep", **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -355,6 +359,7 @@ def test_json_does_not_depend_on_what_else_is_in_the_block(keys, value, surrogat
         assert columns[1].to_pylist() == [json_text(thing) for *_, thing in entries]
 
 
+@pytest.mark.slow
 def test_savepoints_of_another_number_of_tasks(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
@@ -380,6 +385,7 @@ def test_savepoints_of_another_number_of_tasks(place: Path) -> None:
             Checkpoint(keeper.folder).table("keep", at="before")
 
 
+@pytest.mark.slow
 def test_after_going_back(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()

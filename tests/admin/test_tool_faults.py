@@ -78,6 +78,7 @@ def keeper(place: Path) -> Any:
 # ---- disks that are full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [write, older])
 def test_a_full_disk_changes_nothing_and_is_named(keeper: Keeper, monkeypatch: pytest.MonkeyPatch, tool: Any) -> None:
     """Wherever it fails: the state is as it was, and the tool does its work when there is room."""
@@ -237,6 +238,7 @@ def test_restore_says_first_what_would_be_given_up(keeper: Keeper, capsys: pytes
     assert "go on from transaction 2. Nothing was changed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_by_key_is_one_flag_and_a_refusal_names_it(keeper: Keeper, capsys: pytest.CaptureFixture[str]) -> None:
     rescale = ["rescale", str(keeper.folder), "keep=3", "--yes"]
     assert main(rescale) == 1

@@ -189,6 +189,7 @@ def test_a_bar_on_a_terminal_and_none_elsewhere(place: Path) -> None:
         assert (json.loads(done.stdout)["damaged"], done.stderr) == ([], b"")
 
 
+@pytest.mark.slow
 def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)

@@ -70,6 +70,7 @@ def said(checkpoint, rows, **options):
     return str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bolt", [Count, Typed])
 def test_a_value_of_another_type_is_refused_with_its_key(bolt, place):
     checkpoint = run(place / "ck", bolt())
@@ -105,6 +106,7 @@ DDL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_is_written_is_shown_as_it_was_given(place):
     checkpoint = run(place / "ck", tasks=1)
     written = 0
@@ -137,6 +139,7 @@ def test_json_that_the_stateschema_can_not_say_is_refused(place):
 # ---- whose they are
 
 
+@pytest.mark.slow
 def test_rows_of_a_map_are_no_rows_of_the_bolt(place, capsys):
     checkpoint = run(place / "ck")
     refusal = "the column 'space' says 'map last' of a row, and only keys of the bolt's own ('state') can be written"

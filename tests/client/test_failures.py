@@ -269,6 +269,7 @@ def test_who_is_fenced_before_the_decision_finds_that_nothing_took_effect(place)
         each.close()
 
 
+@pytest.mark.slow
 def test_who_is_fenced_in_an_open_transaction_hears_it_from_the_next_call(place, monkeypatch):
     """From the first one that looks: after a look that took long, as on a busy machine, some do not."""
     monkeypatch.setattr("statefx.client.session._LOOK_SECS_MAX", 0.0)
@@ -329,6 +330,7 @@ def test_who_is_fenced_behind_the_decision_finds_that_all_of_it_took_effect(plac
         each.close()
 
 
+@pytest.mark.slow
 def test_a_start_that_is_refused_fences_nobody(place):
     with client(place) as found:
         work(found, TRANSFERS[:1])

@@ -183,6 +183,7 @@ def test_a_transaction_sees_state_as_it_was_when_it_began(place, config):
             assert [t.get("s", n) for n in (0, 1, 2, 1000, "mine")] == [None, "changed", 2, "new", 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_calls_does_what_a_model_of_snapshots_does(place, seed):
     """Against dicts: what each transaction reads, who conflicts, and what there is at the end."""

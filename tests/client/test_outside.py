@@ -48,6 +48,7 @@ def threads():
     return [each for each in threading.enumerate() if each.name in ("statefx-observer", "statefx-requests")]
 
 
+@pytest.mark.slow
 def test_metrics_count_transactions_rows_and_state(place):
     with client(place) as found:
         work(found)
@@ -61,6 +62,7 @@ def test_metrics_count_transactions_rows_and_state(place):
         assert b'statefx_transactions_total{outcome="committed",topology="ledger"} 6.0' in generate_latest(registry)
 
 
+@pytest.mark.slow
 def test_prometheus_reads_them_at_a_port_until_the_client_is_closed(place):
     with client(place, {"topology.metrics.port": 0}) as found:
         work(found)
@@ -71,6 +73,7 @@ def test_prometheus_reads_them_at_a_port_until_the_client_is_closed(place):
         urllib.request.urlopen(url, timeout=BOUND_SECS)
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_refused_before_another_client_is_fenced(place):
     with client(place, {"topology.metrics.port": 0}) as found:
         port = int(found.metricsUrl.rpartition(":")[2].partition("/")[0])
@@ -84,6 +87,7 @@ def test_a_page_of_its_own_is_refused_with_the_command_that_shows_one(place):
         client(place, {"topology.ui.port": 0})
 
 
+@pytest.mark.slow
 def test_status_is_what_the_client_does_now(place):
     with client(place) as found:
         listens(place)
@@ -96,6 +100,7 @@ def test_status_is_what_the_client_does_now(place):
     assert {each["name"] for each in seen["graph"]["components"]} >= {"entries", "refused", "accounts", "progress"}
 
 
+@pytest.mark.slow
 def test_a_client_without_work_is_idle_and_one_that_is_closed_has_ended(place):
     with client(place):
         listens(place)
@@ -104,6 +109,7 @@ def test_a_client_without_work_is_idle_and_one_that_is_closed_has_ended(place):
     assert (seen["health"]["state"], seen["asked"]["answered"]) == ("ended", False)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_was_rolled_back_is_no_sickness(place):
     with client(place) as found:
         listens(place)
@@ -111,6 +117,7 @@ def test_a_transaction_that_was_rolled_back_is_no_sickness(place):
         assert Checkpoint(place / "ck").status()["health"]["state"] == "healthy"
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_taken_and_deleted_without_fencing_the_client(place):
     checkpoint = Checkpoint(place / "ck")
     with client(place) as found:
@@ -125,6 +132,7 @@ def test_a_savepoint_is_taken_and_deleted_without_fencing_the_client(place):
         assert (found.generation, found.committed, checkpoint.savepoints()) == (1, 8, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["stop", "pause", "resume"])
 def test_what_only_its_program_can_do_is_refused_with_the_remedy(place, capsys, command):
     with client(place) as found:
@@ -142,6 +150,7 @@ def test_the_level_of_a_logger_is_set(place):
     assert done.result == {"logger": "shop.client", "level": "ERROR", "was": "NOTSET"}
 
 
+@pytest.mark.slow
 def test_a_client_that_lives_for_a_moment_leaves_no_sign(place, monkeypatch):
     monkeypatch.setattr(outside, "FIRST_SECS", 60.0)
     began = time.monotonic()
@@ -166,6 +175,7 @@ def test_a_client_that_is_dropped_goes_and_its_threads_with_it(place):
         Checkpoint(place / "ck").stop()
 
 
+@pytest.mark.slow
 def test_a_client_that_was_fenced_says_nothing_of_its_successor(place):
     with client(place) as old:
         listens(place)

@@ -50,6 +50,7 @@ def test_messages_are_received_and_leave_with_the_transaction(queue, place):
             assert dict(t.state("counts").items()) == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
+@pytest.mark.slow
 def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothing(queue, place):
     queue.add("a", "b", "c")
     with client(queue, place) as own:
@@ -99,6 +100,7 @@ def test_cumulatively_all_leave_that_the_client_has_received_up_to_a_message(que
         assert queue.owners() == []
 
 
+@pytest.mark.slow
 def test_who_acknowledges_cumulatively_later_or_less_has_a_conflict(queue, place):
     queue.add("a", "b", "c", "d")
     with client(queue, place) as own:

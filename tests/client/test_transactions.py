@@ -104,6 +104,7 @@ def test_a_transaction_reads_what_it_has_put(place):
         kept.get("a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(1), GeneratorExit()], ids=repr)
 def test_what_is_left_by_an_exception_takes_no_effect_and_the_next_one_goes_on(place, error):
     with client(place) as found:
@@ -118,6 +119,7 @@ def test_what_is_left_by_an_exception_takes_no_effect_and_the_next_one_goes_on(p
     assert log_of(place)[0] == (1, 0, "COMMITTED")
 
 
+@pytest.mark.slow
 def test_abort_rolls_back_and_goes_on_in_the_block(place):
     with client(place) as found:
         work(found, abort_at=2)
@@ -302,6 +304,7 @@ def test_a_target_of_another_application_is_refused(place):
 # ---- what ends a client
 
 
+@pytest.mark.slow
 def test_a_second_client_fences_the_first_and_ends_what_it_left_open(place):
     first = client(place)
     with pytest.raises(FencedError, match="taken over"), first.transaction() as t:

@@ -99,6 +99,7 @@ def test_the_status_says_why_a_transaction_is_tried_again_until_it_is_committed(
     assert "failed" not in tester.status
 
 
+@pytest.mark.slow
 def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(driver, place):
     moment = crash_at(place, "after PREPARING(3, 0)", 3)
     tester = driver.start(witnessed(), crash_at=moment)

@@ -28,6 +28,7 @@ def raised(message, cause=None):
 SECRET = "4711-0815"
 
 
+@pytest.mark.slow
 @given(st.text(max_size=50), st.text(max_size=50))
 @example("\nTraceback (of a letter)\n  File 4711-0815", "")
 @example("two\nlines: 4711-0815", "\n\n  4711-0815")

@@ -80,6 +80,7 @@ def test_transactions_begin_before_those_before_them_are_decided(here):
     assert began < records(tester).index("COMMITTING(1, 0)")
 
 
+@pytest.mark.slow
 def test_what_they_came_to_is_told_once_each_and_in_order(here):
     tester = here.start()
     tester.drain()
@@ -116,6 +117,7 @@ def test_what_fails_is_tried_again_with_what_is_behind_it(here, moment, level):
     assert len(runs) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_rolls_back_what_is_not_the_lowest(here, now):
     tester = here.start()
@@ -183,6 +185,7 @@ def test_tries_are_counted_over_all_inputs_of_a_transaction(driver):
     assert tester.pauses == [], "the feed waits, once its query has ended"
 
 
+@pytest.mark.slow
 def test_the_next_transaction_begins_to_count_anew(driver):
     tester = driver.start(witnessed())
     for _ in range(3):

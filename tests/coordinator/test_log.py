@@ -228,6 +228,7 @@ def test_a_torn_record_is_named(folder):
         assert caught.value.path == path
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_seen(folder):
     filled(folder, EVENTFUL[:4])
     path = path_of(folder, 4)

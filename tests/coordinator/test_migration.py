@@ -287,6 +287,7 @@ def test_a_folder_without_a_checkpoint(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -426,6 +427,7 @@ def test_a_driver_that_has_gone_on_since_the_first_look_is_not_fenced(place: Pat
 # ---- failures on the way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Forgetful", "Garbling", "Swapping"])
 def test_a_copy_that_is_not_equal_is_never_switched_to(place, kind):
     with Mover(place) as mover:
@@ -438,6 +440,7 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(place, kind):
         mover.finish("rocksdb")
 
 
+@pytest.mark.slow
 def test_a_target_that_holds_state_of_others_is_refused(place):
     with Mover(place) as mover:
         mover.begin("rocksdb")
@@ -614,6 +617,7 @@ def test_attempts_and_folds_go_on_where_they_were(place):
         assert tester.state("count") == words(TRANSACTIONS[:3])
 
 
+@pytest.mark.slow
 def test_the_sum_tells_apart_what_only_looks_alike():
     alike = [[(b"a", b"bc")], [(b"ab", b"c")], [(b"a", b"b"), (b"c", b"")], [(b"c", b""), (b"a", b"b")]]
     assert len({sum_of(in_blocks(each)) for each in alike}) == len(alike)

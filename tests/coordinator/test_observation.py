@@ -389,6 +389,7 @@ class HangingRecord:
         return getattr(self._storage, name)
 
 
+@pytest.mark.slow
 def test_a_write_of_the_log_that_hangs_is_named_with_its_place(place, monkeypatch):
     monkeypatch.setattr(observation, "HANGS_SECS", 0.1)
     monkeypatch.setattr(observation, "CORE_SHARE", 1.0)
@@ -453,6 +454,7 @@ def test_a_bolt_that_fails_an_attempt_is_shown_by_its_line_and_how_often(place):
         assert each["sentence"].endswith(", in execute).")
 
 
+@pytest.mark.slow
 def test_a_reader_with_the_log_knows_what_was_committed_since(place):
     """Of a driver that is gone, and of one that has not written since."""
     with TopologyTester(word_count(), place) as tester:
@@ -594,6 +596,7 @@ def test_a_checkpoint_that_its_user_has_deleted_does_not_come_back(tmp_path):
         assert not (tmp_path / "ck").exists()
 
 
+@pytest.mark.slow
 def test_a_document_is_bounded_and_says_what_was_left_out():
     task = {"activity": {"busy": 0.5}, "rowsIn": 10**9, "rowsOut": 10**9, "rowsInPerSec": 1.5, "msPerSec": {}}
     components = {
@@ -633,6 +636,7 @@ def ended_process():
 ELSEWHERE = {"host": "elsewhere", "pid": 1, "machine": "another boot"}
 
 
+@pytest.mark.slow
 def test_a_reader_on_the_drivers_machine_sees_whether_it_runs(tmp_path):
     assert read(tmp_path)["health"]["state"] == "healthy"
     assert read(tmp_path, now=1000.0 + STALE_SECS - 1)["health"]["state"] == "healthy"
@@ -753,6 +757,7 @@ def test_times_that_are_none_are_none():
 # ---- beside the log
 
 
+@pytest.mark.slow
 def test_tools_and_sweeps_do_not_mind_it(place, tmp_path):
     with TopologyTester(word_count(), place, limits=SMALL) as tester, written(tester):
         for number in range(12):

@@ -91,6 +91,7 @@ def check(tester: TopologyTester, target: Target, works: Sequence[Rows] = WORKS)
     assert target.applied == [(txid, {"words": sum(words([work]).values())}) for txid, work in enumerate(works, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_each_transaction_is_committed_to_it_once_and_in_order(place, pending):
     target = Target()
@@ -121,6 +122,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place, pending):
         assert {f"before {step}", f"after {step}"} <= passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_commit_that_fails_is_repeated_and_shown(place, pending):
     target = Target()

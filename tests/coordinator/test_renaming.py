@@ -124,6 +124,7 @@ def test_savepoints_know_the_names_of_their_time(place):
             assert committed(alone, "gone") == words(WORK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Whole, Planned, Opaque])
 def test_a_spout_that_is_renamed_goes_on_where_it_was(place, kind):
     def topology(name):

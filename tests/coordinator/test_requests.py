@@ -141,6 +141,7 @@ def test_it_is_carried_out_answered_and_removed(site):
     assert site.names() == [folder_of(2) + DRIVER]
 
 
+@pytest.mark.slow
 def test_the_driver_s_refusal_is_raised_by_the_one_who_asks(site):
     def refuse():
         raise ConfigError("not like this")
@@ -170,6 +171,7 @@ def test_where_no_driver_listens_that_is_known_at_once(site):
     assert isinstance(site.ask("note"), Silence)
 
 
+@pytest.mark.slow
 def test_where_nothing_runs_stop_says_that_there_is_nothing_to_stop(site, monkeypatch):
     def said(command):
         return str(site.ask(command, SOON).error(command))
@@ -183,6 +185,7 @@ def test_where_nothing_runs_stop_says_that_there_is_nothing_to_stop(site, monkey
     assert said("stop").endswith("Nothing was changed, and there is nothing to stop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ended", "killed", "silent"])
 def test_a_savepoint_without_a_query_names_a_driver_to_fence_only_where_one_may_run(site, monkeypatch, capsys, kind):
     if kind != "ended":
@@ -195,6 +198,7 @@ def test_a_savepoint_without_a_query_names_a_driver_to_fence_only_where_one_may_
     assert ("and fence that driver if it still runs" in told) == (kind == "silent")
 
 
+@pytest.mark.slow
 def test_the_log_says_what_was_asked_for_and_by_whom(site, caplog):
     caplog.set_level(logging.DEBUG, "statefx")
     site.serving(status=dict)
@@ -230,6 +234,7 @@ def test_an_answer_is_said_in_words(command, status, says):
     assert said == f"{command} /ck: {says}"
 
 
+@pytest.mark.slow
 def test_a_request_that_nobody_takes_is_withdrawn_and_never_carried_out(site):
     """Rule 17.2: the driver is suspended, and wakes up when nobody waits any more."""
     driver = site.driver()
@@ -243,6 +248,7 @@ def test_a_request_that_nobody_takes_is_withdrawn_and_never_carried_out(site):
     assert site.done == [{"word": "later"}]
 
 
+@pytest.mark.slow
 def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypatch):
     """Rule 17.2: one of the two has it."""
     server = site.serving()
@@ -270,6 +276,7 @@ def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypa
     assert server._thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_driver_that_is_killed_with_the_request_in_its_hand(site, dies):
     """Rule 17.5: what came of it is read in the log."""
@@ -281,6 +288,7 @@ def test_a_driver_that_is_killed_with_the_request_in_its_hand(site, dies):
     assert found == ([] if dies == "before" else ["v1"])
 
 
+@pytest.mark.slow
 def test_a_savepoint_whose_answer_is_lost_is_told_by_the_log(site, monkeypatch):
     monkeypatch.setattr("statefx.checkpoint.Patience", lambda wait, answer_secs: Patience(20, 0.6, 20))
     process_of(site, "after")
@@ -302,6 +310,7 @@ def process_of(site, dies):
     return process
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_killed_before_it_saw_the_request_is_told_from_a_busy_one(site):
     process = process_of(site, "never")
     assert site.ask("savepoint", name="v1").result["name"] == "v1"
@@ -326,6 +335,7 @@ def test_a_copy_of_a_checkpoint_at_work_is_told_from_it_at_once(site, tmp_path):
     assert site.ask("note").result == {"number": 1}, "the original goes on"
 
 
+@pytest.mark.slow
 def test_a_driver_of_another_machine_that_was_killed_is_waited_for(site, monkeypatch):
     process = process_of(site, "never")
     process.kill()
@@ -337,6 +347,7 @@ def test_a_driver_of_another_machine_that_was_killed_is_waited_for(site, monkeyp
     assert site.names() == [folder_of(2) + BELL, folder_of(2) + DRIVER], "the bell may be another one's too"
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_suspended_with_the_request_in_its_hand_gives_no_sign_of_life(site):
     """Rule 17.5."""
     process = process_of(site, "suspended")
@@ -346,6 +357,7 @@ def test_a_driver_that_is_suspended_with_the_request_in_its_hand_gives_no_sign_o
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_suspended_with_its_sign_up_carries_nothing_out_late(site):
     process = process_of(site, "never")
     os.kill(process.pid, signal.SIGSTOP)
@@ -356,6 +368,7 @@ def test_a_driver_that_is_suspended_with_its_sign_up_carries_nothing_out_late(si
     process.communicate(b"")
 
 
+@pytest.mark.slow
 def test_a_driver_that_takes_long_is_alive(site, monkeypatch):
     """Rule 17.5: it gives signs of life while it is at it."""
     monkeypatch.setattr(requests, "BEAT_SECS", 0.05)
@@ -368,6 +381,7 @@ def test_a_driver_that_takes_long_is_alive(site, monkeypatch):
     assert found[0].result == {}
 
 
+@pytest.mark.slow
 def test_who_waits_no_longer_is_told_that_it_may_still_be_done(site):
     site.serving()
     with site.asking("wait", Patience(20, 20, 0.3)) as found:
@@ -375,6 +389,7 @@ def test_who_waits_no_longer_is_told_that_it_may_still_be_done(site):
     assert "is alive, and has not done it" in str(found[0])
 
 
+@pytest.mark.slow
 def test_two_who_ask_are_both_answered_and_each_request_is_carried_out_once(site):
     site.serving()
     with site.asking("note", who=1) as one, site.asking("note", who=2) as other:
@@ -397,6 +412,7 @@ def test_a_checkpoint_that_was_deleted_does_not_come_back(site):
     assert not Path(site.folders.location).exists()
 
 
+@pytest.mark.slow
 def test_of_more_than_a_few_all_are_carried_out(site):
     site.serving()
     number = 3 * AT_ONCE
@@ -407,6 +423,7 @@ def test_of_more_than_a_few_all_are_carried_out(site):
     assert site.names() == [folder_of(2) + DRIVER]
 
 
+@pytest.mark.slow
 def test_who_asks_for_something_else_does_not_wait_behind_those_that_take_long(site, monkeypatch):
     """Eight shells that wait for a stop are no reason to take the driver for dead."""
     monkeypatch.setattr(requests, "BEAT_SECS", 0.05)
@@ -422,6 +439,7 @@ def test_who_asks_for_something_else_does_not_wait_behind_those_that_take_long(s
     assert site.names() == [folder_of(2) + DRIVER]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_what_shells_that_were_killed_have_left_keeps_nobody_waiting(site, is_taken):
     """Those that still wait have asked last; the others are answered by and by, and none is carried out late."""
@@ -476,6 +494,7 @@ def test_a_driver_that_was_replaced_and_does_not_know_it_does_nothing(site):
     assert site.ask("note").driver.generation == 3
 
 
+@pytest.mark.slow
 def test_who_asks_a_driver_that_is_replaced_meanwhile_asks_its_successor(site):
     first = site.driver()
     first._beat()
@@ -508,6 +527,7 @@ def test_what_was_asked_for_as_the_query_ends_is_answered_too(site):
     assert found[0].result == {"ended": True}
 
 
+@pytest.mark.slow
 def test_a_driver_that_ends_before_it_sees_the_request(site):
     driver = site.driver()
     driver._beat()
@@ -549,6 +569,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_no_request_is_answered_by_an_error_and_stops_nothing(site):
     site.serving()
     for number, said in enumerate(GARBAGE):
@@ -571,6 +592,7 @@ class Failing(FolderStorage):
         return super().read(name, start, stop)
 
 
+@pytest.mark.slow
 def test_requests_that_can_t_be_looked_for_are_one_warning(site, caplog):
     """Rule 17.7: the driver goes on, and so does this when it can."""
     site.storage = Failing(site.folders.location)
@@ -601,6 +623,7 @@ class Hanging(FolderStorage):
         return super().read(name, start, stop)
 
 
+@pytest.mark.slow
 def test_a_query_does_not_wait_long_for_a_store_that_hangs(site, monkeypatch):
     """Rule 17.7."""
     monkeypatch.setattr(requests, "END_SECS", 0.2)

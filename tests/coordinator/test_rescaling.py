@@ -133,6 +133,7 @@ def test_files_of_the_tasks_of_before_are_swept(place):
 # ---- what is refused
 
 
+@pytest.mark.slow
 def test_a_few_keys_prove_nothing(place):
     with Driver(place) as driver:
         with driver.start(topology(2, Plain)) as tester:
@@ -334,6 +335,7 @@ def test_a_timer_goes_with_the_state_of_its_key(place):
         assert any(value < 0 for own in held(driver, 4) for _, value in own[None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "few", [("v2",), *(pytest.param(few, marks=pytest.mark.slow) for few in (("v2", "v3"), ("be", "v2")))]
 )

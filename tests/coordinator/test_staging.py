@@ -539,6 +539,7 @@ def stop_at_first_failure(tester: TopologyTester, source: StagedSource, txid: in
         tester._coordinator.transact(source.next(txid))
 
 
+@pytest.mark.slow
 def test_a_source_that_lets_go_is_held_until_its_batch_is_committed(tester):
     handing = Handing(tester)
     source, first = handing.source, handing.batch(0)

@@ -141,6 +141,7 @@ def test_names_in_code_font_are_names_of_the_source():
     assert unknown == []
 
 
+@pytest.mark.slow
 def test_no_name_is_taken_for_one_of_others_without_need():
     named = {name for page in PAGES for text in code(page) for name in NAME.findall(text)}
     listed = {name for names in OF_OTHERS.values() for name in names.split()}
@@ -315,6 +316,7 @@ NAMES = ("name", "id", "arg")
 """The fields of nodes in which Python's syntax tree keeps names."""
 
 
+@pytest.mark.slow
 def test_names_are_in_the_modules_where_rooms_has_them():
     """As in ``the `Sink`, `Marker` (`operators/sinks.py`)``: names before the module that has them."""
     text = (ROOT / "docs/internals/rooms.md").read_text() + (ROOT / "ARCHITECTURE.md").read_text()

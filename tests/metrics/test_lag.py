@@ -78,6 +78,7 @@ def test_a_spout_that_has_caught_up_is_not_behind():
     assert (lag.as_dict()["lagSecs"], lag.as_dict()["etaSecs"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_rates_are_of_the_last_minute_and_few_looks_are_kept():
     lag = Lag()
     for step in range(10_000):

@@ -119,6 +119,7 @@ def told(metric, transactions):
     return {path: number for path, number in found.items() if number}
 
 
+@pytest.mark.slow
 def test_every_figure_of_last_progress_is_one_of_the_table_and_equals_the_scrape(tester):
     transactions = [tester.emit().progress.as_dict() for _ in range(3)]
     shown = [metric for metric in METRICS if metric.progress is not None]

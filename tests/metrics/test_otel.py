@@ -84,6 +84,7 @@ def test_histograms_have_the_buckets_of_the_table(sdk):
     assert all(metric.kind is not Kind.HISTOGRAM or metric.unit == "seconds" for metric in METRICS)
 
 
+@pytest.mark.slow
 def test_metrics_of_users_come_with_their_own_names(sdk):
     with TopologyTester(topology(1)) as tester:
         sdk.instrument(tester)

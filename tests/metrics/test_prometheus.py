@@ -105,6 +105,7 @@ def test_metrics_of_users_are_shown(driver):
     assert found["last", ("component", "count"), ("task", "0"), ("topology", "counting")] == 2
 
 
+@pytest.mark.slow
 def test_a_server_is_read_and_frees_its_port():
     registry = filled()
     served = MetricsServer("127.0.0.1", 0)
@@ -119,6 +120,7 @@ def test_a_server_is_read_and_frees_its_port():
         urlopen(served.url, timeout=10)
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_are_bounded_and_end(monkeypatch):
     """Each takes a file of the driver's process, and a driver without any can't append to its log."""
     monkeypatch.setattr(prometheus, "CONNECTIONS", 3)

@@ -119,6 +119,7 @@ def test_int_and_long_hash_differently(number):
     assert hash_one("int", number) != hash_one("bigint", number)
 
 
+@pytest.mark.slow
 @given(
     st.one_of(st.none(), st.text(st.characters(codec="utf-8"))), st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 )

@@ -170,6 +170,7 @@ def test_a_missing_ack_is_named(task):
     assert (verdict.failure.kind, verdict.failure.component, verdict.failure.task) == ("missing", *task)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(TASKS), st.data())
 def test_a_task_that_acks_twice_makes_it_incomplete(task, data):
     """Of its two runs nobody knows which one the others have read."""

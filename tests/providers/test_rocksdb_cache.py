@@ -404,6 +404,7 @@ class TestRestored:
         assert len(built) == 1
         assert list(place(site).glob("private-*")) == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kept", [True, False])
     def test_the_hot_cache_is_of_the_new_history(self, site: Site, kept: bool) -> None:
         site.provider = RocksDbStateProvider({**OPTIONS, "hot_cache_mb": 1})
@@ -611,6 +612,7 @@ def write(path: str, settings: Settings, txid: int, keys: list[bytes]) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_open_for_long_needs_no_file_that_is_swept_meanwhile(tmp_path: Path) -> None:
     """What the directory lacks was read when somebody scanned, by when a driver might have deleted it."""
     site = Site(RocksDbStateProvider({}), tmp_path)

@@ -100,6 +100,7 @@ def test_a_mistake_is_found_before_anything_is_written(driver, config, adopt, er
     assert not driver.folder.exists()
 
 
+@pytest.mark.slow
 def test_stateless_bolts_may_come_and_go(driver):
     driver.start().send(WORK[0])
     more = built(count(), lambda b: b.setBolt("echo", Stateless(), 3).shuffleGrouping("count"))
@@ -126,6 +127,7 @@ def test_a_new_stateful_bolt_starts_empty(driver, provider):
     assert tester.state("recount") == words([*WORK])
 
 
+@pytest.mark.slow
 def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place):
     """COMMITTING was written without the bolt that the next topology has."""
     one = built(count(), lambda b: b.setBolt("told", Witness()).globalGrouping("lines"))
@@ -246,6 +248,7 @@ def test_a_fork_and_its_original_go_on_independently(place, provider):
                 assert view["total"] == sum(words(done["fork"]).values())
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_fork_reads_files_of_all_three_lineages(place, provider):
     done = []
     folder = "0"
@@ -262,6 +265,7 @@ def test_a_fork_of_a_fork_reads_files_of_all_three_lineages(place, provider):
             assert tester.state("count") == words(done)
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_committing_is_rolled_forward_on_both_sides(place):
     with Driver(place, name="rehearsal") as driver:
         rehearsal = driver.start(totals())
@@ -299,6 +303,7 @@ def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place):
 # ---- damage
 
 
+@pytest.mark.slow
 def test_a_damaged_state_file_is_named_and_other_namespaces_are_untouched(driver, place, provider):
     tester = driver.start(totals())
     for work in WORK:

@@ -307,12 +307,14 @@ def goes_on(driver: Driver) -> None:
     assert tester.state("count") == words(WORK[:2])
 
 
+@pytest.mark.slow
 def test_a_copy_goes_on_once_its_original_is_gone(moved, place):
     assert f"delete or rename {place / 'original'} first" in refused(moved, None, "move")
     shutil.rmtree(place / "original")
     goes_on(moved)
 
 
+@pytest.mark.slow
 def test_an_original_that_can_not_be_run_as_it_is_keeps_no_copy_back(moved, place):
     """Damaged, moved on itself, or of another lineage since: whoever starts it is told."""
     max((place / "original" / "transactions").glob("*.json")).write_bytes(b"")
@@ -328,6 +330,7 @@ def test_the_same_folder_under_another_name_is_no_second_one(moved, place):
         goes_on(seen)
 
 
+@pytest.mark.slow
 def test_going_back_to_a_backup_in_place_needs_no_word(moved, place):
     with Driver(place, name="original") as driver:
         driver.start().send(WORK[1])

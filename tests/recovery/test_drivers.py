@@ -594,6 +594,7 @@ def test_a_disk_that_stays_full_ends_the_query_and_says_why(driver, monkeypatch)
     assert restarted.state("count") == words(WORK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", ["PREPARING(2, 0)", "COMMITTING(2, 0)", "COMMITTED(2)"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_log_that_can_not_be_written_ends_the_driver_and_the_next_goes_on(driver, record, number, monkeypatch):

@@ -223,6 +223,7 @@ def coded(**options: Any) -> dict[str, Any]:
 JSON = {"codec": CODECS + "Json"}
 
 
+@pytest.mark.slow
 def test_a_codec_of_the_users_own_keeps_state_through_a_restart(driver, provider):
     for work in WORK:
         tester = driver.start(**coded(components={"count": JSON}))

@@ -318,6 +318,7 @@ def check_counts(tester: TopologyTester, works: list[Lines]) -> None:
     assert tester.state("total")["total"] == sum(words(works).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [JobFails(), HooksFail()], ids=repr)
 def test_a_run_that_is_lost_in_an_attempt_costs_it_and_later_costs_nothing(driver, fault):
     attempt = int(isinstance(fault, JobFails))
@@ -403,6 +404,7 @@ def test_a_zombie_that_goes_on_later_changes_nothing(place, later):
             check_counts(restarted, [*FAULTY_WORK, FAULTY_WORK[0]])
 
 
+@pytest.mark.slow
 def test_a_zombie_of_an_older_generation_changes_nothing(driver, provider):
     driver.config["topology.transaction.attempts.max"] = 1
     old = driver.start(totals())

@@ -277,6 +277,7 @@ def stuck(broken, then):
         assert seen == [(2, broken.name)] * 3
 
 
+@pytest.mark.slow
 def test_one_sink_fails_at_commit_and_the_others_have_committed(broken):
     with stuck(broken, lambda tester: broken.mend()) as tester:
         tester.send(sent(WORDS[1]))
@@ -334,6 +335,7 @@ def test_a_driver_is_replaced_while_a_sink_is_stuck_for_the_next_one_too(broken)
     broken.places.check(2)
 
 
+@pytest.mark.slow
 def test_abort_while_a_sink_is_stuck_is_refused_and_fences_nobody(broken):
     def ask(tester):
         with pytest.raises(CheckpointError, match="rolls it forward"):

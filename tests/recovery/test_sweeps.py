@@ -261,6 +261,7 @@ def test_a_manifest_that_is_swept_while_it_is_written_is_written_again(driver, p
     assert published(place / "out") == COUNTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", range(3, 9))
 def test_a_record_that_is_swept_while_it_is_written_ends_the_driver_and_the_next_one_goes_on(
     driver, place, jump, record
@@ -418,6 +419,7 @@ def test_a_sweep_deletes_what_was_being_written_in_any_folder_of_the_checkpoint(
     assert not old.exists()
 
 
+@pytest.mark.slow
 def test_runs_shorter_than_the_time_between_two_sweeps_are_swept_too(driver):
     limits = Limits(sweep_every=5, min_age_secs=0.0)
     first = driver.start(limits=limits)

@@ -122,6 +122,7 @@ def sums(*works: Lines) -> list[int]:
     return sorted(words(works).values())
 
 
+@pytest.mark.slow
 def test_state_is_upgraded_run_by_run(driver, provider):
     driver.start(topology(One()), limits=SMALL).send(FIRST)
     assert written(driver) == words([FIRST])
@@ -169,6 +170,7 @@ def test_a_crash_in_the_first_transaction_after_an_upgrade(place, provider, stri
     assert outcomes == {"back", "forward"}
 
 
+@pytest.mark.slow
 def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place, provider):
     """It was written as numbers, and is committed, or rolled back, by a bolt that has lists."""
     with Driver(place, provider, "rehearsal") as driver:
@@ -227,6 +229,7 @@ def test_migrate_state_that_was_taken_out_too_early_is_missed(driver, provider):
     assert (e.value.hook, e.value.component, e.value.txid) == ("migrateState", "count", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keyed", [True, False])
 def test_what_migrate_state_raises_names_it(driver, provider, keyed):
     driver.start(topology(One(), keyed=keyed)).send(FIRST)
@@ -247,6 +250,7 @@ class TwoCareless(TwoRaising):
         self.state.put(tup.word, [1])
 
 
+@pytest.mark.slow
 def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(driver, provider):
     driver.start(topology(One(), keyed=False)).send(FIRST)
     with pytest.raises(BoltError, match="migrateState"):

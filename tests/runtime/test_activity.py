@@ -134,6 +134,7 @@ def test_a_thread_that_works_is_on_the_processor_or_ready_to_run(costs):
     assert costs["cpu"] + costs["queued"] >= 0.5 * costs["own"]
 
 
+@pytest.mark.slow
 def test_a_thread_that_waits_is_neither(costs):
     meter = Meter.read()
     threading.Event().wait(0.2)

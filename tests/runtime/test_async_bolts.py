@@ -89,6 +89,7 @@ class Counting(Later):
         collector.emit((self.most, tup.key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [1, 7, 100])
 def test_no_more_calls_than_the_capacity_are_in_flight(capacity):
     with TopologyTester(built(Counting(capacity=capacity))) as tester:
@@ -226,6 +227,7 @@ def recounted(given, fails=()):
     return sums, running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_calls_of_a_key_keep_their_order_and_others_overlap(tmp_path, provider):
     data = given(300, "abcdefghij")
@@ -518,6 +520,7 @@ def test_a_thread_of_a_call_may_emit_until_the_call_ends():
         assert tester.send({"in": given(20)}).emitted("bolt") == given(20)
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_blocked_is_told_with_its_stack(caplog):
     told = []  # of this loop: what earlier tests have left says more when the garbage collector comes
     caplog.handler.addFilter(lambda record: told.append(1) or True if "blocks its" in record.getMessage() else True)

@@ -316,6 +316,7 @@ def test_a_batch_that_takes_too_long_is_called_in_halves():
     assert letter[3] == "TimeoutError"
 
 
+@pytest.mark.slow
 def test_a_row_that_a_thread_emits_after_its_time_is_not_that_of_a_half():
     """It was within emit when the time of its batch was over."""
 

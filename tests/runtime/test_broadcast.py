@@ -59,6 +59,7 @@ def frames(bolt=None, tasks=3):
 # ---- the order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_are_judged_by_the_rules_of_their_transaction(place, seed):
     payments = [[("ann", 10), ("ann", 20), ("ann", 30)], [("bob", 10), ("bob", 20), ("bob", 30)]]
@@ -70,6 +71,7 @@ def test_rows_are_judged_by_the_rules_of_their_transaction(place, seed):
         assert tester.state("check") == {"ann": 3, "bob": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_of_dataframes_too(place, seed):
     with TopologyTester(frames(), place, seed=seed) as tester:

@@ -79,6 +79,7 @@ def test_small_rows_are_sent_by_their_number(grouping, width, most):
     assert batches >= width * (20_000 // (BATCH_ROWS * most))
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_emitted_whole_is_cut():
     collector, sent = collected("a string")
     collector.emitBatch(pa.record_batch([pa.array([LARGE] * 40)], names=["a"]))
@@ -156,6 +157,7 @@ def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place, chained
     assert [ack.failed for ack in acks] == [None] * (3 if chained else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 def test_forty_large_values_a_task_go_through_a_transaction(driver, chained):
     sent = driver.start(grown(chained)).send({"ticks": [(n,) for n in range(40)]})

@@ -89,6 +89,7 @@ class TimedInThreads(Timed):
 TIMES = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bolt", [Timed(ratePerSecond=400), TimedBatches(ratePerSecond=400, maxBatch=1)], ids=["one", "batch"]
 )

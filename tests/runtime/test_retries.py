@@ -162,6 +162,7 @@ def test_short_retries_are_made_in_the_same_transaction(kind, ordered):
             assert tester.state("asks") == {key: [n for n, of in given if of == key] for key in "abc"}
 
 
+@pytest.mark.slow
 def test_what_was_emitted_by_a_call_that_failed_is_forgotten():
     class Emits(Asks):
         async def execute(self, tup, collector):
@@ -232,6 +233,7 @@ def test_a_transaction_comes_when_a_tuple_is_due():
         assert tester.failed("in") == {}
 
 
+@pytest.mark.slow
 def test_after_its_retries_a_tuple_is_a_dead_letter_with_its_tries():
     SERVICE.until = NOON + timedelta(days=1)
     letters = []
@@ -308,6 +310,7 @@ def test_other_errors_count_at_once(bolt):
     assert set(SERVICE.count().values()) == {1}
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_rolled_back_leaves_nothing_that_waits():
     class FailsLast(Asks):
         async def execute(self, tup, collector):
@@ -335,6 +338,7 @@ def test_no_more_tuples_wait_than_may(monkeypatch):
         assert tester.pauses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [(1, 3), (3, 2)])
 @pytest.mark.parametrize(
     ("bolt", "by"), [(Asks(), "key"), (Asks(ordered=False), None), (Asks(ordered=False), "n"), (Lists(), "key")]
@@ -356,6 +360,7 @@ def test_waiting_tuples_move_with_their_keys(bolt, by, was, now, tmp_path):
         assert by is None or {len(found) for found in SERVICE.keys.values()} == {1}
 
 
+@pytest.mark.slow
 def test_tuples_that_came_without_a_key_move_once_their_input_has_one(tmp_path):
     SERVICE.until = NOON + timedelta(seconds=5)
     for by in (None, "key"):
@@ -382,6 +387,7 @@ def test_what_waits_is_shown(tmp_path):
     assert (second[1]["tries"], second[1]["due"]) == (0, None)
 
 
+@pytest.mark.slow
 def test_retries_may_come_and_go_with_a_start(tmp_path):
     with started(Asks(retries=0), place=tmp_path / "ck") as tester:
         tester.send({"in": numbered(3)})
@@ -395,6 +401,7 @@ def test_retries_may_come_and_go_with_a_start(tmp_path):
         assert emitted(tester.send({"in": []})) == [3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was", [Asks, Lists])
 def test_a_bolt_of_another_kind_refuses_tuples_that_wait(was, tmp_path):
     """It makes no calls: the tuples would wait for ever, and later ones of their keys pass them."""
@@ -502,6 +509,7 @@ def test_tuples_that_wait_hold_the_watermark_of_their_readers():
         assert (emitted(sent), reached(sent)["read"]) == ([1, 3], "12:00:03")
 
 
+@pytest.mark.slow
 def test_readers_by_the_bolts_own_times_wait_too():
     """Its rows are an hour older than its input: what it reads by would let the readers pass."""
     earlier = timedelta(hours=1)
@@ -582,6 +590,7 @@ def test_the_breaker_by_its_table():
     assert breaker.changes == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Asks, Lists])
 def test_a_service_that_is_away_for_a_minute(kind, caplog):
     """With 100 in flight few calls are made meanwhile; all rows come, and those of a key in order."""

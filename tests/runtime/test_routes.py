@@ -125,6 +125,7 @@ def check_shares(kind: str, found: dict[int, list[tuple[Any, ...]]]) -> None:
         assert all(abs(len(share) - 100 / 3) < 5 for share in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GROUPINGS)
 @pytest.mark.parametrize("first", [Pass, Vector])
 def test_a_grouping_between_bolts(place, kind, first):
@@ -135,11 +136,13 @@ def test_a_grouping_between_bolts(place, kind, first):
     check_shares(kind, shares(run(place, built(declare))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in GROUPINGS if kind != "direct"])
 def test_a_grouping_of_a_stream(place, kind):
     check_shares(kind, shares(run(place, built(lambda b: grouped(b.setBolt("seen", Seen(), 3), kind, "numbers")))))
 
 
+@pytest.mark.slow
 def test_a_chain_without_a_shuffle_is_fused_and_gets_the_same_rows(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("one", Pass(), 3).shuffleGrouping("numbers")
@@ -170,6 +173,7 @@ def test_a_chain_that_forks(place):
     assert sources(tester) == {("even", "default"): 50, ("odd", "default"): 50}
 
 
+@pytest.mark.slow
 def test_several_output_streams_one_of_them_unread(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("fan", Fan(), 2).shuffleGrouping("numbers")
@@ -182,6 +186,7 @@ def test_several_output_streams_one_of_them_unread(place):
     assert len(tester.emitted("fan", "all")) == 200, "seen by a test, read by no bolt"
 
 
+@pytest.mark.slow
 def test_one_stream_read_twice_comes_twice(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Pass(), 2).shuffleGrouping("numbers").fieldsGrouping("numbers", "key")
@@ -256,6 +261,7 @@ def test_rows_from_one_task_to_one_task_come_in_order(place):
     assert all([n for _, n in share] == sorted(n for _, n in share) for share in found.values())
 
 
+@pytest.mark.slow
 def test_a_bolt_that_keeps_state_in_whole_batches(place):
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Vector(), 2).shuffleGrouping("numbers")

@@ -559,6 +559,7 @@ class ReturnsTheBareToken(NamesItself):
         return token
 
 
+@pytest.mark.slow
 def test_a_provider_that_ignores_its_token_commits_nothing_and_the_checkpoint_lives(driver, monkeypatch):
     work = [lines("to be"), lines("or not to be")]
     config = {"topology.state.provider": f"{__name__}:NamesItself", "topology.transaction.attempts.max": 2}

@@ -157,6 +157,7 @@ class Counted(StatefulBolt):
         self.state.put(tup.value, 1)
 
 
+@pytest.mark.slow
 def test_a_chain_reports_tasks_that_restore_state_until_they_have(place, monkeypatch):
     monkeypatch.setattr(chains, "RESTORES_SECS", 0.0)
     builder = TopologyBuilder("slow")

@@ -131,6 +131,7 @@ def test_threads_that_print_at_once_do_not_mix_their_lines(worker):
     assert sorted(worker.texts) == sorted(f"{name} {number} {name}" for name in "abcd" for number in range(20))
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=20), max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_whatever_bytes_are_printed_each_line_arrives_once(pieces):
@@ -257,6 +258,7 @@ def test_a_record_that_no_frame_can_hold_as_it_is_costs_no_other_line(worker, na
     assert worker.texts == ["strange", "after it"]
 
 
+@pytest.mark.slow
 def test_a_task_that_prints_without_end_is_cut_and_counted(worker):
     worker.attach()
     for number in range(100_000):
@@ -285,6 +287,7 @@ def test_the_budget_of_one_task_is_not_that_of_another_and_comes_back(worker):
     assert [texts.count(text) for text in ("count", "later", "split")] == [LINES_BURST, LINES_PER_SEC, 1]
 
 
+@pytest.mark.slow
 def test_what_was_dropped_is_told_now_and_then(worker):
     worker.attach()
 
@@ -307,6 +310,7 @@ def test_a_line_that_is_long_is_cut(worker):
     assert worker.texts == [f"{'x' * LINE_CHARS_MAX}... ({2 * LINE_CHARS_MAX:,} characters more)"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_reads_nothing_holds_up_no_task(worker, monkeypatch):
     monkeypatch.setattr(worker_log, "DETACH_SECS", 0.05)
     goes_on, asked = threading.Event(), threading.Event()

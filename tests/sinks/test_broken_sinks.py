@@ -180,6 +180,7 @@ def test_a_broken_sink_is_caught(tmp_path, part):
 TAKES_BACK = SinkContract.test_what_is_taken_back_is_gone_after_any_crash_and_rows_of_others_stay
 
 
+@pytest.mark.slow
 def test_a_sink_that_takes_back_rows_of_others_is_caught(tmp_path, monkeypatch):
     """Transactions of the checkpoint before a takeover have the same numbers as those of this one."""
     monkeypatch.setattr(SqlTable, "_disown", lambda self, connection: None)

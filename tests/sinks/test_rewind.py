@@ -401,6 +401,7 @@ def test_repair_takes_back_too(two):
     two.check(WORK[:5] + GIVEN_UP[:2] + WORK[5:6])
 
 
+@pytest.mark.slow
 def test_messages_that_were_acknowledged_are_not_lost(place):
     def made():
         builder = TopologyBuilder("tracked")
@@ -435,6 +436,7 @@ def test_what_is_refused(place):
         topology(table=SqlSink(f"sqlite:///{place}/x.db", "words", txid="word"))
 
 
+@pytest.mark.slow
 def test_a_sink_that_only_says_that_it_can_does_not_start(place):
     class Says(SqlSink):
         rewinds = True

@@ -66,6 +66,7 @@ def in_table(place):
         return dict(connection.execute("select word, n from counts").fetchall())
 
 
+@pytest.mark.slow
 def test_every_sink_has_each_transaction_once(tmp_path):
     collected = CollectSink()
     with TopologyTester(topology(tmp_path, collected=collected), tmp_path / "ck") as tester:

@@ -187,6 +187,7 @@ def test_sqlite_column_holds_values_or_is_refused(sqlite_database, column):
     check_column(sqlite_database, column)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", STRICT)
 def test_strict_sqlite_column_holds_values_or_is_refused(sqlite_database, column):
     check_column(sqlite_database, column, " strict")

@@ -314,6 +314,7 @@ def test_where_a_source_begins_is_put_back_and_its_loss_is_never_logged(ck, loss
         assert sources(ck) == {"0/0": began.encode()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [1, 2, 3, 10])
 def test_compacted_lists_of_files_replace_those_before_them(ck, interval):
     """Kept is what Spark reads: the last batches' own lists, and all since the newest compacted one before them."""

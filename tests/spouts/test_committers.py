@@ -149,6 +149,7 @@ def test_with_one_at_a_time_the_order_is_the_same(tmp_path):
     flow.check_counts()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hook", "pending"), [("execute", 1), ("finishBatch", PENDING)])
 @pytest.mark.parametrize("component", ["a", "b", "c", "d"])
 def test_a_bolt_that_fails_a_batch_has_it_and_those_behind_it_replayed(component, hook, pending, tmp_path):
@@ -166,6 +167,7 @@ def test_a_bolt_that_fails_a_batch_has_it_and_those_behind_it_replayed(component
     assert all(batch == found[0] for found in batches.values() for batch in found), "the same metadata each time"
 
 
+@pytest.mark.slow
 def test_what_a_committer_did_in_an_attempt_that_is_rolled_back_it_does_again(tmp_path):
     flow = Flow(tmp_path)
 

@@ -476,6 +476,7 @@ def test_other_tasks_at_each_start_move_no_watermark(seed, tmp_path):
     driver.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
     chance = random.Random(seed)
@@ -515,6 +516,7 @@ def test_finished_partitions_hold_no_watermark(seed, tmp_path):
     driver.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(3, 1), (2, 4), (3, 2), (1, 2)])
 @pytest.mark.parametrize("own_times", [False, True])
 def test_other_tasks_come_as_far_as_the_slowest_had(own_times, before, after, tmp_path):

@@ -249,6 +249,7 @@ def test_csv_of_any_line_end_and_texts_that_look_like_null(end, folder, tmp_path
     assert counts(folder, tmp_path) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [30, 64 << 20])
 def test_csv_with_quoted_line_feeds_wherever_a_range_ends(most, folder, tmp_path):
     size = 3 if most < 100 else 400_000  # in one range: longer than a block of pyarrow

@@ -276,6 +276,7 @@ def test_dates_in_json_are_read_also_inside_of_others(folder, tmp_path):
         counts(folder, tmp_path, "json", "value date")
 
 
+@pytest.mark.slow
 def test_a_line_of_json_that_is_no_object_is_told_with_its_place(folder, tmp_path):
     good = b'\xef\xbb\xbf{"value": null}\n\r\n \n{"VALUE": "x"}\n'
     (folder / "1").write_bytes(good)

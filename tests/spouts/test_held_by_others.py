@@ -165,6 +165,7 @@ def test_ids_are_unique_in_a_task_alone(place):
         assert HEARD == ["one: ack a"]
 
 
+@pytest.mark.slow
 def test_all_trees_can_be_given_up(place):
     leave_held(place, {"fed": ("one", 1)}, "one", "a")
     builder = TopologyBuilder("held")

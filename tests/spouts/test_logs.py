@@ -26,6 +26,7 @@ def read(tester):
     return {value: count for (value,), count in tester.state("count").items()}
 
 
+@pytest.mark.slow
 def test_a_log_that_is_rotated_is_read_to_its_end_and_the_new_one_from_its_beginning(folder, tmp_path):
     (folder / "app.log").write_text(lines("one"))
     with logs(folder, tmp_path) as tester:
@@ -66,6 +67,7 @@ def test_a_log_that_is_rotated_between_plan_and_emission_is_found(folder, tmp_pa
         assert read(successor) == {"one": 1, "two": 1, "three": 1}
 
 
+@pytest.mark.slow
 def test_a_log_may_be_moved_out_of_the_folder_when_all_of_it_was_read(folder, tmp_path):
     (folder / "app.log").write_text(lines("one"))
     with logs(folder, tmp_path) as tester:
@@ -115,6 +117,7 @@ def test_the_copy_of_a_log_that_is_rotated_by_copy_and_truncation_is_refused(cut
             read(tester)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", [os.link, lambda log, name: os.symlink(log.name, name)], ids=["hard", "symbolic"])
 @pytest.mark.parametrize("name", ["app.INFO", "z.log"])
 @pytest.mark.parametrize("when", ["before", "empty", "after"])
@@ -162,6 +165,7 @@ def test_growing_is_not_switched_in_a_checkpoint(before, folder, tmp_path):
         other.emit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [0, 500])
 def test_a_copy_that_was_seen_while_it_was_short_is_refused(seen, folder, tmp_path):
     (folder / "app.log").write_text(lines(*LONG))

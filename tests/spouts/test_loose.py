@@ -426,6 +426,7 @@ class LaterInWindow(WindowedBolt):
                 collector.emit((word,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Later, LaterAtEnd, LaterAtTick, LaterInWindow])
 def test_rows_of_state_are_not_lost_with_loose_tuples(kind, place):
     """Their messages were acked when they came: nobody would give them again."""

@@ -146,6 +146,7 @@ start processing 5/0
 """
 
 
+@pytest.mark.slow
 def test_d1_the_schedule_of_storms_test_with_four_batches_at_once(tmp_path):
     spout = Planned(tmp_path, each=TAKEN * BATCHES)
     builder = TopologyBuilder("storm")
@@ -254,6 +255,7 @@ class OnePartition(Notes, OpaquePartitionedTransactionalSpout):
         return {"last": last}
 
 
+@pytest.mark.slow
 def test_d6_a_batch_that_is_replayed_may_differ_and_those_behind_it_begin_behind_it(tmp_path):
     spout = OnePartition(tmp_path)
     with TopologyTester(topology_of(spout), tmp_path / "ck", {"topology.max.spout.pending": 2}) as tester:

@@ -150,6 +150,7 @@ def test_connections_that_the_server_has_ended_are_replaced_within_the_transacti
         assert not [each for each in Checkpoint(database.place / "ck").transactions() if each.state == "ROLLED_BACK"]
 
 
+@pytest.mark.slow
 def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -268,6 +269,7 @@ def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, pl
     assert {"before seal", "after seal", "before acknowledge", "after acknowledge"} <= set(steps.passed)
 
 
+@pytest.mark.slow
 def test_what_a_bolt_fails_is_tried_again_with_its_transaction(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     REFUSED.clear()
@@ -693,6 +695,7 @@ def actions(found: list[Any]) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 def test_what_is_decided_is_taken_off_the_queue(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -813,6 +816,7 @@ def test_what_was_sealed_too_late_is_released_beside_a_driver_that_goes_on(queue
         assert tester.generation == 2
 
 
+@pytest.mark.slow
 def test_a_client_is_resolved_as_well(queue, place):
     queue.add("a", "b")
     own = TransactionalClient(place / "ck", id="jobs", queues={"jobs": queue.spout()})
@@ -832,6 +836,7 @@ def test_a_client_is_resolved_as_well(queue, place):
     assert queue.owners() == [""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown", ["release", "acknowledge"])
 def test_without_the_checkpoint_nothing_is_done_but_what_the_user_says(queue, place, monkeypatch, unknown):
     monkeypatch.chdir(place)
@@ -856,6 +861,7 @@ def test_without_the_checkpoint_nothing_is_done_but_what_the_user_says(queue, pl
     assert not any(owner.startswith(sealed) and "@sealed" in owner for owner in after)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_older_than_what_is_sealed_can_not_tell(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)

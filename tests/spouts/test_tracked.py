@@ -426,6 +426,7 @@ def test_an_id_that_no_state_could_hold_is_refused(place):
         refused(place, Odd())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("emit", "match"),
     [

@@ -426,6 +426,7 @@ class Tally(Stateful, BatchBolt):
 BOLT_HOOKS = ["open", "initState", "execute", "finishBatch", "prePrepare"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 4])
 @pytest.mark.parametrize("hook", BOLT_HOOKS)
 def test_in_any_hook_of_a_bolt_it_fails_that_batch_and_not_the_query(hook, pending, tmp_path):
@@ -447,6 +448,7 @@ IN_TASKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "hook"), IN_TASKS)
 def test_in_any_method_that_a_task_calls_of_a_spout_it_fails_that_batch(kind, hook, tmp_path):
     spout = striking(kind, *dict.fromkeys(("open", hook)))(tmp_path)
@@ -477,6 +479,7 @@ class OnDriver(Once):
             raise FailedException("not now")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "hook"), ON_THE_DRIVER)
 def test_on_the_driver_a_spout_is_asked_again_later_and_that_is_no_end(kind, hook, tmp_path, caplog):
     OnDriver.times = 3
@@ -491,6 +494,7 @@ def test_on_the_driver_a_spout_is_asked_again_later_and_that_is_no_end(kind, hoo
     assert [f"retrying in {secs} s" in caplog.text for secs in (0.5, 1, 2)] == [True] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
 def test_a_spout_that_can_not_count_its_partitions_when_a_batch_begins_fails_that_batch(kind, tmp_path):
     """Who does not plan is asked for its partitions when the transaction has begun."""
@@ -566,6 +570,7 @@ class Sizes(BatchBolt):
             raise FailedException("when all of it was gathered and emitted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("kind", [Planned, Opaque])
 def test_nothing_of_one_attempt_shows_in_another(kind, fresh, tmp_path):

@@ -398,6 +398,7 @@ def test_nothing_is_called_between_two_looks():
     assert alone.said == []
 
 
+@pytest.mark.slow
 def test_the_driver_logs_it_and_nothing_else_changes(place, caplog, monkeypatch):
     class Check(BasicBolt):
         def execute(self, tup, collector):

@@ -83,6 +83,7 @@ def test_an_unknown_name_lists_the_known_and_the_nearest():
     assert isinstance(caught.value, ConfigError)
 
 
+@pytest.mark.slow
 def test_a_name_claimed_by_two_distributions_names_both(site):
     site.distribution("statefx-tea", {"tea": "tea:TeaProvider"})
     site.distribution("other-tea", {"tea": "other:TeaProvider"})

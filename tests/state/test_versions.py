@@ -24,6 +24,7 @@ def written(checkpoint, changes, version=None, **options):
     return state.version
 
 
+@pytest.mark.slow
 @given(st.integers(1, VERSION_MAX), st.binary())
 def test_an_envelope_is_unambiguous(version, data):
     assert unwrap(wrap(version, data)) == (version, data)

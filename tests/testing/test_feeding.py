@@ -145,6 +145,7 @@ def topology(kind, parallelism=1, **options):
     return builder.createTopology()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_take_the_ways_of_the_topology(place, kind, parallelism):
@@ -254,6 +255,7 @@ class Texts(WithState):
         self.state.put(tup.text, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REPLAYING)
 def test_another_tester_reads_on_behind_what_is_committed(place, kind):
     with TopologyTester(topology(kind), place, fed="jobs") as tester:

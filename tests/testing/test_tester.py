@@ -199,6 +199,7 @@ def test_caches_are_deleted_with_the_tester(place):
     assert not os.path.exists(cache)
 
 
+@pytest.mark.slow
 def test_without_a_folder_the_checkpoint_is_in_one_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with TopologyTester(word_count()) as tester, TopologyTester(word_count()) as other:
@@ -300,6 +301,7 @@ def test_what_a_signal_raises_in_a_task_ends_what_is_done(place):
         tester.send(lines("a"))
 
 
+@pytest.mark.slow
 def test_neither_spark_nor_a_test_library_is_imported(place):
     script = f"""
 import sys

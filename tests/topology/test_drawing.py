@@ -77,6 +77,7 @@ def graphs(draw):
     }
 
 
+@pytest.mark.slow
 @given(graphs(), st.sampled_from([2, 3]))
 def test_boxes_never_overlap_and_edges_go_right_from_side_to_side(graph, lines):
     placed = layout(graph, lines=lines)
@@ -102,6 +103,7 @@ def test_boxes_never_overlap_and_edges_go_right_from_side_to_side(graph, lines):
         assert all(0 <= y <= placed.height for _, y in route.points)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_no_edge_runs_through_a_box_of_another_component(graph):
     placed = layout(graph)
@@ -112,6 +114,7 @@ def test_no_edge_runs_through_a_box_of_another_component(graph):
                     assert not node.y - 5 < y0 < node.y + node.h + 5, f"{route} through {node.name}"
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_the_same_graph_gives_the_same_drawing(graph):
     assert svg(graph) == svg(graph)
@@ -173,6 +176,7 @@ def large():
     return graph(edges)
 
 
+@pytest.mark.slow
 def test_200_components_take_a_part_of_a_second():
     taken = []
     for _ in range(3):
@@ -182,6 +186,7 @@ def test_200_components_take_a_part_of_a_second():
     assert min(taken) < 0.3  # it takes 0.06 s where nothing else runs
 
 
+@pytest.mark.slow
 def test_deep_and_dense_graphs_are_drawn_within_bounds():
     every = graph([(f"c{a}", f"c{b}") for b in range(60) for a in range(b)])
     began = time.process_time()
@@ -375,6 +380,7 @@ def test_fitted_text_has_room(text, room):
     assert cut == text or text.startswith(cut[:-1])
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
 def test_escaped_text_comes_back(text):
     element = ET.fromstring(f'<a b="{escaped(text)}">{escaped(text)}</a>')

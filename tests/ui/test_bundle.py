@@ -61,6 +61,7 @@ def one(tmp_path):
     return Watched("bank", checkpoint, lambda: document(archive.observed(checkpoint)), 0.0)
 
 
+@pytest.mark.slow
 def test_no_value_and_no_secret_is_in_any_part(one, tail):
     LOGGER.warning("bolt %s has failed for %s", "balances", VALUES[0])
     LOGGER.warning("%s", VALUES[1])
@@ -71,6 +72,7 @@ def test_no_value_and_no_secret_is_in_any_part(one, tail):
     }
 
 
+@pytest.mark.slow
 def test_no_value_of_a_bolt_that_fails_is_in_what_its_driver_observed(tmp_path, tail):
     secret = "ann-of-a-secret"
     with TopologyTester(bank(onError="fail"), tmp_path / "checkpoint") as tester:
@@ -90,6 +92,7 @@ def test_no_value_of_a_bolt_that_fails_is_in_what_its_driver_observed(tmp_path, 
     )
 
 
+@pytest.mark.slow
 def test_what_helps_is_in_it(one, tail):
     LOGGER.warning("transaction %d of %s took %.1f s", 7, "balances", 1.25)
     LOGGER.handle(
@@ -154,6 +157,7 @@ def with_secrets(data):
     return f"secret-{data}" if isinstance(data, str) else data
 
 
+@pytest.mark.slow
 @given(PLAIN)
 def test_no_text_stays_that_is_not_known(data):
     marked = with_secrets(data)

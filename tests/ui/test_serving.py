@@ -78,6 +78,7 @@ def events(url, wanted):
                     return
 
 
+@pytest.mark.slow
 def test_a_query_is_shown_from_its_start_to_its_end(pages):
     page, query = pages(), Query()
     page.show(query)
@@ -130,6 +131,7 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch, package):
         claimed(LOOPBACK, 0, "bank", "checkpoint")
 
 
+@pytest.mark.slow
 def test_two_queries_of_a_process_share_a_port(pages):
     first = pages()
     port = httpx.URL(first.url).port
@@ -145,6 +147,7 @@ def test_two_queries_of_a_process_share_a_port(pages):
     )
 
 
+@pytest.mark.slow
 def test_a_start_after_an_end_has_the_same_port(pages):
     first = pages()
     port = httpx.URL(first.url).port
@@ -158,6 +161,7 @@ def test_a_start_after_an_end_has_the_same_port(pages):
     assert get(second, "/healthz").status_code == 200
 
 
+@pytest.mark.slow
 def test_changes_come_and_only_what_changed(pages):
     page, query = pages(), Query()
     page.show(query)
@@ -169,6 +173,7 @@ def test_changes_come_and_only_what_changed(pages):
     assert (kind, second["error"], "topology" in second) == ("change", "ValueError", False)
 
 
+@pytest.mark.slow
 def test_a_head_of_the_stream_has_an_end(pages):
     page = pages()
     page.show(Query())
@@ -178,6 +183,7 @@ def test_a_head_of_the_stream_has_an_end(pages):
     assert page._server.site._streams == 0
 
 
+@pytest.mark.slow
 def test_pages_beyond_the_limit_are_refused(pages, monkeypatch):
     monkeypatch.setattr(site, "STREAMS", 1)
     page = pages()
@@ -190,6 +196,7 @@ def test_pages_beyond_the_limit_are_refused(pages, monkeypatch):
     assert wait_until(lambda: page._server.site._streams == 0)
 
 
+@pytest.mark.slow
 def test_the_end_reaches_pages_that_are_open(pages):
     page, query = pages(), Query()
     page.show(query)
@@ -202,6 +209,7 @@ def test_the_end_reaches_pages_that_are_open(pages):
     assert {"endedAt", "error"} <= {key for _, data in found for key in data}
 
 
+@pytest.mark.slow
 def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages):
     """A browser that has stopped reading must keep neither the end nor the port."""
     page, query = pages(), Query()
@@ -215,6 +223,7 @@ def test_a_query_does_not_wait_for_a_page_that_reads_nothing(pages):
         assert wait_until(lambda: is_free(port))
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_are_bounded_and_end(pages, monkeypatch):
     """Each takes a file of the driver's process, and a driver without any can't append to its log."""
     monkeypatch.setattr(serving, "CONNECTIONS", 4)
@@ -239,6 +248,7 @@ def _end(connection):
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_what_is_no_http_is_refused_without_a_line_in_the_log(pages, caplog):
     page = pages()
     page.show(Query())
@@ -249,6 +259,7 @@ def test_what_is_no_http_is_refused_without_a_line_in_the_log(pages, caplog):
     assert not [each for each in caplog.records if each.name.startswith("uvicorn")]
 
 
+@pytest.mark.slow
 def test_pages_that_are_open_share_one_observation(pages):
     page, query = pages(), Query()
     page.show(query)
@@ -260,6 +271,7 @@ def test_pages_that_are_open_share_one_observation(pages):
         each.close()
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_all_queries(pages):
     page = pages()
     port = httpx.URL(page.url).port
@@ -274,6 +286,7 @@ def test_metrics_are_those_of_all_queries(pages):
     }
 
 
+@pytest.mark.slow
 def test_metrics_without_their_extra_say_what_to_install(pages, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
     monkeypatch.delitem(sys.modules, "statefx.metrics.prometheus", raising=False)
@@ -283,6 +296,7 @@ def test_metrics_without_their_extra_say_what_to_install(pages, monkeypatch):
     assert (found.status_code, "pip install 'statefx[metrics]'" in found.json()["error"]) == (400, True)
 
 
+@pytest.mark.slow
 def test_a_page_for_other_machines_has_a_token_in_its_url_and_says_so(pages, monkeypatch, caplog):
     monkeypatch.setenv(serving.TOKEN, "0123456789abcdef-token")
     page = pages(host="0.0.0.0")
@@ -310,6 +324,7 @@ def test_a_token_that_can_not_be_one_is_refused(monkeypatch, token):
         claimed("0.0.0.0", 0, "bank", "checkpoint")
 
 
+@pytest.mark.slow
 def test_the_environment_names_hosts_of_a_proxy(pages, monkeypatch):
     monkeypatch.setenv(HOSTS, "statefx.example.org")
     page = pages()
@@ -321,6 +336,7 @@ def test_the_environment_names_hosts_of_a_proxy(pages, monkeypatch):
         pages()
 
 
+@pytest.mark.slow
 def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, caplog):
     with caplog.at_level(logging.INFO):
         page = pages()
@@ -332,6 +348,7 @@ def test_nothing_of_the_server_stands_in_the_log_but_where_it_is(pages, caplog):
     assert f"its page is at {page.url}" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_stands_still_is_shown_under_its_topology(place):
     server = serving.opened(LOOPBACK, 0, "--port")
     serving.standing(server, Checkpoint(place))
@@ -377,6 +394,7 @@ def far(place):
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0"])
 def test_metrics_of_a_driver_elsewhere_are_of_when_it_wrote(far, accept):
     found = far().metrics(accept=accept)
@@ -386,6 +404,7 @@ def test_metrics_of_a_driver_elsewhere_are_of_when_it_wrote(far, accept):
     assert float(sample.timestamp) == WRITTEN_SECS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -402,6 +421,7 @@ def test_metrics_that_are_not_of_now_are_refused_and_why(far, changes, said):
     assert (found.status_code, said in found.json()["error"]) == (503, True), found.text
 
 
+@pytest.mark.slow
 def test_metrics_of_a_checkpoint_that_can_not_be_read_any_more_are_refused(far):
     page = far()
     assert page.metrics().status_code == 200

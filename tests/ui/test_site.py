@@ -82,6 +82,7 @@ def test_a_key_that_is_not_there_has_no_rows(place):
     assert found["rows"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [
@@ -105,6 +106,7 @@ def test_a_value_that_is_long_is_cut(place, monkeypatch):
     assert found["rows"][0]["value"] == "30 ... and 1 characters more"
 
 
+@pytest.mark.slow
 def test_ten_thousand_dead_letters_are_shown_as_the_first_of_them(tmp_path):
     place = filled(tmp_path / "checkpoint", 1, [f"account-{number}" for number in range(10_000)])
     found = served(place).get(f"{TOP}/bank/deadletters", params={"component": "balances"}).json()
@@ -154,6 +156,7 @@ def test_a_name_of_any_kind_is_found_by_its_address(tmp_path):
     assert found.status_code == 200, found.text
 
 
+@pytest.mark.slow
 def test_a_reader_while_the_log_is_folded_sees_a_whole_one(place):
     answers, done = [], threading.Event()
     page = served(place)
@@ -176,6 +179,7 @@ def test_a_reader_while_the_log_is_folded_sees_a_whole_one(place):
     assert [each["unread"] for each in found if each["unread"]] == []
 
 
+@pytest.mark.slow
 def test_health_is_503_while_it_is_sick(place):
     for state, error, status in [
         ("healthy", None, 200), ("idle", None, 200), ("starting", None, 200), ("ended", None, 200),
@@ -186,6 +190,7 @@ def test_health_is_503_while_it_is_sick(place):
         assert page.get("/healthz").status_code == status, state
 
 
+@pytest.mark.slow
 def test_what_can_not_be_observed_is_said_and_the_last_stands(place, caplog):
     answers = iter([{"topology": "bank", "health": {"state": "healthy"}}])
     page = served(place, lambda: next(answers))
@@ -204,6 +209,7 @@ def test_tasks_are_sent_when_they_are_asked_for(place):
     assert page.get(f"{TOP}/bank/tasks", params={"component": "x"}).status_code == 404
 
 
+@pytest.mark.slow
 def test_the_tasks_of_a_transaction_are_sent_when_they_are_asked_for(place):
     known = [{"txid": txid, "attempt": 1, "count": 1, "tasks": []} for txid in (5, 6, 7)]
     page = served(place, lambda: {"tasksOf": known})

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_half_a_surrogate_pair_costs_no_page():
     assert found["sources"] == {"files": {"caf\\udce9": None, "at": ["x", "caf\\udce9"]}}
 
 
+@pytest.mark.slow
 @given(st.floats(0.001, 0.2))
 def test_observations_that_take_long_are_made_less_often(cost):
     machine = Machine(cost)
@@ -62,6 +64,7 @@ def test_observations_that_take_long_are_made_less_often(cost):
 DOCUMENTS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.none() | st.integers() | st.lists(st.text()))
 
 
+@pytest.mark.slow
 @given(st.lists(DOCUMENTS, min_size=1, max_size=8), st.data())
 def test_changes_put_together_are_the_whole(documents, data):
     """Whichever snapshots a page has missed."""

@@ -248,6 +248,7 @@ def test_a_transactional_map_is_exact_in_a_committer_and_behind_the_decision(spo
             break
 
 
+@pytest.mark.slow
 def test_a_transactional_map_is_changed_by_bolts_that_see_one_transaction_after_the_other(name, tmp_path):
     builder = TopologyBuilder("numbers")
     builder.setSpout("numbers", Planned(tmp_path), parallelism=2)
