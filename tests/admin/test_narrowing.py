@@ -62,6 +62,7 @@ def keeps(given: list[Comparison], row: dict[str, Any]) -> bool:
     return all(any(SIGNS[sign](row[name], value) for value in values) for name, sign, values in given)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", PARTS)
 @QUICK
 @given(data=st.data())
@@ -77,6 +78,7 @@ def test_a_key_of_one_column(tables: Any, kind: str, data: st.DataObject) -> Non
             assert reads(table, other), "it may be shown as this type, or reading it is an error"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("first", "second"), [("string", "long"), ("long", "string"), ("double", "date")])
 @QUICK
 @given(data=st.data())

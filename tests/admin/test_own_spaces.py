@@ -109,6 +109,7 @@ def simple(value):
     return value if isinstance(value, int) else sorted(row["minute"] for row in value["clicks"])
 
 
+@pytest.mark.daily(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("windows", "bolt", "seed"),

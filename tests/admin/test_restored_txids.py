@@ -88,6 +88,7 @@ class Life:
             assert outcomes == sorted((each.txid, OUTCOMES[each.state]) for each in listed)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
 def test_a_life_with_restores_shows_the_transactions_of_its_state(seed, place, capsys):

@@ -374,6 +374,7 @@ def begun(place: Path, request: pytest.FixtureRequest, name: str, kept_by: str) 
     return tool, server, site
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("name", "kept_by"), [*cases()])
 def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
     place: Path, request: pytest.FixtureRequest, name: str, kept_by: str
@@ -408,6 +409,7 @@ def test_a_rewrite_killed_at_any_moment_keeps_all_entries(
     assert set(seen) == {False, True}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("name", "kept_by"), [case for case in cases() if case.values[0] != "copy"])
 def test_a_driver_that_takes_over_at_any_moment_wins(
     place: Path, request: pytest.FixtureRequest, name: str, kept_by: str, stride: int

@@ -28,6 +28,7 @@ class Count(StatefulBolt):
         self.counts.put(tup.value, self.counts.get(tup.value, 0) + 1)
 
 
+@pytest.mark.soak
 def test_a_range_and_a_filter(spark: Any, place: Path) -> None:
     """Of one provider; `test_state_frame_filters` has them all."""
     with Keeper(place, "rocksdb") as keeper:

@@ -58,6 +58,7 @@ def same(spark: Any, frame: Any, conditions: list[Any]) -> None:
         assert found == sorted(repr(row) for row, of in zip(rows, answers, strict=True) if of[number]), each
 
 
+@pytest.mark.daily(1)
 def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Keeper) -> None:
     keeper.run(put(**dict.fromkeys(WORDS, 0)), put(**{word: number for number, word in enumerate(WORDS)}))
     conditions = [
@@ -81,6 +82,7 @@ def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Ke
     same(spark, Checkpoint(keeper.folder).toDataFrame(spark, "keep", start="a", stop="c"), ranged[some])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("bolt", "key", "conditions"),
     [
@@ -123,6 +125,7 @@ def test_maps_and_changes(spark: Any, place: Path) -> None:
         )
 
 
+@pytest.mark.soak
 def test_one_frame_filtered_in_several_ways(spark: Any, place: Path) -> None:
     """A data source of Spark's that is given filters fails here: all uses of one read what the last of them keeps."""
     with Keeper(place) as keeper:
@@ -152,6 +155,7 @@ def test_a_frame_in_the_cache_is_used(spark: Any, place: Path) -> None:
             frame.unpersist()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_files_of_other_tasks_are_not_opened(spark: Any, place: Path, provider: str) -> None:
     with Keeper(place, provider) as keeper:

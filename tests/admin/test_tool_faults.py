@@ -174,6 +174,7 @@ def newest_of(folder: Path) -> Path:
 # ---- tools that are killed
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("verify",), ("explain", "keep", "a")])
 def test_a_tool_that_only_reads_leaves_nothing_when_it_is_killed(keeper: Keeper, place: Path, words: Any) -> None:

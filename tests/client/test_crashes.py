@@ -108,6 +108,7 @@ def steps_to_try(stride: int) -> range:
     return range(1 + next(seeds(0)) % stride, STEPS_MAX, stride)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_a_crash_at_any_step(place, provider, stride):
     config = {"topology.state.provider": provider}

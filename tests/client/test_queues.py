@@ -159,6 +159,7 @@ def test_a_message_that_another_reader_has_taken_over_is_a_conflict(queue, place
     assert queue.owners() == ["thief"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, place, monkeypatch, request, stride):
     if request.node.callspec.params["make"] == "sqlite":

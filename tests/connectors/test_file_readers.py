@@ -54,6 +54,7 @@ def in_order(column):
     return [content(pa.table([column.slice(number, 1)], ["c"])) for number in range(len(column))]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_spark_reads_every_value(spark, tmp_path, format):

@@ -129,6 +129,7 @@ def held(driver):
     return changing.held(driver, 2)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("newer", "provider"), [([Two], "rocksdb"), ([Two, Three], "memory"), ([Tuples], "rocksdb")])
 def test_the_older_code_goes_on_as_if_it_had_run_all_the_time(place, provider, newer):

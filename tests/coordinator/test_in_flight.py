@@ -97,6 +97,7 @@ def test_jobs_end_in_any_order(here, seed):
     here.check(tester)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [0, -1])
 @pytest.mark.parametrize(
@@ -134,6 +135,7 @@ def test_stop_rolls_back_what_is_not_the_lowest(here, now):
         here.check(restarted)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_crash_at_any_step_loses_and_doubles_nothing(place, provider, stride):

@@ -367,6 +367,7 @@ def run_until_killed(folder, limit, done):
         done.append(record)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_death_at_every_call_leaves_the_old_log_or_the_new_one(tmp_path, monkeypatch, after):

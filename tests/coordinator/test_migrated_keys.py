@@ -139,6 +139,7 @@ def fired(driver, tasks):
     return sum(value for own in held(driver, tasks) for key, value in own["pairs"] if key[1] == "fired")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("bolt", "was", "now", "provider"),
     [

@@ -234,6 +234,7 @@ def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path: Path) -> 
     site.close()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("target", ["rocksdb", "redis"])
 def test_a_big_task_is_never_in_memory_as_a_whole(place, server, monkeypatch, target):
     """Only a part of what was read from the source has not been written yet, at any time."""

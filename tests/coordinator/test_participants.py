@@ -101,6 +101,7 @@ def test_each_transaction_is_committed_to_it_once_and_in_order(place, pending):
         assert target.calls == [1, 2, 3, 4]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(place, pending):

@@ -276,6 +276,7 @@ def test_who_gives_up_as_the_driver_takes_it_waits_for_the_answer(site, monkeypa
     assert server._thread.is_alive()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_driver_that_is_killed_with_the_request_in_its_hand(site, dies):

@@ -85,6 +85,7 @@ def topology(parallelism, bolt=Everything, grouping="fieldsGrouping"):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("was", "now", "provider"), [(3, 1, "memory"), (2, 3, "rocksdb")])
 @pytest.mark.slow
 def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, provider, was, now):

@@ -56,6 +56,7 @@ def routed(router, entries, task, was, now, size=None):
     return [taker.entries for taker in takers]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [(2, 4), (3, 2), (2, 1)])
 @pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.int32()], ids=str)

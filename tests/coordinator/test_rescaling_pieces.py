@@ -41,6 +41,7 @@ def test_what_belongs_to_a_task_is_read_for_all_of_the_new_ones():
         assert list(piece.was) == [0, 1, 2, 3]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("was", "now", "provider"), [(2, 4, "memory"), (6, 4, "rocksdb"), (2, 3, "rocksdb"), (3, 1, "memory")]

@@ -62,6 +62,7 @@ def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
         assert committed(driver, "total")["total"] == sum(words(WORK).values())
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
     """Each transaction sweeps and every fifth folds; without the pin the version of five has no file left."""
@@ -149,6 +150,7 @@ def test_a_driver_that_runs_is_fenced(place):
 # ---- a checkpoint of its own
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_copy_stands_alone(place, provider):
     with Driver(place, provider) as driver:

@@ -248,6 +248,7 @@ def left(cache: Path) -> set[Path]:
     return {path for path in (cache / "staged").rglob("*") if path.is_file()}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_crash_at_any_step_while_batches_are_staged_ahead(place, schedule, stride):

@@ -106,6 +106,7 @@ def by_minute(events):
     return found
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_averages_are_those_of_a_recount(place, seed):
@@ -117,6 +118,7 @@ def test_averages_are_those_of_a_recount(place, seed):
     assert (sorted(emitted), late) == (sorted(expected), [])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["averages", "visits"])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -136,6 +138,7 @@ def test_each_row_counts_once_or_is_told_to_be_late(place, recipe, seed):
     assert counted + len(late) == len(events)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_top_words_are_those_of_a_recount(place, seed):
@@ -154,6 +157,7 @@ def test_top_words_are_those_of_a_recount(place, seed):
     assert sorted(emitted) == expected
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_visits_are_those_of_a_recount(place, seed):

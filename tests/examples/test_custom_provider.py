@@ -67,6 +67,7 @@ class TestSqlite(StateProviderContract):
         assert [connection for connection in opened if not connection.closed] == [], "the contract left stores open"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("machine_of", [state_machine, keyvalue_machine])
 def test_any_order_of_events(place, machine_of):

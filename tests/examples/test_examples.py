@@ -122,6 +122,7 @@ def test_three_stores_are_as_without_failure_whoever_is_killed(tmp_path):
     assert lines[-1] == "exact: all three stores are as without failure", lines
 
 
+@pytest.mark.soak
 def test_three_stores_are_as_without_failure(programs, tmp_path):
     """What the example starts; it runs the same logs without Spark, too."""
     example: Any = runpy.run_path(str(EXAMPLES / "top_domains.py"))
@@ -199,6 +200,7 @@ def test_a_join_acks_what_it_has_held_over_transactions(programs):
     ]
 
 
+@pytest.mark.soak
 def test_state_of_a_former_version_is_read_in_the_new_form(programs):
     assert told(programs, "upgrade_state.py") == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",

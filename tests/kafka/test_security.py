@@ -114,6 +114,7 @@ WRONG = {
 OFTEN = ("a wrong password", "TLS where there is none")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "wrong", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) for each in WRONG]
 )

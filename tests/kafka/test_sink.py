@@ -242,6 +242,7 @@ def test_a_transaction_that_the_broker_does_not_allow_so_long_is_told_at_the_sta
         TopologyTester(topology(sink, "word string"), tmp_path)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("arguments", "row", "told"),
     [

@@ -65,6 +65,7 @@ def topology(kafka, topic):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("lacking", NEEDED)
 def test_what_is_denied_at_the_start_is_told_before_anything_is_read(kafka, topic, grant, tmp_path, lacking):
     grant(without=lacking)
@@ -76,6 +77,7 @@ def test_what_is_denied_at_the_start_is_told_before_anything_is_read(kafka, topi
     assert [each.value() for each in read(kafka, topic)] == [b"a"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("lacking", "moment"), CASES)
 def test_what_is_withdrawn_while_the_topology_runs_is_told_and_it_goes_on(
     kafka, topic, grant, tmp_path, lacking, moment

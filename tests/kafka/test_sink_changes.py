@@ -61,6 +61,7 @@ def make_again(kafka, topic, partitions):
     wait_for(made, "the topic to be made again")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("change", "told", "remedy", "row"),
     [
@@ -147,6 +148,7 @@ def test_a_topic_that_was_deleted_under_a_decision_can_be_made_again_and_taken_o
     assert values(kafka, topic) == ["b", "c", "d"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("change", [delete_group, reset_group])
 def test_a_marker_that_is_changed_while_the_topology_runs_is_written_again_by_who_knows_it(
     kafka, topic, tmp_path, change

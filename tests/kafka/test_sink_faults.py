@@ -107,6 +107,7 @@ def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path
     assert values(kafka, topic) == ["a", "b"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("known", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_broker_that_is_silent_while_rows_are_prepared_fails_no_query(kafka, topic, tmp_path, monkeypatch, known):
     with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=2)), tmp_path) as tester:
@@ -121,6 +122,7 @@ def test_a_broker_that_is_silent_while_rows_are_prepared_fails_no_query(kafka, t
     assert values(kafka, topic) == ["a", "b"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "moment",
     [

@@ -94,6 +94,7 @@ def test_half_a_surrogate_pair_is_refused_before_the_decision(kafka, tmp_path):
     assert read(kafka, topic, "read_uncommitted") == []
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("settings", "arguments", "row", "told"),
     [
@@ -152,6 +153,7 @@ PACKED = [
 ]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("packed", PACKED)
 def test_whatever_is_not_refused_is_published(kafka, tmp_path, packed):
     """Rows up to the last byte, which can't be compressed; a broker that packs them anew looks at their size again."""

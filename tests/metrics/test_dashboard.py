@@ -131,6 +131,7 @@ def test_the_rules_are_prometheus_rules(prometheus):
     assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", RULES)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.parametrize("alert", ALERTS)

@@ -184,6 +184,7 @@ VALUES = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [2, 7, MANY])
 @pytest.mark.parametrize("repeats", [False, True])
@@ -306,6 +307,7 @@ def test_every_grouping_that_can_be_declared_has_a_router():
     assert ROUTERS.keys() == PROMISES.keys()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [True, False], ids=["values", "batch"])
 @pytest.mark.parametrize("kind", ["fields", "partialKey", "global", "all", "broadcast"])

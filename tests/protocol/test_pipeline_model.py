@@ -283,12 +283,14 @@ def sampled(*some: str) -> list[object]:
     return [pytest.param(name, marks=[] if name in (*one, *some) else [pytest.mark.soak]) for name in SHAPES]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", sampled("two pending, planned and opaque", "three pending, opaque"))
 def test_every_interleaving_with_a_crash(name):
     shape, kinds = SHAPES[name]
     assert explore(shape, failures=1, crashes=1, stops=0, kinds=kinds) > 100
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", sampled("two pending, planned, decision commits"))
 def test_every_interleaving_with_a_stop(name):
     shape, kinds = SHAPES[name]

@@ -23,6 +23,7 @@ class TestRedis(StateProviderContract):
         return RedisStateProvider({"url": server.url})
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("entries", [1, 500])
 def test_any_order_of_events(server: RedisServer, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
     monkeypatch.setattr(store, "CHUNK_ENTRIES", entries)
@@ -30,6 +31,7 @@ def test_any_order_of_events(server: RedisServer, monkeypatch: pytest.MonkeyPatc
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("keys", [1, 32])
 def test_a_bolt_in_any_order_of_events(server: RedisServer, monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
     monkeypatch.setattr(store, "FIRST_KEYS", keys)

@@ -121,6 +121,7 @@ def test_a_commit_whose_reply_is_lost_has_an_unknown_outcome_and_can_be_repeated
     assert image(store) == image(site.open(Version(1, token))) == changes(1)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("towards", ["server", "client"])
 def test_connections_that_are_cut_anywhere_cost_nothing_but_tries(
     server: RedisServer, tmp_path: Path, towards: str

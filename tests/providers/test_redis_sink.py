@@ -433,6 +433,7 @@ def test_large_values_are_published_whole(server: RedisServer, tmp_path: Path, k
     assert sorted(place.read()) == words
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", ["out", "{app}:out", "a:{b}"])
 def test_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: RedisServer, name: str) -> None:
     """One node that has all slots; it refuses scripts over several slots."""
@@ -565,6 +566,7 @@ except StatefxError as error:
 """
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 4])  # before it reads the marker; when its rows are there, before the script
 def test_a_driver_that_was_stopped_and_replaced_publishes_nothing_more(

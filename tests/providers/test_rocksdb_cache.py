@@ -153,6 +153,7 @@ def test_several_files_at_once_leave_the_last_entry_of_each_key(site: Site) -> N
 
 
 class TestProcesses:
+    @pytest.mark.daily(1)
     @pytest.mark.slow
     @pytest.mark.parametrize("lines", [1, 2, 5])
     def test_a_kill_while_catching_up_leaves_one_whole_version(self, site: Site, lines: int) -> None:

@@ -43,6 +43,7 @@ def state_of(driver: Driver):
     return read_state(FolderStorage(driver.folder))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", [word_count(), totals()], ids=lambda topology: topology.name)
 def test_after_a_crash_at_any_step(place, topology):

@@ -206,6 +206,7 @@ def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place):
     assert at > 10
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "published", "ran_on", "own"),
@@ -254,6 +255,7 @@ class Dead(BaseException):
     """The process has died."""
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "table"])
 @pytest.mark.parametrize("moment", ["before COMMITTED(1)", "after COMMITTING(1, 0)"])

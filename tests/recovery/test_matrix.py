@@ -111,6 +111,7 @@ def check_hooks(journal: list[tuple[Any, ...]], txid: int = len(TRANSACTIONS)) -
         assert (of, *attempts) not in rolled_back, "an attempt was rolled back and committed"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_crash_at_any_step_loses_and_doubles_nothing(place, provider):
     moments = Runs(place, provider, None).crash()
@@ -127,6 +128,7 @@ def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place):
     assert {"before snapshot count/0", "after CHECKPOINT", "after delete count/1"} <= moments
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_crash_at_any_step_with_merges_and_sweeps(place, provider):
     moments = Runs(place, provider, MERGING).crash()
@@ -134,6 +136,7 @@ def test_a_crash_at_any_step_with_merges_and_sweeps(place, provider):
     assert "before snapshot count/0" not in moments
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [LIMITS, MERGING], ids=["snapshots", "merges"])
 def test_a_crash_at_any_step_of_a_run_with_failures(place, limits, stride):
@@ -141,6 +144,7 @@ def test_a_crash_at_any_step_of_a_run_with_failures(place, limits, stride):
     assert {"before ROLLED_BACK(1, 0)", "before ROLLED_BACK(1, 1)", "before ROLLED_BACK(3, 0)"} <= moments
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_crash_during_the_recovery_from_a_crash(place, provider):
     limits = replace(LIMITS, files_max=1, versions_kept=0)
@@ -376,6 +380,7 @@ LATER = [
 ]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("later", LATER)
 def test_a_zombie_that_goes_on_later_changes_nothing(place, later):
@@ -424,6 +429,7 @@ def test_a_zombie_of_an_older_generation_changes_nothing(driver, provider):
     assert driver.start(totals()).state("count") == words([FAULTY_WORK[0], FAULTY_WORK[1], FAULTY_WORK[3]])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 80))])
 def test_any_faults_in_any_order(driver, seed):

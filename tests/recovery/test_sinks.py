@@ -190,6 +190,7 @@ def die():
     raise Crash("here")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("freezes", [None, "ledger", "log"])
 def test_what_an_attempt_wrote_that_was_rolled_back_is_never_published(place, freezes):

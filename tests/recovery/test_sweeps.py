@@ -79,6 +79,7 @@ def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[in
     tester.when(first, look)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [EAGER, MERGING], ids=["snapshots", "merges"])
 def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(place, limits, stride):
@@ -322,6 +323,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("limits", "provider"), [(LIMITS, "memory"), (NEVER, "rocksdb")], ids=["snapshots", "merges"])
 def test_over_100_transactions_files_and_replay_stay_bounded(driver, place, provider, limits, read):

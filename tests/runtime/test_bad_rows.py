@@ -30,6 +30,7 @@ from tests.runtime.scripts import NOON, Script, run, scripts_of, topology
 MODES = ["skip", "deadLetter"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "mode", "provider"),

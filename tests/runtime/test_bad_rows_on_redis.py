@@ -14,6 +14,7 @@ def redis():
         yield server
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])
 def test_what_bad_rows_do_is_undone(tmp_path, redis, mode):
     scripts, good, bad = scripts_of(5)

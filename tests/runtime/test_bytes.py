@@ -215,6 +215,7 @@ class Through(BatchBolt):
         collector.emit(tup)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("kind", [AtTheEnd, OfOneTuple, OfOneBatch])

@@ -101,6 +101,7 @@ PARTS = st.lists(st.lists(st.sampled_from([None, "", "a", "b", "ä", "long" * 9]
 BOLTS = [(ByTuple, None), (ByBatch, None), (Vectorised, None), (Merge, Split), (ByBatch, partial(Pass, WORD))]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("bolt", "behind"), BOLTS)
 @settings(max_examples=12)
@@ -229,6 +230,7 @@ def test_batches_are_added_up_by_any_grouping_also_inside_a_chain(grouping, tmp_
         assert found == {word: times * count for word, count in expected(data).items()}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(pending, tmp_path, monkeypatch):

@@ -53,6 +53,7 @@ def topology(bolt, data, tasks=2):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Notes, NotesAsync])
 def test_each_tuple_has_one_key_whatever_happens_to_attempts_and_drivers(tmp_path, kind):

@@ -43,6 +43,7 @@ def test_pairs_come_once_and_what_is_left_over_when_no_partner_can_come(tmp_path
         assert {key for task in range(3) for key in tester.state("paid", task)} == {"y", "z"}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_it_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):
@@ -236,6 +237,7 @@ def test_other_bounds_count_for_what_is_kept_as_well(tmp_path):
             assert told(sent) == {"unmatchedRight": [("x", at(40), 0)]}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [3, 100_000])
 @pytest.mark.parametrize("idle", [True, False])

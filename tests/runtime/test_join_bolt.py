@@ -67,6 +67,7 @@ def nested_loops(histories, kinds, prior_of_c):
     return sorted(found, key=repr)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("prior_of_c", ["a", "b"])
 @pytest.mark.parametrize("b", ["inner", "left"])

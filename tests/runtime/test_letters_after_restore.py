@@ -42,6 +42,7 @@ def letters(place):
     return [json.loads(line) for path in committedFiles(place / "out") for line in Path(path).read_text().splitlines()]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["deadLetter", "quarantineKey"])
 def test_which_letters_are_replayed_after_a_restore(tmp_path, mode):

@@ -102,6 +102,7 @@ def run(folder: Path, seed: int, pending: int, break_things: bool, relay: bool) 
         assert rows == sum(expected.values()) * (2 if relay else 1)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("pending", "relay"), [(1, True), (3, False)])
 def test_every_order_of_arrival_gives_the_same(place, pending, relay):
@@ -109,6 +110,7 @@ def test_every_order_of_arrival_gives_the_same(place, pending, relay):
         run(place / str(seed), seed, pending, False, relay)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("pending", "relay"), [(1, True), (3, False)])
 def test_refused_lost_and_frozen(place, pending, relay):
@@ -179,6 +181,7 @@ class Large(WithState):
             assert len(list(self.state.items())) == ROWS
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_a_scan_of_state_that_was_opened_long_ago(tmp_path, provider):
@@ -268,6 +271,7 @@ class Named(StatefulBolt):
         self.seen.put(self.seen.get(0) + 1)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("fresh", [True, False])

@@ -133,6 +133,7 @@ def test_rows_can_be_forgotten_and_mended(tmp_path):
         tester.close()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("bolt", [Orders, Whole])
 @pytest.mark.parametrize(("provider", "seed"), [("memory", 1), ("rocksdb", 2)])

@@ -73,6 +73,7 @@ def by_event_time(batches, bolt, tasks):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", [Values, Tuples])
@@ -128,6 +129,7 @@ class TuplesByTheClock(WindowedBolt):
         collector.emit((window.key, window.end, sorted(tup.number for tup in window)))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("counted")])
 @pytest.mark.parametrize("form", [ByTheClock, TuplesByTheClock])
@@ -236,6 +238,7 @@ def test_a_join_bolt_gets_other_tasks_though_they_had_rows_of_its_inputs_in_anot
     assert len(found["ck"]) > 20
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 8))])
 def test_an_interval_join_that_gets_other_tasks_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):

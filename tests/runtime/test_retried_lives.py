@@ -182,6 +182,7 @@ def script():
     yield 60, [(103, "key 0")]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Asks, Lists])
 def test_a_crash_at_any_step_leaves_what_is_left_without_one(place, stride, kind, monkeypatch):

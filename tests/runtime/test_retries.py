@@ -590,6 +590,7 @@ def test_the_breaker_by_its_table():
     assert breaker.changes == 5
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Asks, Lists])
 def test_a_service_that_is_away_for_a_minute(kind, caplog):

@@ -220,6 +220,7 @@ def explore(model: Model) -> int:
     return len(before)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", BOUNDS)
 def test_every_order_of_events(name):
     assert explore(Model(*BOUNDS[name])) > 100
@@ -282,6 +283,7 @@ def break_line(monkeypatch: pytest.MonkeyPatch, module: ModuleType, line: str, o
                     monkeypatch.setattr(kind, each, function)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("rule", "module", "line", "other", "name"), BREAKS)
 def test_without_a_line_some_order_breaks(monkeypatch, rule, module, line, other, name):
     break_line(monkeypatch, module, line, other)

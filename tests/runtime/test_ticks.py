@@ -528,6 +528,7 @@ def test_ticks_of_several_transactions_in_flight(tmp_path):
         assert [word for (each,) in flushed for word in each.split()] + rest == list("abcdefghij")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_breaks_nothing_is_flushed_twice_or_lost(tmp_path, seed):

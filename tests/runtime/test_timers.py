@@ -72,6 +72,7 @@ def by_hand(batches, lateness_secs):
     return ended
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_sessions_end_as_they_do_by_hand(tmp_path, seed):

@@ -57,6 +57,7 @@ def topology(bad, mode):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])

@@ -110,6 +110,7 @@ def shown(row):
     return (key, secs_of(start), secs_of(end), *parts)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "kind", "per_key"),
@@ -168,6 +169,7 @@ class ValuesToState(Values):
         self.windows.put(place, value)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("counted")])
@@ -455,6 +457,7 @@ class Sums(WindowedBolt):
 KEYS = {True: ["user"], False: []}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "per_key"),

@@ -88,6 +88,7 @@ def lives(chance, refuses):
     return sent, lambda key, time, number: key != key or (refuses and number >= 90)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "kind"),

@@ -223,6 +223,7 @@ def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing
             assert folder.names("b") == named("b", *range(1, 26))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("takeover", [False, True])
 def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_path, takeover):

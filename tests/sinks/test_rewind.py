@@ -92,6 +92,7 @@ def begin(two, before=5, after=3):
     two.send(GIVEN_UP[:after])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("before", "after"), [(5, 12), (1, 1), (9, 1), (3, 5)])
 @pytest.mark.slow
 def test_what_was_published_since_is_taken_back_by_the_next_start(two, before, after):

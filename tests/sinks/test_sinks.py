@@ -186,6 +186,7 @@ def test_who_lost_a_folder_sweeps_nothing_of_its_new_owner(sinks, monkeypatch, w
     assert sinks.read("files") == ["a", "b"]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("commits", range(12))
 def test_manifests_are_without_gaps_over_compactions_and_restarts(sinks, commits):

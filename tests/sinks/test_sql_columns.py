@@ -193,6 +193,7 @@ def test_strict_sqlite_column_holds_values_or_is_refused(sqlite_database, column
     check_column(sqlite_database, column, " strict")
 
 
+@pytest.mark.daily(15)
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("column", POSTGRES)

@@ -125,6 +125,7 @@ class Proxy:
         self._listener.close()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("loses", "key"),
     [
@@ -562,6 +563,7 @@ def test_a_driver_that_sleeps_does_not_keep_another_application_from_taking_over
     assert postgres_database.run("select word from words") == [("c",)]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("end", ["goes on", "is killed"])
 def test_a_driver_that_sleeps_in_a_transaction_of_sqlite_is_told_of_at_the_start(sqlite_database, end):
     zombie = Zombie(sqlite_database.url, sqlite_database.place, "COMMIT")

@@ -125,6 +125,7 @@ def test_a_driver_that_is_suspended_does_not_pause_late(drivers, place):
     assert driver.end()["ended"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "trigger",
     [pytest.param(ALWAYS, id="on and on"), pytest.param(AVAILABLE, id="what is there", marks=pytest.mark.soak)],
@@ -189,6 +190,7 @@ class Tells(StatefulBolt):
         logging.getLogger("asked.bolts").debug("has seen %s", tup.value)
 
 
+@pytest.mark.soak
 def test_the_level_of_a_logger_reaches_the_workers(spark, place, caplog):
     feed(place / "in", a=["one"])
     builder = TopologyBuilder("asked")

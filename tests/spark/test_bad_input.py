@@ -240,6 +240,7 @@ def refused(spark, topology, checkpoint, kind, words, **arguments):
     return caught.value
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("refuse", "reason"),
     [
@@ -253,6 +254,7 @@ def test_a_stream_that_spark_refuses_does_not_fence_the_driver_at_work(spark, st
     )
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["staged", "spark"])
 def test_folders_that_can_t_be_made_are_found_before_the_driver_at_work_is_fenced(
     spark, stream, checkpoint, place, monkeypatch, kind

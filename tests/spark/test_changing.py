@@ -90,6 +90,7 @@ def test_abort_fences_a_running_query_and_the_next_start_reads_the_same_rows(spa
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_after_a_restore_files_are_read_again(spark, place):
     feed(place / "in")
     topology = word_count(lines_of(spark, place / "in"))
@@ -109,6 +110,7 @@ def test_after_a_restore_files_are_read_again(spark, place):
     assert state(place / "ck", "count") == recount(texts("abcde"))
 
 
+@pytest.mark.soak
 def test_savepoints_of_a_running_query_are_of_one_transaction(spark, place):
     """Several threads take them while transactions go on: each fits what its spout had emitted."""
     builder = TopologyBuilder("upwards")
@@ -219,6 +221,7 @@ class Adds(StatefulBolt):
         self.counts.put(tup.value, self.counts.get(tup.value, 0) + self.step)
 
 
+@pytest.mark.soak
 def test_two_copies_of_a_checkpoint_share_nothing_in_a_worker(spark, place):
     """One after the other, each out of sight of the other, with generations and transactions of the same numbers."""
 

@@ -588,6 +588,7 @@ def live(ck: Checkpoint, setting: int, batches: int, death: str, adopt: str | No
         ck.note(batch)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_every_start_finds_what_it_looks_for(ck, seed, monkeypatch):
@@ -603,6 +604,7 @@ def test_every_start_finds_what_it_looks_for(ck, seed, monkeypatch):
     assert len(list((ck.spark / "sources" / "0").iterdir())) < 80, "old lists are given up"
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [1, 2, 3, 10])
 def test_one_setting_and_starts_after_every_number_of_batches(ck, setting):

@@ -343,6 +343,7 @@ def test_somebody_stops_spark_s_own_query(spark, place, trigger):
     assert state(place / "ck", "count") == recount(ALL)
 
 
+@pytest.mark.soak
 def test_a_second_driver_in_the_same_session(spark, place):
     topology, hold, first = at_work(spark, place, ALWAYS)
     second = submit(topology, spark, place / "ck", trigger={"availableNow": True})

@@ -91,6 +91,7 @@ def kinds_of_all(location):
     return [each.kind for each in records(location)]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("trigger", [None, {"once": True}, {"availableNow": True}])
 def test_where_it_began_is_kept_though_no_row_has_come(spark, place, noting, trigger):
     """A driver may wait for the first row for hours, and die meanwhile; or look once, and end."""
@@ -171,6 +172,7 @@ UNMADE = {
 }
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("make", UNMADE.values(), ids=UNMADE)
 def test_a_cache_that_was_not_made_yet_is_made_once(spark, place, make, adaptive):
@@ -207,6 +209,7 @@ def failing(frame):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("made", [of_list, of_grouped_rdd])
 def test_a_second_attempt_reads_what_was_staged(spark, place, made):
     frame = made(spark)
@@ -327,6 +330,7 @@ class Timed(WithState):
         self.state.put(f"fired {key}", True)
 
 
+@pytest.mark.soak
 def test_ticks_and_timers_come_while_there_are_no_rows_and_no_batch_is_lost_or_doubled(spark, place):
     """Transactions without a batch stand between Spark's; the next start numbers its batches behind them."""
     feed(place / "in", a=["x"])
@@ -361,6 +365,7 @@ class HeldTick(WithState):
             held(self.place / "hold")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("trigger", [pytest.param("once", marks=pytest.mark.soak), "availableNow"])
 def test_a_tick_that_was_rolled_back_is_no_batch_of_a_next_start(spark, place, trigger):
     """Rule 3.9: a start that reads once would read what the tick did, which is nothing, and end."""
@@ -422,6 +427,7 @@ def test_a_streaming_dataframe_closes_once(spark, place):
     assert windows(place) == {at(0): 1, at(10): 1}
 
 
+@pytest.mark.soak
 def test_a_query_of_sparks_that_others_stop_closes_nothing(spark, place):
     """Its input is not read to the end."""
     go = place / "go"

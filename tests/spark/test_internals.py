@@ -209,6 +209,7 @@ def test_a_stream_that_is_read_twice_has_one_source(spark, place):
     assert places == [(0, f"{place}/two"), (1, f"{place}/one"), (2, ""), (0, f"{place}/two"), (3, "")]
 
 
+@pytest.mark.soak
 def test_filters_upon_a_mapping_are_told_and_it_can_be_exchanged_below_them(spark, schema):
     def mapped(rows):
         return spark.range(0, rows, 1, rows).mapInArrow(named, schema)
@@ -447,6 +448,7 @@ def jobs_of(spark, topology, jobs):
     ]
 
 
+@pytest.mark.soak
 def test_jobs_and_stages_of_a_stream_say_what_they_are(spark, place):
     feed(place / "in", a=["x y"], b=["x"])
     run(word_count(lines_of(spark, place / "in"), "seen-stream"), spark, place / "ck", trigger={"availableNow": True})
@@ -546,6 +548,7 @@ def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, 
     assert state(place / "ck", "count") == {"a": 2, "b": 1}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("forgotten", ["SKIPPED", "COMPLETE"])
 def test_a_full_store_forgets_first_what_a_job_passed_over(spark, place, monkeypatch, forgotten):
     """Of these stages nothing need be known; of those that ran, it must be."""

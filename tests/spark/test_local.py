@@ -71,6 +71,7 @@ def test_those_of_one_process_leave_each_other_alone(above):
         folder.remove()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "stopped", "at work"])
 def test_that_of_another_process_goes_when_it_has_died_and_not_when_it_sleeps(above, end):

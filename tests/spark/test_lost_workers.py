@@ -185,6 +185,7 @@ program.worker(ours, True)
 """A worker of Spark's program, whose connection Spark closes before it has told the end."""
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("ends", "says"), [("pass", ""), ("raise SystemExit(0)", ""), ("1 / 0", "ZeroDivisionError")])
 def test_a_worker_that_spark_no_longer_waits_for_ends_without_a_trace(ends, says):

@@ -159,6 +159,7 @@ def test_what_sigterm_interrupts_the_next_start_completes(place, started, progra
 # ---- What bolts log in Spark's workers comes out as the driver's loggers are set.
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_bolts_log_and_print_is_logged_by_the_driver_once(place):
@@ -261,6 +262,7 @@ class Faulty(WithState):
             raise ValueError("no good")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("how", "says"), [("raise", "ValueError: no good"), ("exit", "SystemExit: 3")])
 def test_a_hook_that_fails_ends_the_query_and_the_next_start_goes_on(spark, place, how, says):
     switch = place / "switch"

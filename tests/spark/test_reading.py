@@ -168,6 +168,7 @@ def test_fields_that_came_later_are_null_in_older_rows(spark, place):
     )
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("options", [{}, {"partitionBy": "word"}], ids=["flat", "folders"])
 def test_what_is_ready_and_not_committed_can_be_looked_at(spark, place, options):
     write(place, words(1), **options)

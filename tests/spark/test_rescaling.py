@@ -15,6 +15,7 @@ from tests.testing.topologies import SMALL, Driver
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("was", "now", "provider"), [(2, 4, "memory"), (6, 4, "rocksdb"), (2, 3, "rocksdb"), (3, 1, "memory")]
 )

@@ -89,6 +89,7 @@ class Total(StatefulAsyncBolt):
         self.state.put(tup.length, total + 1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_each_answer_counts_once(spark, place, kills):
     place.mkdir(exist_ok=True)

@@ -175,6 +175,7 @@ def test_a_driver_that_was_replaced(drivers, place, url):
     assert published(place) == EXPECTED
 
 
+@pytest.mark.soak
 def test_workers_that_can_not_read_it_are_named(spark, place, url):
     """Their environment is that of the JVM, which began before the credentials were set."""
     feed(place / "in", a=["a"])
@@ -204,6 +205,7 @@ def test_a_life_with_savepoints_other_tasks_and_state_as_a_table(drivers, place,
 USERS = "user string, at timestamp, cents long"
 
 
+@pytest.mark.soak
 def test_windows_end_while_their_input_is_silent(spark, place, monkeypatch):
     monkeypatch.chdir(place)
     page = {"__name__": "windows"}

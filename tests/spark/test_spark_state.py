@@ -75,6 +75,7 @@ def test_an_operator_that_keeps_state_is_refused_by_its_name_with_the_bolt_to_us
     assert not (place / "ck").exists()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "through",
     [

@@ -75,6 +75,7 @@ def test_restarts_beside_ticks_are_bounded(spark, place):
     assert kinds(place / "ck")[-1][1] > 1, "a tick was committed"
 
 
+@pytest.mark.soak
 def test_an_older_driver_leaves_the_query_of_its_successor_alone(spark, place, caplog):
     feed(place / "in", a=["good"], b=["bad"])
     config = {"topology.transaction.retry.delay.ms": 4000}
@@ -256,6 +257,7 @@ def lose(context):
                 status.removeMapOutput(0, there[0])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_job_that_writes_a_shuffle_once_more_is_told_from_one_that_reads_it(spark, place, is_lost):
     """As where an executor dies between two jobs of a batch: the second one runs a new stage, for the first time."""
@@ -276,6 +278,7 @@ def test_a_job_that_writes_a_shuffle_once_more_is_told_from_one_that_reads_it(sp
     assert stager._ran_again(set(), set()) is is_lost
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 def test_a_cache_that_is_lost_when_it_has_been_made_is_not_mixed(spark, place, monkeypatch, adaptive):
     """With adaptive execution its shuffle is there before the job that reads the rows; that may not write it again."""
@@ -327,6 +330,7 @@ def renewed_counting(frame, once=False):
     return builder.createTopology()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_another_attempt_reads_what_was_staged(spark, place, shuffled):
     """Rule 15.2: also of a DataFrame that would be computed otherwise the second time."""
@@ -386,6 +390,7 @@ class There(WithState):
         self.state.put(os.path.basename(path), os.path.exists(path))
 
 
+@pytest.mark.soak
 def test_a_source_keeps_what_is_not_committed(spark, place):
     """Spark tells it to let go of a batch when it plans the next one."""
     feed(place / "in", a=["x"], b=["x"], c=["x"])

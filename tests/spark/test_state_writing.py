@@ -71,6 +71,7 @@ def test_what_was_read_is_written_elsewhere(spark, folder, provider, place):
     assert kept(place / "other") == {word: times + 1 for word, times in SEEN.items()}, "each is in its task"
 
 
+@pytest.mark.daily(1)
 def test_rows_replace_add_and_delete(spark, folder, provider, place):
     Checkpoint(folder).savepoint("before")
     given = spark.createDataFrame([("w1", 100), ("new", 7), ("w2", None), ("nobody", None)], "word string, n long")
@@ -96,6 +97,7 @@ def test_json(spark, folder):
     assert (found["w1"], found["new"], found["w3"]) == (5, [1, None], 4)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("provider", ["rocksdb"])
 @pytest.mark.parametrize(
     ("given", "ddl", "options", "says"),

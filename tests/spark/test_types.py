@@ -62,6 +62,7 @@ def frame_of(spark):
     return frame.repartition(2)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("settings", [{}, {
     "spark.sql.session.timeZone": "America/New_York", "spark.sql.execution.arrow.useLargeVarTypes": "true",
 }], ids=["plain", "zone-and-large-types"])  # fmt: skip

@@ -191,6 +191,7 @@ def test_a_slow_sink_is_named(spark, place):
     assert "publishes" in found.sentence
 
 
+@pytest.mark.soak
 def test_an_idle_partition_that_holds_the_watermark_is_named(spark, place, monkeypatch):
     monkeypatch.setattr("statefx.why.BEHIND_SECS", 2.0)
     paced = {"processingTime": "500 milliseconds"}
@@ -213,6 +214,7 @@ def test_a_disk_whose_fsync_takes_50_ms_is_named(spark, place, monkeypatch):
     assert "durable" in found.sentence
 
 
+@pytest.mark.soak
 def test_too_few_slots_are_named(spark, place):
     context = spark.sparkContext
     sleeping = spark.range(0, 31, 1, 31).selectExpr("java_method('java.lang.Thread', 'sleep', cast(60000 as bigint))")
@@ -248,6 +250,7 @@ def test_too_few_slots_are_named(spark, place):
     begun["query"].stop()
 
 
+@pytest.mark.soak
 def test_a_bolt_that_waits_for_the_network_is_told_from_a_slow_one(spark, place):
     with late_server() as port, running(topology(Endless(rows=20), AsksServer(port)), spark, place) as query:
         found = named(query, "waits outside", "bolt")
@@ -262,6 +265,7 @@ def test_state_that_does_not_fit_its_cache_is_named(spark, place):
     assert "hot_cache_mb" in found.remedy
 
 
+@pytest.mark.soak
 def test_the_collector_of_garbage_is_named(spark, place):
     with running(topology(Endless(), Collects()), spark, place) as query:
         found = named(query, "garbage collection", "bolt")

@@ -96,6 +96,7 @@ WANTED = {
 }
 
 
+@pytest.mark.daily(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,6 +123,7 @@ def test_a_crash_at_any_moment_ends_nothing_twice(stride, tmp_path):
             assert driver.state("keep") == WANTED, crash
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))])
 def test_random_schedules_close_as_the_recount_says(seed, tmp_path):

@@ -456,6 +456,7 @@ def test_every_task_sees_what_the_reference_says(seed, tmp_path):
     driver.close()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", some(16))
 def test_other_tasks_at_each_start_move_no_watermark(seed, tmp_path):
@@ -497,6 +498,7 @@ def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
             assert number < PENDING or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
 
 
+@pytest.mark.daily(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", some(20))
 def test_finished_partitions_hold_no_watermark(seed, tmp_path):

@@ -426,6 +426,7 @@ def live(place, seed, breaks):
     return tester.runs
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_holds(place, seed):

@@ -88,6 +88,7 @@ def test_aborted_records_markers_and_open_transactions(kafka, tmp_path):
         assert counted(tester) == once("a", "b", "c", "later", "behind it") | {"no": 3}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("fresh", [True, False])
 def test_many_partitions_in_a_task_and_ranges_that_end_in_the_middle_of_what_was_fetched(kafka, fresh, tmp_path):
     topic = kafka.topic(partitions=20)  # more than a task keeps warm

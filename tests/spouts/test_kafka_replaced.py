@@ -105,6 +105,7 @@ def test_a_task_that_is_told_that_a_topic_is_gone_hears_it_for_a_while(kafka, mo
     readers.close()
 
 
+@pytest.mark.soak
 def test_a_partition_that_lost_its_end_and_grew_again_beyond_what_was_read(kafka, tmp_path, monkeypatch):
     """As after the election of a replica that did not have the last records: its end tells nothing."""
     topic = kafka.topic()

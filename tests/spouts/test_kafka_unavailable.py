@@ -117,6 +117,7 @@ def until(look, number):
         assert time.monotonic() < limit, f"nothing comes of partition {number}: {why}"
 
 
+@pytest.mark.soak
 def test_the_others_go_on_and_a_partition_goes_on_where_it_was(two, caplog):
     first, _, topic = two
     reads = spout(first, topic, unavailable="skip")
@@ -184,6 +185,7 @@ def test_a_first_run_that_begins_at_the_end_waits_for_all_partitions(two):
                 assert time.monotonic() < limit
 
 
+@pytest.mark.soak
 def test_a_run_that_reads_what_is_there_ends_without_it_and_the_next_one_reads_it(two, tmp_path):
     first, _, topic = two
     tester = TopologyTester(topology(spout(first, topic, unavailable="skip", maxRows=8)), tmp_path / "ck")

@@ -193,6 +193,7 @@ def test_what_a_transaction_that_is_committing_holds_of_queues_is_shown(queue, p
     assert not any(each.queues for each in Checkpoint(place / "ck").transactions())
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_crash_at_any_durable_step_loses_and_doubles_nothing(make, place, stride, monkeypatch):
     def life(name: str, at: int | None) -> TopologyTester:
@@ -242,6 +243,7 @@ class Steps:
         return call
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, place, monkeypatch, request, stride):
     if request.node.callspec.params["make"] == "sqlite":
@@ -329,6 +331,7 @@ def seal(queue: Queue, spout: QueueSpout, messages: Iterable[Message], txid: int
     return name
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("txid", [1, 1000])
 def test_what_is_sealed_for_an_attempt_that_nobody_knows_is_released_at_the_next_start(queue, place, txid, monkeypatch):
@@ -513,6 +516,7 @@ def test_what_takes_long_is_renewed(queue):
     spout.close()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_what_an_object_had_that_nobody_has_any_more_is_not_renewed(queue):
     queue.add("a")
@@ -733,6 +737,7 @@ def test_what_is_not_decided_goes_back_and_its_driver_is_fenced(queue, place, mo
         check(successor, queue, place)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 def test_at_any_step_of_a_driver_that_lives_or_dies_nothing_is_lost_or_doubled(make, place, stride, monkeypatch):
     def life(name: str, at: int | None, *, dies: bool) -> list[str]:
@@ -836,6 +841,7 @@ def test_a_client_is_resolved_as_well(queue, place):
     assert queue.owners() == [""]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("unknown", ["release", "acknowledge"])
 def test_without_the_checkpoint_nothing_is_done_but_what_the_user_says(queue, place, monkeypatch, unknown):
@@ -976,6 +982,7 @@ class Outage:
             self.is_down = False
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("stays_away", [False, True])

@@ -82,6 +82,7 @@ def test_every_row_once_and_new_ones_as_they_come(database, tmp_path):
         assert counted(other) == once(*enumerate("abcdefghi", start=1))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [None, "length(what) - 5"])
 def test_parts_of_several_tables(by, database, tmp_path):

@@ -199,6 +199,7 @@ def check(seed, place, crashes):
     return sum(kept.values())
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
 def test_all_of_time_is_as_the_reference_says(seed, tmp_path):

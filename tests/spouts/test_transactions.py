@@ -34,6 +34,7 @@ def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
         assert other.state("count") == ALL
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), (Planned, 4), (Emitted, 1), (Opaque, 4)])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, place):
@@ -68,6 +69,7 @@ def check_replays(kind, spout):
             assert len({str(batch) for each in runs.values() for batch, _ in each}) == 1
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(kind, place, stride):

@@ -133,6 +133,7 @@ def test_a_key_of_zero_is_one_before_and_after_a_commit(key, checkpoint_at, tmp_
     assert found[0]["items"] == [(shown(0.0 if key == 0 else (0.0, "a")), shown(1))]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["state", "map", "map with ttl"])
 @SETTINGS

@@ -64,6 +64,7 @@ def change(chance, timers, reference, now):
     assert found == (None if known is None else at(known[0]))
 
 
+@pytest.mark.daily(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(15))
 def test_random_timers_against_plain_python(checkpoint, seed):

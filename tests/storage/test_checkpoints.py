@@ -33,6 +33,7 @@ class Remote(Driver):
         self.folder = url
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("apart", [20, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_a_crash_at_any_step(bucket, tmp_path, provider, apart):

@@ -181,6 +181,7 @@ def run(tester, works):
     return tester
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("live", [sent, run])
 @pytest.mark.parametrize("kind", EXACT)

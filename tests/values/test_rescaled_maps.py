@@ -99,6 +99,7 @@ def test_its_keys_get_another_form_where_they_stay_in_their_tasks(tmp_path, name
     assert counted(tmp_path, name, Parts(name), 2) == {2}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("bolt", "now", "field"), [(Parts, 3, "word"), (Kinds, 2, "kind")])
 def test_its_keys_get_no_form_that_sends_them_to_other_tasks(tmp_path, name, bolt, now, field):

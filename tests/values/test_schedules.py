@@ -58,6 +58,7 @@ class World:
         self.state = self.attempt(txid, attempt, {}).state
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("atomic", [False, True])
@@ -154,6 +155,7 @@ class Life:
                     assert values(self.world.backend) == self.world.expected
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 600, 100))
 def test_lives_in_which_anything_goes_on_at_any_time_end_exact(first):

@@ -66,6 +66,7 @@ def in_database(name):
 MAPS = [(Opaque, OpaqueMap), (Planned, OpaqueMap), (Whole, TransactionalMap), (Emitted, TransactionalMap)]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("spout", "kind"), MAPS)
 def test_an_attempt_that_has_written_and_fails_leaves_nothing(spout, kind, name, tmp_path):
@@ -129,6 +130,7 @@ def test_pre_rollback_takes_back_before_the_next_attempt(name, tmp_path):
         assert in_database(name) == tester.state("count") == ALL
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("spout", "kind", "pending"), [(*MAPS[0], 1), (*MAPS[0], 3), (*MAPS[3], 3)])
 def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, name, tmp_path):
@@ -280,6 +282,7 @@ def test_a_second_topology_on_the_table_is_refused_by_name(name, tmp_path):
     assert in_database(name) == ALL
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("spout", "kind"), MAPS[:3])
