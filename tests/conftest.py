@@ -441,11 +441,11 @@ def database(request: pytest.FixtureRequest) -> "object":
     return request.getfixturevalue(f"{request.param}_database")
 
 
-@pytest.fixture(params=[pytest.param(20, id="twentieth"), pytest.param(1, id="each", marks=pytest.mark.soak)])
+@pytest.fixture(params=[pytest.param(10, id="tenth"), pytest.param(1, id="each", marks=pytest.mark.soak)])
 def stride(request: pytest.FixtureRequest) -> int:
-    """How far apart the moments are at which a test crashes: `make test` takes every 20th, `make soak` all of them.
+    """How far apart the moments are at which a test crashes: `make test` takes every tenth, `make soak` all of them.
 
-    Cases of one test begin at different moments, so that together they take more.
+    Cases of one test begin at different moments, so that together they take more than a tenth.
     """
     found: int = request.param
     return found
