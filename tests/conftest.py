@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 
 # By default an example that takes 200 ms fails: on a machine that does other things too, any does. A test that hangs is
 # ended by pytest-timeout.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("unhurried")
 
 # No JVM that tests start lives long enough to be worth the best compiler; without it a start takes a third less.
@@ -236,6 +236,7 @@ DAILY_OF_CONTRACTS = {
     "test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once": 2,
     "test_an_entry_is_never_seen_when_its_time_has_passed": 2,
     "test_the_same_metadata_emits_the_same_rows_in_another_process": 1,
+    "test_what_is_kept_under_names_goes_with_the_state": 4,
     "test_what_is_over_is_removed_a_few_entries_at_a_time": 3,
     "test_what_is_taken_back_is_gone_after_any_crash_and_rows_of_others_stay": 2,
 }

@@ -317,6 +317,7 @@ def test_lag_without_spouts_is_that_of_watermarks_or_left_out(figures):
     assert len(figure("in", [progress() | {"sources": {}}]).axes) == 2
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 def test_a_figure_is_a_picture_in_a_notebook(figures, count):

@@ -283,6 +283,7 @@ def test_a_program_that_does_not_use_the_command_loads_no_library_of_it() -> Non
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
     with Driver(place) as driver:

@@ -95,6 +95,7 @@ def test_keys_of_every_type_and_maps(place: Path) -> None:
         assert [each.value for each in Checkpoint(keeper.folder).explain("keep", "limit", map="rules").tasks] == [5]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_of_a_large_file_few_blocks_are_read(place: Path) -> None:
     with Keeper(place) as keeper:

@@ -31,7 +31,7 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
 }
 TYPES = {"string": str, "long": int, "double": float, "date": date}
 ANY = st.none() | st.booleans() | TEXTS | st.integers(-(2**70), 2**70) | st.binary(max_size=2) | st.floats(0, 1)
-QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ENCODE = StandardCodec(b"u").encode_key
 
 

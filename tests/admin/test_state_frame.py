@@ -44,6 +44,7 @@ def test_a_range_and_a_filter(spark: Any, place: Path) -> None:
         assert [(row.key, row.value) for row in ranged.collect()] == [('"c"', "3")]
 
 
+@pytest.mark.soak
 def test_changes_between_two_transactions(spark: Any, place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(put(a=1, b=2, c=3), put(a=4, b=None, d=1))

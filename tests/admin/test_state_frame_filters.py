@@ -82,6 +82,7 @@ def test_each_provider_has_the_rows_of_the_filtered_table(spark: Any, keeper: Ke
     same(spark, Checkpoint(keeper.folder).toDataFrame(spark, "keep", start="a", stop="c"), ranged[some])
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("bolt", "key", "conditions"),
@@ -171,6 +172,7 @@ def test_files_of_other_tasks_are_not_opened(spark: Any, place: Path, provider: 
             frame.filter("task >= 0").collect()
 
 
+@pytest.mark.soak
 def test_other_blocks_are_not_read(spark: Any, place: Path) -> None:
     """But the next one, and the last one, which could have keys of other types."""
     with Keeper(place, "rocksdb") as keeper:

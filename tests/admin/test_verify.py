@@ -167,6 +167,7 @@ def test_beside_a_topology_whose_files_come_and_go(place: Path) -> None:
         assert tester.txid > len(WORK) + 5
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_bar_on_a_terminal_and_none_elsewhere(place: Path) -> None:
     with Keeper(place) as keeper:

@@ -161,6 +161,7 @@ def test_a_client_that_lives_for_a_moment_leaves_no_sign(place, monkeypatch):
     assert Checkpoint(place / "ck").observation()["health"]["state"] == "ended"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_client_that_is_dropped_goes_and_its_threads_with_it(place):
     before = len(threads())

@@ -836,6 +836,7 @@ def test_a_long_reason_is_cut_in_the_history_and_whole_in_its_record(storage):
     assert read_entry(storage, 4).record.reason == "x" * 5_000
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_checkpoint_with_a_full_history_takes_about_100_bytes_for_each(storage):
     log = opened(storage)

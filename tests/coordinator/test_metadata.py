@@ -180,6 +180,7 @@ def test_a_file_that_was_damaged_is_named(storage):
         planned_metadata(storage, log.state, "queue", 1)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("rewritten", [100, 10_000])
 def test_10000_partitions_cost_a_transaction_less_than_writing_them_as_json_twice(storage, rewritten):

@@ -148,6 +148,7 @@ def by_tool(life, names, drop):
     return {}
 
 
+@pytest.mark.daily(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "how"), [*zip(KINDS, cycle([by_start, by_tool]), strict=False)])
 def test_a_renamed_component_goes_on_as_if_it_had_its_name(kind, how, tmp_path):

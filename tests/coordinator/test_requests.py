@@ -336,6 +336,7 @@ def test_a_copy_of_a_checkpoint_at_work_is_told_from_it_at_once(site, tmp_path):
     assert site.ask("note").result == {"number": 1}, "the original goes on"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_driver_of_another_machine_that_was_killed_is_waited_for(site, monkeypatch):
     process = process_of(site, "never")
@@ -358,6 +359,7 @@ def test_a_driver_that_is_suspended_with_the_request_in_its_hand_gives_no_sign_o
     process.communicate()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_driver_that_is_suspended_with_its_sign_up_carries_nothing_out_late(site):
     process = process_of(site, "never")
@@ -440,6 +442,7 @@ def test_who_asks_for_something_else_does_not_wait_behind_those_that_take_long(s
     assert site.names() == [folder_of(2) + DRIVER]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_what_shells_that_were_killed_have_left_keeps_nobody_waiting(site, is_taken):

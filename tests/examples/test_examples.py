@@ -192,6 +192,7 @@ def test_a_work_queue(programs):
     ]
 
 
+@pytest.mark.soak
 def test_a_join_acks_what_it_has_held_over_transactions(programs):
     assert told(programs, "late_join.py") == [
         "before there are payments, 0 of 60 orders are acked",
@@ -221,6 +222,7 @@ def test_the_demo_is_killed_twice_and_exact(tmp_path):
     assert re.search(r"^exact: [\d,]+ keys, [\d,]+ occurrences$", said, re.MULTILINE), said
 
 
+@pytest.mark.soak
 def test_files_of_ones_own_are_counted_once(programs, tmp_path):
     """What the demo starts and kills."""
     (tmp_path / "texts").mkdir()
@@ -231,6 +233,7 @@ def test_files_of_ones_own_are_counted_once(programs, tmp_path):
         assert set(said[-1].removeprefix("  most frequent: ").split(", ")) == counts
 
 
+@pytest.mark.soak
 def test_the_demo_tells_why_the_count_failed(tmp_path):
     """Here before it has a JVM, which would take ten seconds of a processor."""
     done = subprocess.run(

@@ -28,6 +28,7 @@ def test_a_ledger_without_spark_is_exact_however_often_it_is_killed(tmp_path):
     assert re.search(r"^[1-9]\d* transfers applied, [1-9]\d* refused", said, re.MULTILINE), said
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_ledger_is_exact(programs, tmp_path, monkeypatch):
     """What the demo starts and kills."""

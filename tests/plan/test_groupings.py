@@ -229,6 +229,7 @@ def spark():
         started.stop()
 
 
+@pytest.mark.daily(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(("ddl", "rows", "hashes"), VECTORS, ids=IDS)
 def test_spark_makes_the_pinned_hashes(spark, ddl, rows, hashes):

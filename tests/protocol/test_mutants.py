@@ -89,6 +89,7 @@ def survives(shape: str, way: str) -> bool:
     return True
 
 
+@pytest.mark.daily(16)
 @pytest.mark.parametrize(("module", "line", "other", "shape", "way"), MUTANTS)
 def test_the_model_finds_what_breaks_without_a_line(monkeypatch, module, line, other, shape, way):
     made = mutated(module, line, other)

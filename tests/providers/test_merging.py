@@ -117,7 +117,7 @@ class TestNumber:
         ),
         st.integers(1, 4),
     )
-    @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_what_is_merged_block_by_block_has_the_newest_value_of_each_key(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[dict[bytes, bytes | None]], block: int
     ) -> None:

@@ -99,6 +99,7 @@ def test_a_warm_worker_reads_few_files_once_and_lists_nothing(site: Site) -> Non
     assert storage.listed == 0
 
 
+@pytest.mark.daily(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("files", [1, 2, 17, 60, 100, 300])
 def test_restoring_many_small_files_takes_few_requests_one_after_the_other(site: Site, files: int) -> None:

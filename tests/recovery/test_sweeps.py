@@ -323,6 +323,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("limits", "provider"), [(LIMITS, "memory"), (NEVER, "rocksdb")], ids=["snapshots", "merges"])

@@ -181,6 +181,7 @@ class Large(WithState):
             assert len(list(self.state.items())) == ROWS
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
@@ -234,6 +235,7 @@ class Counts(WithState):
         self.state.put("rows", [*self.state.get("rows", []), tup.number])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_what_is_known_stays_known_when_a_store_is_opened_anew(tmp_path, monkeypatch):
     """A store is opened anew after so many transactions, else each merge of its files would leave it further behind."""
@@ -300,6 +302,7 @@ class Daily(WithState):
         self.state.map(f"day {tup.number - 1}").deleteRange(None, None)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_names_may_change_for_ever_if_few_are_taken_at_a_time(tmp_path):
     builder = TopologyBuilder("daily")

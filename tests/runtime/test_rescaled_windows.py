@@ -238,6 +238,7 @@ def test_a_join_bolt_gets_other_tasks_though_they_had_rows_of_its_inputs_in_anot
     assert len(found["ck"]) > 20
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 8))])

@@ -258,6 +258,7 @@ def test_a_record_that_no_frame_can_hold_as_it_is_costs_no_other_line(worker, na
     assert worker.texts == ["strange", "after it"]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_task_that_prints_without_end_is_cut_and_counted(worker):
     worker.attach()

@@ -244,6 +244,7 @@ except StatefxError as error:
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_driver_that_slept_in_its_call_ends_the_call_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(tester, "_dataframe", as_words)
@@ -277,6 +278,7 @@ except SinkError as error:
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_without_a_session_the_tester_refuses_to_start_and_says_what_to_do(tmp_path):
     command = [sys.executable, "-c", ALONE]

@@ -181,6 +181,7 @@ def same(found, wanted, kind):
     return found == wanted and isinstance(found, str | bytes) == isinstance(wanted, str | bytes)
 
 
+@pytest.mark.daily(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("column", SQLITE)
 def test_sqlite_column_holds_values_or_is_refused(sqlite_database, column):

@@ -169,6 +169,7 @@ def test_an_attempt_that_fails_while_the_query_is_paused_is_tried_again_when_it_
     assert state(place / "ck", "count") == recount(ALL)
 
 
+@pytest.mark.soak
 def test_all_that_are_in_flight_end_when_the_query_is_paused(spark, place):
     phases = Phases(spark, place, 60)
     query = phases.started("execute")

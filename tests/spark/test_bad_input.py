@@ -216,6 +216,7 @@ def test_workers_of_another_python_are_found_before_anything_is_begun(spark, bat
         submit(word_count(batch), spark, place / "ck")
 
 
+@pytest.mark.soak
 def test_local_workers_run_the_drivers_python_in_every_call(spark, batch, place, monkeypatch):
     """A program that was started as ``.venv/bin/python program.py`` has another ``python3`` on its path."""
     run(word_count(batch), spark, place / "ck")

@@ -443,6 +443,7 @@ def test_a_file_that_was_replaced_is_deleted_once_the_log_names_it_no_more(ck):
     assert max(seen) <= 7
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_what_a_transaction_costs_does_not_grow_with_those_before_it(ck, monkeypatch):
     """Twenty thousand lists of files that Spark never put together: nothing of them is looked at, or written, again."""

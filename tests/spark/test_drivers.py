@@ -476,6 +476,7 @@ def test_rows_that_find_no_room_are_no_mistake_of_the_user():
     assert found.message == last.partition(": ")[2]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [pytest.param("batch", marks=pytest.mark.soak), "stream"])
 def test_a_read_that_is_interrupted_in_a_task_is_a_failure(spark, place, kind):
     """The driver says so: whoever runs a batch would think it applied."""

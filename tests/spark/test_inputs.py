@@ -37,6 +37,7 @@ def rate(spark, **options):
     return spark.readStream.format("rate").options(numPartitions=1, **options).load().selectExpr("value")
 
 
+@pytest.mark.soak
 def test_a_source_that_begins_now_goes_on_from_there(spark, place):
     """Rows are numbered from the time that it has noted: none is lost or doubled, whoever runs it."""
     topology = keeping(rate(spark, rowsPerSecond=50))
@@ -172,6 +173,7 @@ UNMADE = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("make", UNMADE.values(), ids=UNMADE)

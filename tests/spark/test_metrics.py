@@ -114,6 +114,7 @@ def test_time_of_tasks_adds_up_and_names_the_bottleneck(spark, place):
     assert value(query.metrics, "seen_total", component="slow") == 20 * query.lastProgress["txid"]
 
 
+@pytest.mark.soak
 def test_an_idle_topology_counts_idle_time(spark, place):
     class Once(Numbers):
         def initializeTransaction(self, txid, previous):

@@ -221,6 +221,7 @@ def test_an_idle_topology_gets_its_ticks_and_nothing_else(told, kind):
     assert found["rows"] == 1
 
 
+@pytest.mark.soak
 def test_two_topologies_in_one_session(told):
     found = told("two_topologies")
     assert [each["error"] for each in found["both"]] == [None, None]

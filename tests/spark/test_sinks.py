@@ -75,6 +75,7 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
     assert {row.name for row in found.collect()} == set(TEXTS)
 
 
+@pytest.mark.soak
 def test_a_query_that_is_stopped_during_a_call_ends_and_the_next_one_calls_again(spark, place):
     feed(place / "in", a=["x"])
     calling = threading.Event()

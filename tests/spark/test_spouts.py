@@ -29,6 +29,7 @@ class Hangs(Planned):
         return super().planPartitionBatch(partition, lastMetadata)
 
 
+@pytest.mark.soak
 def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, monkeypatch):
     monkeypatch.setattr("statefx.spark.feeds.SLOW_SECS", 0.1)
     spout = Hangs(place)

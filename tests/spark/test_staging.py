@@ -114,6 +114,7 @@ def test_files_of_a_job_that_failed_are_deleted(spark, place):
     assert state(place / "ck", "count") == {long[0]: 1000, "b": 1}
 
 
+@pytest.mark.soak
 def test_parts_of_older_drivers_are_deleted_in_the_checkpoint_too(spark, place):
     """They ran on a cluster, and this one with a local master."""
     feed(place / "in", a=["x"])
@@ -210,6 +211,7 @@ def taken(spark):
     return take
 
 
+@pytest.mark.soak
 def test_a_job_that_waits_for_slots_is_shown(spark, place, taken, monkeypatch, caplog):
     monkeypatch.setattr(staging, "SLOTS_SECS", 0.2)
     feed(place / "in", a=["x"])
@@ -257,6 +259,7 @@ def lose(context):
                 status.removeMapOutput(0, there[0])
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_job_that_writes_a_shuffle_once_more_is_told_from_one_that_reads_it(spark, place, is_lost):

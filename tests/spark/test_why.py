@@ -170,6 +170,7 @@ def test_a_slow_bolt_is_named_with_those_that_wait_for_it(spark, place):
     assert "It is its own code" in found.sentence
 
 
+@pytest.mark.soak
 def test_a_hot_key_is_named_with_its_task(spark, place):
     with running(topology(Endless(hot=0.95), Slow()), spark, place) as query:
         found = named(query, "skew", "bolt")
@@ -182,6 +183,7 @@ def publish_slowly(frame, txid):
     threading.Event().wait(1.0)
 
 
+@pytest.mark.soak
 def test_a_slow_sink_is_named(spark, place):
     builder = TopologyBuilder("sick")
     builder.setSpout("numbers", Endless(rows=FEW), parallelism=2)

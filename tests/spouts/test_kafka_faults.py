@@ -68,6 +68,7 @@ def test_records_that_retention_took_before_they_were_read(kafka, tmp_path, capl
         other.drain()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("lost", ["fail", "skip"])
 @pytest.mark.parametrize("before", [13, 20])
 def test_records_that_are_gone_after_they_were_planned(kafka, lost, before, tmp_path):

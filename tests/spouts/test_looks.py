@@ -55,6 +55,7 @@ def write(folder, names):
         (folder / name).write_text("a\n")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [True, False])
 def test_look_after_100_and_10_000_files_takes_as_many_calls(gone, tmp_path):
@@ -187,6 +188,7 @@ def test_names_of_gone_files_are_bounded(tmp_path, monkeypatch):
     assert driver.look() == {"0-0"}, "forgotten: more than so many were read since"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_start_after_10_000_files_that_are_gone_takes_as_many_calls(tmp_path):
     took = {}

@@ -371,6 +371,7 @@ def test_a_spout_that_is_never_ready_is_idle_and_not_busy(tmp_path):
     assert len(tester.steps) == steps, "nothing durable happens"
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Emitted, Opaque])

@@ -309,6 +309,7 @@ NAMED = {
 }
 
 
+@pytest.mark.daily(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMED)
 def test_a_broken_spout_is_found_by_the_test_that_names_what_it_lacks(kind, tmp_path):

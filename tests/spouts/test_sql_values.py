@@ -80,6 +80,7 @@ def test_values_of_postgresql_s_own_types(kind, literal, fields, value, postgres
     assert read(postgres_database, tmp_path, fields) == [value, None]
 
 
+@pytest.mark.daily(14)
 @pytest.mark.parametrize(
     ("kind", "literal", "fields"),
     [
@@ -132,6 +133,7 @@ def unreadable(request):
     return request.getfixturevalue(f"{request.param[0]}_database"), *request.param[1:]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("number", [0, 5, 9])
 def test_unreadable_value_is_named_at_once_with_its_key(unreadable, number, tmp_path, caplog):
     database, kind, literal, fields, said = unreadable

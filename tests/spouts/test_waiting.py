@@ -171,6 +171,7 @@ def test_the_slowest_is_named_with_the_remedy(of, named, tmp_path, caplog):
     assert ("have isFinished of the spout say so" in found[0]) == ("partition" in named)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "of",

@@ -323,6 +323,7 @@ def test_items_do_not_go_on_over_another_version(state, end, error):
         next(entries)
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.slow
 def test_a_hundred_thousand_keys_in_one_transaction(checkpoint):

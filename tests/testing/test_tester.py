@@ -185,6 +185,7 @@ def test_a_bolts_error_keeps_its_cause(driver):
     assert "in execute\n    collector.emit((1 / tup.n,))" in str(caught.value.__cause__)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_caches_are_deleted_with_the_tester(place):
     tester = TopologyTester(word_count(), place / "checkpoint")

@@ -114,6 +114,7 @@ def test_no_edge_runs_through_a_box_of_another_component(graph):
                     assert not node.y - 5 < y0 < node.y + node.h + 5, f"{route} through {node.name}"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @given(graphs())
 def test_the_same_graph_gives_the_same_drawing(graph):

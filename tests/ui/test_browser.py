@@ -248,6 +248,7 @@ def test_the_gantt_shows_the_transaction_that_is_chosen_in_the_strip(page, shown
     page.locator("#gantt .lane", has_text="balances/43").wait_for()
 
 
+@pytest.mark.soak
 def test_a_word_has_one_colour_whatever_else_is_shown(page, shown):
     def colours():
         return {
@@ -355,6 +356,7 @@ def test_changes_come_by_themselves(page, shown):
     assert page.title() == "bank · statefx"
 
 
+@pytest.mark.soak
 def test_a_query_that_was_ended_by_an_error_says_it_once(page, shown):
     sentence, remedy = "The query was ended by BoltError: no price.", "Fix the cause and submit again."
     shown.changes |= {"error": "BoltError: no price", "writtenAt": AT, "endedAt": AT}
@@ -367,6 +369,7 @@ def test_a_query_that_was_ended_by_an_error_says_it_once(page, shown):
     assert page.title() == "failed: bank · statefx"
 
 
+@pytest.mark.soak
 def test_elements_stay_the_same_while_changes_come(page, shown):
     """What a reader has focused, scrolled or selected would else be gone each second."""
     page.locator("#generations").wait_for()
@@ -458,6 +461,7 @@ OVER = """() => [...document.querySelectorAll("main *")]
 """What ends beyond the right side, and can't be scrolled to where it stands."""
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("width", [390, 768, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_runs_over_the_side(read, width, scheme):
@@ -502,6 +506,7 @@ def test_text_stands_out_from_its_ground(read, scheme):
     assert read.evaluate(CONTRAST) == []
 
 
+@pytest.mark.soak
 def test_two_hundred_components_of_64_tasks_stay_usable(shown, tab):
     names = [f"component-{number}" for number in range(200)]
     tasks = [{"task": task, "rowsIn": task, "activity": None, "ms": {}} for task in range(64)]

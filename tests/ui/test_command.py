@@ -36,6 +36,7 @@ def test_it_shows_a_checkpoint_until_it_is_interrupted(tmp_path):
     assert (process.returncode, errors.strip()) == (130, "")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_with_json_it_says_where_the_page_is_in_a_line_of_json(tmp_path):
     place = filled(tmp_path / "checkpoint", 1)
@@ -56,6 +57,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     assert (code, "is no checkpoint" in said) == (1, True), said
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_port_that_is_taken_and_wrong_settings_are_refused(tmp_path):
     place = filled(tmp_path / "checkpoint", 1)

@@ -156,6 +156,7 @@ def test_a_name_of_any_kind_is_found_by_its_address(tmp_path):
     assert found.status_code == 200, found.text
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_reader_while_the_log_is_folded_sees_a_whole_one(place):
     answers, done = [], threading.Event()
