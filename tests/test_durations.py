@@ -140,6 +140,7 @@ def test_a_length_is_the_same_in_all_three_forms(micros):
     assert micros_of(written) == micros_of(timedelta(microseconds=micros)) == micros_of(Duration(micros)) == micros
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9))
 def test_event_time_keeps_every_microsecond_of_a_lateness(micros):
     builder = TopologyBuilder("t")

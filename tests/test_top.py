@@ -124,6 +124,7 @@ def test_documents_that_lack_things_are_shown(name):
     assert "nothing is known" in shown({"health": health})
 
 
+@pytest.mark.slow
 def test_once_prints_a_table_and_its_exit_code_says_whether_it_is_well(checkpoint, capsys):
     put(checkpoint)
     assert main(["top", str(checkpoint), "--once", "--table"]) == 0

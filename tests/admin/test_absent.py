@@ -359,6 +359,7 @@ class Nothing(WithState):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["--json", "--table"])
 def test_a_list_without_rows_says_so_on_stderr(form, checkpoint, tmp_path, capsys):
     assert LISTS - {"log", "explain"} == {command.split()[0] for command, _ in NOTHING.values()}, (

@@ -47,6 +47,7 @@ def state(folder: Path, bolt: str = "keep") -> dict[Any, Any]:
 # ---- what is printed
 
 
+@pytest.mark.slow
 def test_results_are_json_where_no_terminal_reads_them(keeper: Keeper, place: Path, capsys: Any) -> None:
     folder = keeper.folder
     (taken,) = told(capsys, "savepoint", folder, "one", "--yes")

@@ -244,6 +244,7 @@ def test_the_shell_completes_the_checkpoint_s_folder(name) -> None:
     assert (found.value, found.type) == ("check", "file")
 
 
+@pytest.mark.slow
 def test_the_shell_completes_what_the_checkpoint_has(tmp_path) -> None:
     folder = made(tmp_path)
 

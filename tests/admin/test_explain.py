@@ -21,6 +21,7 @@ __all__ = ["keeper", "place", "server"]
 WORK = [put(a=1, b=1), put(b=2), put(a=None, b=2), put(c=1)]
 
 
+@pytest.mark.slow
 def test_every_provider_tells_task_and_value(keeper: Keeper) -> None:
     keeper.run(*WORK)
     found = Checkpoint(keeper.folder).explain("keep", "b")

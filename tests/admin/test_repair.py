@@ -90,6 +90,7 @@ def test_texts_of_damage_name_the_file_once_and_the_remedy(place: Path, how: str
         assert str(raised.value).count(name) == 1
 
 
+@pytest.mark.slow
 def test_what_is_whole_stays_as_it_is(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
@@ -183,6 +184,7 @@ def test_what_was_given_up_stays_given_up(place: Path) -> None:
         assert kept(keeper.folder) == after(3)
 
 
+@pytest.mark.slow
 def test_what_can_not_be_read_at_the_moment_is_not_given_up(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
@@ -202,6 +204,7 @@ def test_what_can_not_be_read_at_the_moment_is_not_given_up(place: Path) -> None
         assert files(keeper.folder) == before
 
 
+@pytest.mark.slow
 def test_a_copy_that_can_not_be_made_stops_it(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
@@ -213,6 +216,7 @@ def test_a_copy_that_can_not_be_made_stops_it(place: Path) -> None:
         assert files(keeper.folder) == before
 
 
+@pytest.mark.slow
 def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3], limits=IMAGES).close()
@@ -228,6 +232,7 @@ def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
         assert "savepoints that can't be restored any more: three" in str(found)
 
 
+@pytest.mark.slow
 def test_nothing_whole_is_left(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)
@@ -288,6 +293,7 @@ def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(keeper.folder)]) == 0
 
 
+@pytest.mark.slow
 def test_what_is_refused(place: Path) -> None:
     with pytest.raises(CheckpointError, match="has a topology been submitted there"):
         Checkpoint(place / "nowhere").repair()

@@ -46,6 +46,7 @@ def test_it_has_what_a_view_has(keeper: Keeper) -> None:
     assert set(found["space"].to_pylist()) == {"state"}
 
 
+@pytest.mark.slow
 def test_a_range_and_a_task(keeper: Keeper) -> None:
     keeper.run(*WORK)
     assert shown(Checkpoint(keeper.folder).table("keep", schema=TYPED, start="b", stop="e")) == {"c": 3, "d": 4}
@@ -105,6 +106,7 @@ def test_each_transaction(place: Path, provider: str) -> None:
                 check(diff, STATES[before], STATES[after])
 
 
+@pytest.mark.slow
 def test_transactions_since_the_older_snapshot(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK, limits=SMALL)
@@ -403,6 +405,7 @@ def test_after_going_back(place: Path) -> None:
         assert Checkpoint(keeper.folder).verify().ok
 
 
+@pytest.mark.slow
 def test_a_bolt_of_another_name(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
@@ -422,6 +425,7 @@ class Typed(Keep):
     stateSchema = {"key": "word string", "value": "count long", "maps": {"plain": {"value": "times int"}}}
 
 
+@pytest.mark.slow
 def test_types_that_the_bolt_declares_are_those_of_every_reader_and_may_change(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)

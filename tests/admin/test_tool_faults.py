@@ -226,6 +226,7 @@ def test_progress_goes_up_block_by_block_and_ends_at_its_total(keeper: Keeper, t
 # ---- what is said before it is done
 
 
+@pytest.mark.slow
 def test_restore_says_first_what_would_be_given_up(keeper: Keeper, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(keeper.folder)
     assert main(["restore", str(keeper.folder), "--txid", "1"]) == 2

@@ -35,6 +35,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_whole_ones_are_ok_and_unchanged(keeper: Keeper) -> None:
     keeper.run(*WORK)
     before = {path: path.read_bytes() for path in keeper.folder.rglob("*") if path.is_file()}
@@ -102,6 +103,7 @@ def test_it_says_which_keys_and_transactions(place: Path) -> None:
         assert "it has keys of keep/0; transaction 1, and" in str(damage)
 
 
+@pytest.mark.slow
 def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK, topology=keeping(1))
@@ -130,6 +132,7 @@ def test_a_savepoint_that_is_damaged(place: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_the_log(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK)

@@ -124,6 +124,7 @@ def test_what_is_written_is_shown_as_it_was_given(place):
     assert written > len(DDL)
 
 
+@pytest.mark.slow
 def test_json_that_the_stateschema_can_not_say_is_refused(place):
     checkpoint = run(place / "ck", Typed())
     for key, value in (("w0", "x"), ("w0", 2.5), ("w0", True), ("w0", [1]), ("new", "x")):
@@ -200,6 +201,7 @@ def test_the_keys_that_there_are_now_are_the_bolts_own(place):
 # ---- what they are grouped by
 
 
+@pytest.mark.slow
 def test_by_key_takes_the_keys_of_maps_too(place, capsys):
     checkpoint = run(place / "ck", tasks=1)
     before = kept(checkpoint), kept(checkpoint, map="last")

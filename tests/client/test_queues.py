@@ -416,6 +416,7 @@ def test_what_was_sealed_for_a_transaction_that_is_rolled_back_is_free_again(mak
     assert queues["two"].owners() == ["thief"]
 
 
+@pytest.mark.slow
 def test_connections_to_a_table_are_kept_over_transactions_and_closed_with_the_client(database):
     queue = SqlQueue(database)
     with connections() as counted:

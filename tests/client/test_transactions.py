@@ -56,6 +56,7 @@ def collecting(place, schema="word string, n long", **options):
     return found, sink
 
 
+@pytest.mark.slow
 def test_rows_and_state_take_effect_together(place):
     with client(place) as found:
         work(found)

@@ -59,6 +59,7 @@ def test_a3_a_failed_prepare_is_rolled_back_until_that_is_acked_then_the_txid_is
     assert tester.state("witness") == {"seen": 2}
 
 
+@pytest.mark.slow
 def test_a3_a_rollback_that_never_succeeds_ends_the_query_and_the_next_driver_goes_on_with_it(driver):
     driver.config["topology.transaction.attempts.max"] = 3
     driver.config["failing"] = {"preRollback": [RuntimeError("no")] * 4}
@@ -117,6 +118,7 @@ def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(dri
     assert restarted.state("witness") == {"seen": 3}
 
 
+@pytest.mark.slow
 def test_a6_a_start_on_committing_commits_and_prepares_the_next_txid(driver, place):
     moment = crash_at(place, "after COMMITTING(3, 0)", 3)
     with pytest.raises(Crash):

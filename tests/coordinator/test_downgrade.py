@@ -173,6 +173,7 @@ def test_to_a_version_between(place):
 # ---- what is refused
 
 
+@pytest.mark.slow
 def test_the_refusal_of_an_older_version_names_the_call_and_the_call_does_it(place):
     with Driver(place) as driver:
         send(driver, range(2), Two())
@@ -265,6 +266,7 @@ def test_what_can_not_be_is_told_and_nothing_is_changed(place, bolt, version, er
         send(driver, [4], Tuples())
 
 
+@pytest.mark.slow
 def test_what_a_hook_raises_names_it(place):
     with Driver(place) as driver:
         send(driver, range(2), Two())
@@ -275,6 +277,7 @@ def test_what_a_hook_raises_names_it(place):
         send(driver, [2], Two())
 
 
+@pytest.mark.slow
 def test_keys_of_other_tasks_are_told_by_groupingkey(place):
     with Driver(place) as driver:
         send(driver, range(4), Tuples())
@@ -284,6 +287,7 @@ def test_keys_of_other_tasks_are_told_by_groupingkey(place):
         assert words == {word.upper() for word in words}
 
 
+@pytest.mark.slow
 def test_from_a_shell(place, capsys):
     with Driver(place) as driver:
         send(driver, range(2), Two())

@@ -216,6 +216,7 @@ def test_a_zombie_meets_its_successors_first_record_however_much_is_folded(folde
 # Damage
 
 
+@pytest.mark.slow
 def test_a_torn_record_is_named(folder):
     filled(folder)
     path = path_of(folder, 5)
@@ -251,6 +252,7 @@ def test_a_record_that_was_edited_with_a_fitting_checksum_breaks_the_chain(folde
         read_state(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [1, 2, len(EVENTFUL) - 1])
 def test_a_missing_record_is_named(folder, missing):
     filled(folder)

@@ -168,6 +168,7 @@ def test_transactions_of_former_drivers_come_first(place):
         assert [each["txid"] for each in observer.document()["transactions"]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_transactions_that_a_restore_gave_up_are_said_to_be(place):
     def outcomes(document):
         return [(each["txid"], each["outcome"]) for each in document["transactions"]]
@@ -185,6 +186,7 @@ def test_transactions_that_a_restore_gave_up_are_said_to_be(place):
         assert outcomes(observer.document()) == [*given_up, (1, "restored"), (4, "committed")]
 
 
+@pytest.mark.slow
 def test_tasks_of_few_transactions_are_kept_where_each_has_many(place, monkeypatch):
     monkeypatch.setattr(observation, "TASKS_KEPT", 20)  # each of the transactions has 6
     with TopologyTester(word_count(), place) as tester:

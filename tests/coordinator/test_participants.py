@@ -140,6 +140,7 @@ def test_a_commit_that_fails_is_repeated_and_shown(place, pending):
         assert "stuck" not in tester.status
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_replaced_does_not_commit_to_it(place):
     target = Target()
     zombie = start(place, target, 1)

@@ -250,6 +250,7 @@ class Ruled(Plain):
             self.state.put(tup.word, count + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [pytest.param(3, 1, marks=pytest.mark.slow), (2, 3)])
 def test_all_of_the_new_tasks_hold_what_is_broadcast(place, was, now):
     def ruled(tasks):

@@ -297,6 +297,7 @@ def test_a_server_that_keeps_no_versions_has_no_savepoints(place):
                 call()
 
 
+@pytest.mark.slow
 def test_a_transaction_that_is_under_way_is_ended_by_a_start_first(place):
     with Driver(place) as driver:
         tester = driver.start(totals(), crash_at=40)

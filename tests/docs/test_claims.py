@@ -235,6 +235,7 @@ def takers(call: ast.Call) -> list[Any]:
     return [thing for thing in found if callable(thing)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if any(calls(page))], ids=lambda page: page.stem)
 def test_arguments_that_a_page_names_are_taken(page):
     wrong = []

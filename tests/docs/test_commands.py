@@ -43,6 +43,7 @@ def same(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "output"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_prints_what_the_page_shows(place, command, output, capsys, monkeypatch):
     checkpoint(place)

@@ -83,6 +83,7 @@ def test_counters_agree_with_state_after_a_crash_at_each_moment(place, stride):
                 assert total(driver.folder) == words(TRANSACTIONS)
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_after_its_decision_counts_once(driver):
     """COMMITTING is durable, and nothing else: the successor rolls it forward."""
     tester = driver.start(topology(), crash_at=None)

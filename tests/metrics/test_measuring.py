@@ -93,6 +93,7 @@ def test_recoveries_and_generations(driver):
     assert value(tester.metrics, "statefx_state_bytes", component="count") > 0, "known before any transaction"
 
 
+@pytest.mark.slow
 def test_state_of_a_bolt(driver):
     tester = driver.start(word_count())
     tester.send(lines("to be or not to be"))

@@ -201,6 +201,7 @@ def test_trees_that_begin_anew_without_end_do_not_keep_others_from_timing_out(li
     assert report.due_ms == late_ms + TIMEOUT_MS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "most"), [(1, 16), (WIDTH, 64)], ids=["all messages are held", "one of each block is"]
 )
@@ -226,6 +227,7 @@ def test_a_tree_takes_as_much_state_however_many_tuples_are_held(life, tuples):
     assert life.size_bytes() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuples", [10, 10_000])
 def test_the_acker_is_told_as_much_of_a_tree_however_many_of_its_tuples_a_task_holds(life, tuples):
     root, before, after = root_of(1, 0, 0), *(Trees("bolt", by_hand=True, acker=True) for _ in range(2))

@@ -114,6 +114,7 @@ def test_rows_may_be_tuples_of_a_stream_and_lists():
     assert hasher(tuple_class(schema)("a", 7)) == hasher(["a", 7]) == hasher(("a", 7))
 
 
+@pytest.mark.slow
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_int_and_long_hash_differently(number):
     assert hash_one("int", number) != hash_one("bigint", number)

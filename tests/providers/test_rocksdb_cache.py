@@ -428,6 +428,7 @@ class TestRestored:
         assert read(site, second[4], generation=3) == {b"4"}
         assert head(site) == second[4]
 
+    @pytest.mark.slow
     def test_a_late_task_of_an_older_generation_leaves_the_copy(self, site: Site) -> None:
         first, _ = restored(site, kept=True)
         for generation in (1, 9):
@@ -544,6 +545,7 @@ class TestHotCache:
                 assert store.get(keys[at : at + 3000]) == [expected[key] for key in keys[at : at + 3000]]
             store.close()
 
+    @pytest.mark.slow
     def test_its_size_is_bounded(self, site: Site) -> None:
         site.provider = RocksDbStateProvider({"hot_cache_mb": 1})
         expected = {b"%08d" % number: b"v" * 100 for number in range(20_000)}

@@ -387,6 +387,7 @@ def _moments(place: Path, work: list[Any]) -> list[str]:
         return tester.steps[before:]
 
 
+@pytest.mark.slow
 def test_a_view_that_was_opened_stays_at_its_transaction(driver, provider):
     tester = driver.start()
     tester.send(WORK[0])

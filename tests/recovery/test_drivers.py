@@ -240,6 +240,7 @@ class Fails:
         patch.setattr(os, call, failing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["link", "fsync"])
 def test_once_the_append_of_the_decision_has_begun_nothing_is_rolled_back(driver, monkeypatch, call):
     """The outcome of COMMITTING is unknown to the driver: it ends, and the next one reads what is true."""
@@ -262,6 +263,7 @@ def test_once_the_append_of_the_decision_has_begun_nothing_is_rolled_back(driver
     assert restarted.state("count") == {"a": 1, "b": 1}
 
 
+@pytest.mark.slow
 def test_the_transaction_after_a_restart_is_the_one_that_was_not_committed(driver):
     tester = driver.start()
     work = [lines("a"), lines("b"), lines("c")]

@@ -79,6 +79,7 @@ def test_not_null_and_names_of_fields_have_no_part_in_the_hash():
     assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == (("fields", "string"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
@@ -316,6 +317,7 @@ def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_th
 # ---- Checkpoint.state
 
 
+@pytest.mark.slow
 def test_open_state_without_the_codecs_class_says_so_and_takes_one(driver):
     driver.start(**coded(**JSON)).send(WORK[0])
     renamed(driver.folder, CODECS + "Json", "gone:Json")
@@ -394,6 +396,7 @@ def streams_of(driver: Driver) -> tuple[str, ...]:
     return read_state(FolderStorage(driver.folder)).topology.streams
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(permutations("cab")), ids="".join)
 def test_streams_keep_the_order_in_which_they_were_first_declared(driver, order):
     for _ in range(2):
@@ -428,6 +431,7 @@ def test_streams_that_come_or_go_are_refused(driver, now, component, remedy, dro
     driver.start(streamed(*"abc")).send({"c": []})
 
 
+@pytest.mark.slow
 def test_a_stream_with_another_id_keeps_its_place(driver):
     driver.start(streamed(*"cab")).send({"a": []})
     for _ in range(2):  # it may stay in the program

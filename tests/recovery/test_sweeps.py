@@ -126,6 +126,7 @@ def test_one_reading_of_the_log_serves_all_namespaces(driver, place, monkeypatch
     assert read == ["listing"] * 3 + ["log"]
 
 
+@pytest.mark.slow
 def test_a_zombie_that_prepares_between_listing_and_log_is_left_to_the_next_sweep(driver):
     tester = driver.start(totals(), limits=EAGER)
     zombie = Zombie(tester, "before prepare total/0 for 1", "total")
@@ -252,6 +253,7 @@ def test_a_task_s_file_that_is_swept_while_it_is_written_is_written_again_by_the
     assert published(place / "out") == COUNTS
 
 
+@pytest.mark.slow
 def test_a_manifest_that_is_swept_while_it_is_written_is_written_again(driver, place, jump):
     (place / "out").mkdir()
     tester = driver.start(archived(place / "out"))
@@ -449,6 +451,7 @@ def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(driver, 
     assert driver.start(cache=place / "fresh").state("count") == {"a": 2}
 
 
+@pytest.mark.slow
 def test_a_damaged_file_keeps_a_namespace_from_being_swept_and_the_others_are(driver):
     tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
     lose_run(tester, "after prepare count/0 for 1")

@@ -198,6 +198,7 @@ def test_a_transaction_of_the_old_version_is_ended_by_the_new_one(place, provide
             assert numbers(tester, Two()) == words([*expected, THIRD])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
@@ -221,6 +222,7 @@ def test_a_first_run_may_have_any_version_and_need_not_migrate(driver):
     assert written(driver) == words([FIRST, SECOND])
 
 
+@pytest.mark.slow
 def test_migrate_state_that_was_taken_out_too_early_is_missed(driver, provider):
     driver.start(topology(One())).send(FIRST)
     driver.start(topology(Two())).send(lines("other"))

@@ -80,6 +80,7 @@ def test_a_view_is_refreshed_to_what_is_committed_by_then(driver):
         view.refresh()
 
 
+@pytest.mark.slow
 def test_a_view_is_refreshed_to_what_a_tool_has_made_of_the_same_transaction(driver):
     tester = driver.start()
     tester.run(WORK[:1])

@@ -263,6 +263,7 @@ def test_null_and_nan_are_keys_as_others(tmp_path):
         assert tester.state("bolt") == {"all": [*range(12)]}, "0.0 and -0.0 are one key, in state as well"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["skip", "deadLetter"])
 def test_what_a_failed_call_did_is_undone_and_nothing_else(mode):
     data, fails = given(200, "abcde"), {3, 4, 50, 51, 52, 100, 199}

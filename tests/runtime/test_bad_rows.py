@@ -65,6 +65,7 @@ def test_rows_that_fill_batches_leave_when_their_call_is_over(tmp_path):
     assert len(found["emitted"]["default"]) > 2000
 
 
+@pytest.mark.slow
 def test_a_scan_that_goes_on_shows_what_was_there_when_it_began(tmp_path):
     """Also if a call was undone meanwhile, and others have changed what the scan had yet to read."""
     begin = [["put", "state", key, 1] for key in "abcd"]

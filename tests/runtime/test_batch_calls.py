@@ -198,6 +198,7 @@ def tracked(bolt, fails=(), **options):
     return TopologyTester(builder.createTopology(), fed="in")
 
 
+@pytest.mark.slow
 def test_a_row_is_anchored_to_its_tuple_or_to_all():
     with tracked(Batches(maxBatch=4), fails={5}) as tester:
         tester.send({"in": given(12)})

@@ -121,6 +121,7 @@ def test_what_is_replayed_out_of_order_or_twice_is_not_executed(tmp_path, caplog
     assert any("of key 'a' does not wait: it was dealt with already" in text for text in told)
 
 
+@pytest.mark.slow
 def test_rows_can_be_forgotten_and_mended(tmp_path):
     with started(tmp_path / "ck", topology(forget=True)) as tester:
         letters = send(tester, [("a", -1), ("a", -2), ("a", 3)])

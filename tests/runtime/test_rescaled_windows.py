@@ -356,6 +356,7 @@ def keeping():
     return builder.createTopology()
 
 
+@pytest.mark.slow
 def test_an_entry_of_statefx_in_a_wrong_task_is_refused(tmp_path):
     """Of windows, joins and ids alike: each is read as if it lay in the other task."""
     with TopologyTester(keeping(), tmp_path / "ck", now=at(0)) as tester:

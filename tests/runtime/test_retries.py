@@ -137,6 +137,7 @@ def test_delays_double_up_to_64_times_and_half_is_random(tries, least, most):
     assert delay_secs(tries, 0.01, 0.5) == pytest.approx((least + most) / 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("kind", [Asks, Lists])
 def test_short_retries_are_made_in_the_same_transaction(kind, ordered):
@@ -179,6 +180,7 @@ def test_what_was_emitted_by_a_call_that_failed_is_forgotten():
 # ---- tuples that wait
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Asks, Lists])
 def test_a_longer_delay_waits_in_state_and_its_key_with_it(kind, tmp_path):
     SERVICE.until = NOON + timedelta(seconds=5)
@@ -202,6 +204,7 @@ def test_a_longer_delay_waits_in_state_and_its_key_with_it(kind, tmp_path):
         tester.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["key", None])
 def test_unordered_tuples_wait_each_for_itself(by):
     SERVICE.until = NOON + timedelta(seconds=5)
@@ -214,6 +217,7 @@ def test_unordered_tuples_wait_each_for_itself(by):
         assert sorted(early + emitted(tester.send({"in": []}))) == list(range(7))
 
 
+@pytest.mark.slow
 def test_a_transaction_comes_when_a_tuple_is_due():
     class Source(Spout):
         outputFields = FIELDS
@@ -250,6 +254,7 @@ def test_after_its_retries_a_tuple_is_a_dead_letter_with_its_tries():
         assert waiting(tester) == 0
 
 
+@pytest.mark.slow
 def test_calls_that_raise_one_error_have_each_its_own_note():
     """As calls do that await one connection."""
     error = ConnectionError("away")

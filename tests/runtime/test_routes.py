@@ -157,6 +157,7 @@ def test_a_chain_without_a_shuffle_is_fused_and_gets_the_same_rows(place):
     assert tester.send({}).progress.rows == {"one": 0, "two": 0, "three": 0, "seen": 0}
 
 
+@pytest.mark.slow
 def test_a_chain_that_forks(place):
     """Two bolts are fused behind one; a third reads both by key."""
 

@@ -111,6 +111,7 @@ def topology(*bolts):
     return builder.createTopology()
 
 
+@pytest.mark.slow
 def test_all_kinds_of_bolts_share_one_object_until_they_end():
     """A BatchBolt's object lives for one attempt, and here others do too: what is shared outlives them."""
     windowed = Windowed().withTumblingWindow(Count(4))

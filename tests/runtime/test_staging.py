@@ -210,6 +210,7 @@ def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_files")
 @pytest.mark.parametrize("damage", [Path.unlink, cut_off])
 @pytest.mark.parametrize("later", [False, True])

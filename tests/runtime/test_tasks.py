@@ -519,6 +519,7 @@ def test_rows_that_do_not_end_keep_the_process_from_being_used_again(monkeypatch
     never.set()
 
 
+@pytest.mark.slow
 def test_the_files_of_a_queue_that_never_empties_do_not_grow(monkeypatch):
     monkeypatch.setattr(outlets, "FILE_BYTES", 20_000)
     opened = []

@@ -205,6 +205,7 @@ def test_a_restart_gives_no_tick_again_and_loses_none(tmp_path):
     assert tester.restart().send({}).emitted("bolt") == [("c",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before COMMITTING(2, 0)", "after COMMITTING(2, 0)"])
 def test_a_driver_that_dies_in_the_transaction_of_a_tick(tmp_path, moment):
     """What is rolled back has had no tick; what is rolled forward has had its own."""
@@ -230,6 +231,7 @@ def test_a_driver_that_dies_in_the_transaction_of_a_tick(tmp_path, moment):
         assert successor.state("bolt") == {"ticks": 1}
 
 
+@pytest.mark.slow
 def test_a_changed_period_is_the_same_topology(tmp_path):
     tester = TopologyTester(wired(Flushes(), 5), tmp_path)
     tester.send(words("a"))

@@ -146,6 +146,7 @@ def test_timers_of_the_clock_begin_a_transaction_though_nothing_is_there_to_read
     tester.close()
 
 
+@pytest.mark.slow
 def test_a_timer_that_is_set_for_a_time_that_has_passed_fires_in_the_same_transaction(tmp_path):
     with TopologyTester(reminders([("again", 5)]), tmp_path / "ck", now=NOON) as tester:
         tester.emit()

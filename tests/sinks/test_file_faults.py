@@ -140,6 +140,7 @@ def test_a_disk_that_is_full_while_rows_are_written(tmp_path, monkeypatch, passi
     assert list((tmp_path / "out").glob(".unfinished-*")) == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_some_files_of_a_task(tmp_path, monkeypatch):
     """They become durable together, each on a thread; of those that did, none is published."""
     with TopologyTester(topology(tmp_path, partitionBy="word"), tmp_path / "ck") as tester:

@@ -94,6 +94,7 @@ def named(application, *txids):
     return [f"{application}-{txid}" for txid in txids]
 
 
+@pytest.mark.slow
 def test_a_driver_that_stops_in_its_first_fence_takes_no_number_of_the_next_one(tmp_path):
     def successor(folder):
         folder.fence(A2)
@@ -254,6 +255,7 @@ def test_takeover_left_in_a_program_doubles_nothing_after_a_crash_before_committ
     assert folder.names() == named("a", 1, 2)
 
 
+@pytest.mark.slow
 def test_a_reader_that_ten_transactions_overtook_lists_again(tmp_path):
     def go_on(folder):
         folder.publish(A1, *range(10, 45))

@@ -26,6 +26,7 @@ def run(place, statement):
         return connection.execute(statement).fetchall()
 
 
+@pytest.mark.slow
 def test_a_crash_between_rows_and_committed_and_then_no_marker_doubles_nothing(tmp_path):
     (tmp_path / "try").mkdir()
     with start(tmp_path / "try", "table") as tester:
@@ -59,6 +60,7 @@ def test_a_target_that_was_deleted_is_refused_after_folds_until_it_is_taken_over
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_added_later_begins_where_the_checkpoint_is(tmp_path):
     with start(tmp_path, "table") as tester:
         send(tester, "a")

@@ -57,6 +57,7 @@ def shop(request, tmp_path):
     return Shop(tmp_path, request.param)
 
 
+@pytest.mark.slow
 def test_another_checkpoint_of_the_application_is_refused_and_named_by_its_id(shop):
     shop.run("first", "ck1", "a", "shop")
     for _ in range(2):
@@ -67,6 +68,7 @@ def test_another_checkpoint_of_the_application_is_refused_and_named_by_its_id(sh
     assert shop.words() == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_who_has_lost_a_checkpoint_is_told_that_a_takeover_brings_all_rows_again(shop):
     shop.run("words", "ck", "a", "shop")
     shutil.rmtree(shop.place / "ck")
@@ -118,6 +120,7 @@ def test_a_topology_keeps_its_checkpoint_by_its_name_and_its_targets_by_the_id(s
     assert shop.words() == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_without_the_setting_the_name_of_the_topology_is_the_application(shop):
     shop.run("words", "ck1", "a")
     with pytest.raises(SinkOwnedError, match=r"belongs to application 'words'\. "):

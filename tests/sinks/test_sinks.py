@@ -269,6 +269,7 @@ def test_rows_that_the_database_refuses_go_to_the_dead_letters_of_the_same_trans
     assert dead == [(1, '{"n":1}'), (1, '{"word":"b","n":9}')]
 
 
+@pytest.mark.slow
 def test_rows_are_tried_before_the_decision_if_that_is_asked_for(tmp_path):
     with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         connection.execute("create table words (value text not null check (length(value) < 5))")

@@ -119,6 +119,7 @@ def test_a_terminal_that_has_gone_changes_nothing():
     shown.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terminal", "wanted", "there"),
     [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],

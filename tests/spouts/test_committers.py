@@ -117,6 +117,7 @@ class Flow:
         assert dict(self.counts) == {txid: 2 * rows for txid, rows in ROWS.items()}
 
 
+@pytest.mark.slow
 def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_of_txids(tmp_path):
     flow = Flow(tmp_path)
     flow.hold_until("a", "finishBatch", PENDING, 0)  # A waits for nobody
@@ -132,6 +133,7 @@ def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_ord
     assert flow.tester.emitted("a").count(emitted[0]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_behind_a_committer_sees_a_batch_before_the_one_before_it_is_decided(seed, tmp_path):
     """Unlike in Storm, their `execute` is ordered as well, and so is C, which is no committer."""
@@ -143,6 +145,7 @@ def test_nothing_behind_a_committer_sees_a_batch_before_the_one_before_it_is_dec
     flow.check_counts()
 
 
+@pytest.mark.slow
 def test_with_one_at_a_time_the_order_is_the_same(tmp_path):
     flow = Flow(tmp_path, pending=1).drain()
     assert flow.finished("a", "b", "c", "d") == [(bolt, txid, 0) for txid in ROWS for bolt in "abcd"]

@@ -102,6 +102,7 @@ def topology(
     return builder.createTopology()
 
 
+@pytest.mark.slow
 def test_what_comes_again_in_the_same_transaction_or_in_another_counts_once(place):
     source = Source(WORDS, twice=True)
     with TopologyTester(topology(source, "twice"), place) as tester:

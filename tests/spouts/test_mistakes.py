@@ -163,6 +163,7 @@ def test_rows_can_be_emitted_as_arrow_batches_and_tables(tmp_path):
         assert tester.state("count") == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Whole, Planned, Emitted, Opaque])
 def test_cleanup_before_is_told_the_first_transaction_that_is_not_committed(tmp_path, kind):
     class Cleans(kind):
@@ -275,6 +276,7 @@ def test_one_source_does_not_become_partitions(tmp_path):
         tester.emit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
 def test_rows_that_a_spout_leaves_out_are_no_end(tmp_path, kind):
     class Evens(kind):
@@ -323,6 +325,7 @@ def test_a_megabyte_of_planned_metadata_is_carried_and_stays_out_of_the_log(kind
         assert successor.state("count") == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
 def test_a_megabyte_of_metadata_in_an_ack_is_refused_with_the_remedy(kind, tmp_path):
     spout = type("Large", (Fat, kind), {})(tmp_path)

@@ -125,6 +125,7 @@ TYPED = {
 }
 
 
+@pytest.mark.slow
 def test_what_a_sink_has_written_is_read_as_it_was(database, tmp_path):
     fields = ", ".join(["id long", *TYPED])
     builder = TopologyBuilder("written")
@@ -355,6 +356,7 @@ def test_numbers_that_go_on_after_all_rows_were_deleted(sqlite_database, tmp_pat
     assert "AUTOINCREMENT" not in caplog.text
 
 
+@pytest.mark.slow
 def test_rows_that_are_deleted_between_two_attempts_are_told(sqlite_database, tmp_path):
     database = sqlite_database
     events(database, *"abcdef")
@@ -367,6 +369,7 @@ def test_rows_that_are_deleted_between_two_attempts_are_told(sqlite_database, tm
         tester.drain()
 
 
+@pytest.mark.slow
 def test_rows_that_are_changed_between_two_attempts_are_read_as_they_are_then(sqlite_database, tmp_path):
     database = sqlite_database
     events(database, *"abcdef")

@@ -105,6 +105,7 @@ def test_the_warning_of_a_time_out_names_the_bolts_that_hold_tuples(place, caplo
     )
 
 
+@pytest.mark.slow
 def test_what_was_acked_later_is_not_held_any_more(place, caplog):
     with begun(place, TIMEOUT) as tester:
         feed(tester, "xx")
@@ -151,6 +152,7 @@ def test_a_trace_says_what_was_acked_before_a_bolt_failed_the_message(place):
     }
 
 
+@pytest.mark.slow
 def test_a_trace_goes_over_transactions(place):
     class Late(Letters):
         def execute(self, tup, collector):

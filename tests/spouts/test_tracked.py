@@ -566,6 +566,7 @@ def run(tester):
     return tester.state("judge"), [sorted(tester.state("judge", task, map="rules")) for task in range(TASKS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("judge", [Judge(), ByHand()])
 def test_a_rule_is_acked_when_all_tasks_have_it(place, judge, seed):

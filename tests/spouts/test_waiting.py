@@ -62,14 +62,17 @@ def test_with_one_in_flight_one_begins_in_each_interval(tmp_path):
     assert beginnings(tmp_path, 1, 1.0) == pytest.approx(range(9), abs=0.11)
 
 
+@pytest.mark.slow
 def test_several_in_flight_begin_evenly_within_the_interval(tmp_path):
     assert beginnings(tmp_path, 4, 1.0) == pytest.approx([n / 4 for n in range(9)], abs=0.11)
 
 
+@pytest.mark.slow
 def test_with_no_interval_each_begins_as_soon_as_there_is_room(tmp_path):
     assert beginnings(tmp_path, 1, 0.0) == [0.0] * 9
 
 
+@pytest.mark.slow
 def test_who_is_late_does_not_hurry_afterwards(tmp_path):
     """Transactions that take longer than the interval follow one another; what was missed is not made up for."""
     slow = beginnings(tmp_path, 1, 1.0, work_secs=2.5)
@@ -77,6 +80,7 @@ def test_who_is_late_does_not_hurry_afterwards(tmp_path):
     assert slow[5:] == pytest.approx([11, 12, 13, 14], abs=0.11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [1, 2, 3])
 @pytest.mark.parametrize("work_secs", [1.3, 1.9, 2.1])
 def test_the_interval_counts_from_a_late_beginning(tmp_path, work_secs, slow):
@@ -240,6 +244,7 @@ def started(tmp_path, hook, failures):
     return TopologyTester(topology(Away(tmp_path, hook)), tmp_path / "ck", {"failures": [None] * failures}, now=EPOCH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["isReady", "numPartitions", "planPartitionBatch"])
 def test_the_status_says_why_nothing_is_read_and_since_when_until_the_spout_answers(hook, tmp_path):
     with started(tmp_path, hook, 2) as tester:

@@ -202,6 +202,7 @@ def test_bytes_that_are_no_key_are_reported_as_damage_and_nothing_else(data):
         decode_key(data)
 
 
+@pytest.mark.slow
 def test_bytes_of_tuples_without_end_are_reported_as_damage():
     with pytest.raises(StateCorruptedError):
         decode_key(encode_key(()) * 10_000)

@@ -38,6 +38,7 @@ def test_a_transaction_is_sent_and_looked_at(place, provider):
         assert (counts.txid, counts["be"]) == (2, 3)
 
 
+@pytest.mark.slow
 def test_a_crash_ends_the_tester_and_a_restart_goes_on(driver):
     work = [lines("a"), lines("b")]
     tester = driver.start(crash_at=12)
@@ -60,6 +61,7 @@ def test_a_crash_in_the_constructor_is_one_as_well(place):
         assert tester.generation == 1
 
 
+@pytest.mark.slow
 def test_steps_are_what_crash_at_counts(place):
     with Driver(place) as driver:
         tester = driver.start(totals())

@@ -80,6 +80,7 @@ flowchart LR
     )
 
 
+@pytest.mark.slow
 def test_a_batch_data_frame_says_so_and_quotes_are_escaped():
     builder = TopologyBuilder("once")
     builder.setStream("lines", Frame('`a "b"` string', streaming=False))

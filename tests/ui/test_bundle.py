@@ -119,6 +119,7 @@ def test_what_helps_is_in_it(one, tail):
     assert "pyspark" in json.loads(found["environment.json"])
 
 
+@pytest.mark.slow
 def test_what_can_not_be_read_is_said_in_its_place(one, monkeypatch):
     def broken(checkpoint):
         raise OSError(5, f"no {VALUES[0]}")

@@ -170,6 +170,7 @@ def test_a_token_in_the_address_counts_on_the_first_page_alone():
     assert client("0.0.0.0", TOKEN).get(f"/v1/topologies?token={TOKEN}").status_code == 401
 
 
+@pytest.mark.slow
 def test_an_error_inside_is_logged_once_and_told_without_its_text(caplog):
     page = client()
     found = [page.get("/broken") for _ in range(3)]

@@ -46,6 +46,7 @@ def test_the_log_is_shown_newest_first(place):
     assert (found["leftOut"], found["attempts"][0]["generation"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_history_has_savepoints_generations_and_changes(place):
     Checkpoint(place).savepoint("before")
     filled(place, 1)

@@ -85,6 +85,7 @@ def counted(place, name, *given, **more):
     return set(values(MemoryBackend(name)).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [(1, 3), (2, 4), (4, 1)])
 def test_its_tasks_stay_and_the_refusal_says_why(tmp_path, name, was, now):
     assert counted(tmp_path, name, Totals(name), was) == {1}
