@@ -235,6 +235,7 @@ DAILY_OF_CONTRACTS = {
     "test_a_crash_at_any_step_leaves_each_transaction_once": 3,
     "test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once": 2,
     "test_an_entry_is_never_seen_when_its_time_has_passed": 2,
+    "test_a_scan_costs_what_is_read_of_it": 2,
     "test_the_same_metadata_emits_the_same_rows_in_another_process": 1,
     "test_what_is_kept_under_names_goes_with_the_state": 4,
     "test_what_is_over_is_removed_a_few_entries_at_a_time": 3,

@@ -115,6 +115,7 @@ def test_of_many_components_those_that_fit_are_shown_and_the_others_counted():
     assert len(text.splitlines()) <= 40
 
 
+@pytest.mark.daily(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_documents_that_lack_things_are_shown(name):

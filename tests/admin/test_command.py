@@ -257,6 +257,7 @@ def test_the_shell_completes_what_the_checkpoint_has(tmp_path) -> None:
     assert "--by-key" in completed("rescale", folder / "ck", "count=3", "--by")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_table_on_a_terminal_and_json_elsewhere(place: Path) -> None:
     with Driver(place) as driver:

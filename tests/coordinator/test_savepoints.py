@@ -62,6 +62,7 @@ def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
         assert committed(driver, "total")["total"] == sum(words(WORK).values())
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.slow
 def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):

@@ -12,6 +12,7 @@ from tests.examples.test_examples import EXAMPLES, run
 ROUNDS = 5
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_payments_are_judged_by_rules_of_their_transaction(kafka, tmp_path):
     example = runpy.run_path(str(EXAMPLES / "fraud_rules.py"))

@@ -214,6 +214,7 @@ def test_a_marker_that_was_deleted_is_refused_and_can_be_taken_over(kafka, topic
     assert values(kafka, topic) == ["a", "b"]
 
 
+@pytest.mark.soak
 def test_a_marker_that_is_deleted_while_a_decided_transaction_waits_is_never_a_second_write(kafka, topic, tmp_path):
     out, reasons = sink(kafka, topic), []
 

@@ -109,6 +109,7 @@ def silent(request):
     return request.param
 
 
+@pytest.mark.soak
 def test_a_driver_ends_within_seconds_while_the_broker_is_silent(kafka, tmp_path, silent):
     topic = kafka.topic(partitions=2)
     moment, number, when = silent

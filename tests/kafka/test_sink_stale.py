@@ -27,6 +27,7 @@ def broker(kafka):  # which skips where there is no Kafka
         yield made
 
 
+@pytest.mark.soak
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("kept", "late", "error", "failing"),

@@ -395,6 +395,7 @@ def test_a_get_of_many_keys_is_one_round_trip(site: Site) -> None:
     assert trips.passed == 2, "one before, one after"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_commit_of_100_000_keys_never_stops_other_clients_for_long(server: RedisServer, tmp_path: Path) -> None:
     site = Site(RedisStateProvider({"url": server.url}), tmp_path)

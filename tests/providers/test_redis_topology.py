@@ -86,6 +86,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, shared: Redi
         assert {f"before {step}", f"after {step}"} <= seen
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_crash_at_any_round_trip_loses_and_doubles_nothing(
     place: Path, shared: RedisServer, monkeypatch: pytest.MonkeyPatch

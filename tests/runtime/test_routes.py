@@ -125,6 +125,7 @@ def check_shares(kind: str, found: dict[int, list[tuple[Any, ...]]]) -> None:
         assert all(abs(len(share) - 100 / 3) < 5 for share in found.values())
 
 
+@pytest.mark.daily(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GROUPINGS)
 @pytest.mark.parametrize("first", [Pass, Vector])

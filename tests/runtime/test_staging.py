@@ -168,6 +168,7 @@ def test_an_error_that_lasts_loses_a_part_and_others_do_not(number, error):
             list(read_part(Failing(storage.root, number), part.share(0, 1)))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("writers", [1, 500, 513, 1600, 5_000])
 @pytest.mark.parametrize("sharing", Sharing)

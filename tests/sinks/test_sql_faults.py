@@ -551,6 +551,7 @@ def test_a_driver_that_sleeps_in_a_transaction_of_postgresql_is_replaced_and_pub
     assert postgres_database.run("select word from words order by 1") == [("a",), ("c",)]
 
 
+@pytest.mark.soak
 def test_a_driver_that_sleeps_does_not_keep_another_application_from_taking_over(postgres_database):
     zombie = Zombie(postgres_database.url, postgres_database.place, "COMMIT")
     with closing(HandDriven(postgres_database)) as sink:

@@ -169,6 +169,7 @@ def test_tasks_find_another_controller(two):
         each.close()
 
 
+@pytest.mark.soak
 def test_a_first_run_that_begins_at_the_end_waits_for_all_partitions(two):
     """What a partition had when the run began, nobody could say later."""
     first, _, topic = two

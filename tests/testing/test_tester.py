@@ -202,6 +202,7 @@ def test_caches_are_deleted_with_the_tester(place):
     assert not os.path.exists(cache)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_without_a_folder_the_checkpoint_is_in_one_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -48,6 +48,7 @@ def test_with_json_it_says_where_the_page_is_in_a_line_of_json(tmp_path):
         process.communicate(timeout=20)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     code, said = ran(tmp_path / "nothing")

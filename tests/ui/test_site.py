@@ -107,6 +107,7 @@ def test_a_value_that_is_long_is_cut(place, monkeypatch):
     assert found["rows"][0]["value"] == "30 ... and 1 characters more"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_ten_thousand_dead_letters_are_shown_as_the_first_of_them(tmp_path):
     place = filled(tmp_path / "checkpoint", 1, [f"account-{number}" for number in range(10_000)])
