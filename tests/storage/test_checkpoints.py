@@ -186,7 +186,6 @@ def test_no_secret_is_in_it(bucket, tmp_path, caplog):
     assert SECRET not in repr(storage)
 
 
-@pytest.mark.soak
 def test_a_store_without_conditional_requests_is_refused(tmp_path):
     with s3_server(conditional=False) as address, as_users_have_it(address) as made:
         url = made()
