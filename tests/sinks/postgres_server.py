@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import importlib.util
 import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -92,7 +94,10 @@ class PostgresServer:
         return f"postgresql+psycopg://{user}@127.0.0.1:{port or self.port}/{database}"
 
     def database(self) -> str:
-        """Make an empty database and return its name."""
+        """Make an empty database and return its name; start the server that a test which failed has left killed."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self.start()
         self._databases += 1
         name = f"d{self._databases}"
         self.run("postgres", f"create database {name}")
@@ -151,6 +156,15 @@ class PostgresServer:
                     os.kill(pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
+        # On a busy machine one that was killed may live on for a moment, with the port: connections are made and lost.
+        limit = time.monotonic() + WAIT_SECS
+        while self._listens():
+            assert time.monotonic() < limit, f"port {self.port} is still taken"
+
+    def _listens(self) -> bool:
+        with socket.socket() as client:
+            client.settimeout(1)
+            return client.connect_ex(("127.0.0.1", self.port)) != errno.ECONNREFUSED
 
     def restart(self) -> None:
         """SIGKILL, and a new process on the same data."""
