@@ -46,6 +46,9 @@ HEAD_SECS = 10.0
 _CLOSE_SECS = 1
 """How long requests may go on when the server ends."""
 
+_TAKEN_IN_SECS = 0.01
+"""How long a connection may be on its way from the listening socket into the server's list."""
+
 _FREED_SECS = 5.0
 """How long a start waits for the port of a query of this process that is just ending."""
 
@@ -101,14 +104,23 @@ class _Connection(H11Protocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    """Ends the streams of open pages, which would never end by themselves, before it waits for requests."""
+    """Ends the streams of open pages, which would never end by themselves, before it waits for requests.
+
+    Whoever is still there when that has taken too long is cut off: asyncio ends and leaves its socket open.
+    """
 
     site: Site
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.site.close()
-        await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        # One that is accepted and not in the list yet would not be asked to close: the end would wait for it in vain.
+        await asyncio.sleep(_TAKEN_IN_SECS)
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # that is when they close
 
 
 class Server:
@@ -333,6 +345,12 @@ def standing(server: Server, checkpoint: Checkpoint) -> None:
 def _is_news(record: logging.LogRecord) -> bool:
     """Return whether a line of uvicorn's is news; those of other servers all are.
 
-    That a page begins or ends is none, and what is no HTTP either: who looks for open ports sends a lot of it.
+    That a page begins or ends is none, nor who is cut off by the end, and what is no HTTP either: who looks for open
+    ports sends a lot of it.
     """
-    return record.levelno > logging.WARNING or not (record.threadName or "").startswith(_THREAD)
+    if not (record.threadName or "").startswith(_THREAD):
+        return True
+    is_cut_off = record.msg.startswith("Cancel ") or (
+        record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    )
+    return record.levelno > logging.WARNING and not is_cut_off

@@ -281,6 +281,10 @@ def test_serializable_transactions_are_repeated_where_they_collide(postgres_data
 
 # ---- what is refused at submit
 
+# Where nobody listens libpq says "refused", or "server closed the connection": psycopg asks it to go on before the
+# system's answer is there, and on a busy machine it writes into a connection that never was.
+UNREACHED = r"127.0.0.1:\d+/d\d+#words\d?: connection failed: .*(refused|closed the connection)"
+
 
 def refused_at_submit(sink, place, said):
     with pytest.raises(SinkError, match=said) as error:
@@ -293,7 +297,7 @@ def test_a_database_that_can_not_be_reached_is_refused_at_submit(postgres_databa
     port = postgres_database.server.port
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         url = postgres_database.url.replace(str(port), str(nobody.getsockname()[1]))
-    refused_at_submit(SqlSink(url, "words"), tmp_path, r"postgresql://127.0.0.1:\d+/d\d+#words: .*refused")
+    refused_at_submit(SqlSink(url, "words"), tmp_path, UNREACHED)
     refused_at_submit(SqlSink(postgres_database.url + "x", "words"), tmp_path, "does not exist")
     refused_at_submit(SqlSink(f"sqlite:///{tmp_path}/nowhere/db", "words"), tmp_path, "database file: make its folder")
 
@@ -479,7 +483,7 @@ def test_a_password_is_nowhere(postgres_database, tmp_path, caplog):
             tester.send({"lines": [("b", 2)]})
             texts += [str(tester.status), *reasons]
         server.kill()
-        texts.append(str(refused_at_submit(sink, tmp_path / f"none{number}", "refused")))
+        texts.append(str(refused_at_submit(sink, tmp_path / f"none{number}", UNREACHED)))
         server.start()
     for wrong in (f"postgresql+psycopg://u:{secret}@h:port/d", f"u:{secret}@h", f"postgresql+no://u:{secret}@h/d"):
         with pytest.raises(ConfigError) as error:

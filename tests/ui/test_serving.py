@@ -1,5 +1,7 @@
 """The page's server: its port, its thread, the stream of changes, and the end."""
 
+import asyncio
+import gc
 import json
 import logging
 import socket
@@ -357,6 +359,69 @@ def test_a_checkpoint_that_stands_still_is_shown_under_its_topology(place):
     assert [each["txid"] for each in found["transactions"]] == [1]
     server.stop()
     assert server.ended(10)
+
+
+def rest(client):
+    """Return all that a connection still brings until the server has closed it."""
+    parts = []
+    with suppress(ConnectionResetError):
+        while part := client.recv(1_000_000):
+            parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.mark.slow
+def test_who_is_still_connected_when_the_page_ends_is_cut_off(place, caplog):
+    released, asked = threading.Event(), threading.Event()
+
+    def observed():
+        asked.set()
+        assert released.wait(10)
+        return {}
+
+    server = serving.opened(LOOPBACK, 0, "--port")
+    server.show("bank", Checkpoint(place), observed)
+    server.show("large", Checkpoint(place), lambda: {"text": "x" * 20_000_000})
+    server.start()
+    with ExitStack() as stack:
+        stack.callback(released.set)
+        silent, begun, idle, deaf, waiting = (
+            stack.enter_context(socket.create_connection((LOOPBACK, server.port), 10)) for _ in range(5)
+        )
+        begun.sendall(b"GET / HT")
+        for client, name in ((idle, "none"), (deaf, "large"), (waiting, "bank")):
+            client.sendall(f"GET /v1/topologies/{name} HTTP/1.1\r\nHost: {LOOPBACK}:{server.port}\r\n\r\n".encode())
+        assert idle.recv(1_000_000).startswith(b"HTTP/1.1 404")
+        assert deaf.recv(1) == b"H"
+        assert asked.wait(10)
+        server.stop()
+        assert server.ended(10)
+        for client in (silent, begun, idle, deaf, waiting):
+            rest(client)
+        gc.collect()  # a socket that was left open is an error
+    assert caplog.text == ""
+
+
+def test_a_connection_that_is_just_accepted_when_the_page_ends_is_closed(place, caplog):
+    server = serving.opened(LOOPBACK, 0, "--port")
+    serving.standing(server, Checkpoint(place))
+    tick, clients = server._server.on_tick, []
+
+    async def ticked(counter):
+        if is_over := await tick(counter):
+            clients.append(socket.create_connection((LOOPBACK, server.port), 10))
+            await asyncio.sleep(0)  # the loop has seen it when the end begins, and calls accept after that
+        return is_over
+
+    server._server.on_tick = ticked
+    server.start()
+    assert httpx.get(server.address).status_code == 200
+    server.stop()
+    assert server.ended(10)
+    with clients[0]:
+        assert rest(clients[0]) == b""
+    gc.collect()  # a socket that was left open is an error
+    assert caplog.text == ""
 
 
 class Far:
