@@ -26,6 +26,7 @@ class TestTopic(RoundTrips):
         return KafkaSink(self.broker.address, self.topic(place))
 
     def read(self, place, schema):
+        self.broker.settle(self.topic(place))
         options = {"columns": ("value",), "config": QUICK, "patience": 20.0}
         spout = KafkaSpout(self.broker.address, self.topic(place), "json", schema, **options)
         return emitted(spout, schema, place)

@@ -331,11 +331,12 @@ class KafkaBroker:
         """Write records in a transaction: behind them stands its marker, which takes an offset."""
         with self.open_transaction(topic, *values) as producer:
             (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECS)
+        self.settle(topic)
 
     def settle(self, topic: str) -> None:
         """Wait until the last transaction of a topic has its marker: the producer is answered before.
 
-        Who kills the broker in between may leave the transaction open, and nothing behind it is read.
+        In between nothing of it is read; and who kills the broker then may leave the transaction open.
         """
         limit = time.monotonic() + WAIT_SECS
         while len({self._end(topic, level) for level in IsolationLevel}) > 1:

@@ -80,6 +80,7 @@ def test_aborted_records_markers_and_open_transactions(kafka, tmp_path):
             tester.drain()
             assert counted(tester) == once("a", "b", "c"), "what stands behind an open transaction must wait for it"
             transaction.commit_transaction(30)
+            kafka.settle(topic)
         tester.drain()
         assert counted(tester) == once("a", "b", "c", "later", "behind it")
     dirty = spout(kafka, topic, isolation="read_uncommitted")
