@@ -34,7 +34,7 @@ check: ## lint, types and the quick tests that need neither Spark nor servers, f
 
 # The archives take half a minute of one processor where they are made. Meanwhile the other one lints, runs the doctests, and
 # compiles the tests, which else each process of pytest would do for itself.
-test: ## everything that must stay green: lint, types, layers, doctests, tests: some 13 minutes on two cores
+test: ## everything that must stay green: lint, types, layers, doctests, tests: some 15 minutes on two cores
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@tools/chromium.sh >/dev/null || true  # without one, tests of the page in a browser are skipped
 	@$(WITH_JAVA) { { $(PY) -m tests.spark.class_archive && $(PY) -m tests.kafka.class_archive; } & archive=$$!; \
