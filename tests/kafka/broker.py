@@ -70,7 +70,8 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
     # Who comes back after a SIGKILL is not let in before the session of the one before has ended: by default 9 s.
-    "broker.session.timeout.ms": 1000,
+    # As long as a JVM takes to start. With 1 s a busy machine had live ones shut out, and clients told of new leaders.
+    "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 200,
     # Whom no rule names may do everything, so a test can deny things to everybody.
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
