@@ -283,7 +283,7 @@ def test_serializable_transactions_are_repeated_where_they_collide(postgres_data
 
 # Where nobody listens libpq says "refused", or "server closed the connection": psycopg asks it to go on before the
 # system's answer is there, and on a busy machine it writes into a connection that never was.
-UNREACHED = r"127.0.0.1:\d+/d\d+#words\d?: connection failed: .*(refused|closed the connection)"
+UNREACHED = r"postgresql://127.0.0.1:\d+/d\d+#words\d?: connection failed: .*(refused|closed the connection)"
 
 
 def refused_at_submit(sink, place, said):
