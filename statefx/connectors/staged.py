@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 from xxhash import xxh3_128
 
-from statefx.errors import SinkError, StagedRowsLostError
+from statefx.errors import SinkError, SinkMismatchError, StagedRowsLostError
 from statefx.operators.sinks import (
     CheckpointPosition,
     Committable,
@@ -134,9 +134,19 @@ class Target(ABC):
     the call is repeated.
     """
 
+    is_settled = True
+    """Whether nothing that has begun can change what `marker` has returned last."""
+
     @abstractmethod
     def marker(self) -> Marker | None:
         """Return the marker; None if nobody has ever written here."""
+
+    def settled(self) -> Marker | None:
+        """Return the marker, once all has ended that other drivers, or this one, have begun; called before `publish`.
+
+        A target that answers a commit before anybody sees the marker ends here what is under way.
+        """
+        return self.marker()
 
     @abstractmethod
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
@@ -262,12 +272,17 @@ class StagedCommitter(SinkCommitter):
     def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         with self._opened() as target:
             target.check()
-            starting_point(target.marker(), self._context.owner, reached, self._name, takeover=takeover)
+            found = target.marker()
+            try:
+                starting_point(found, self._context.owner, reached, self._name, takeover=takeover)
+            except SinkMismatchError:
+                if target.is_settled:
+                    raise  # else what was published last may only not be seen yet; `fence` waits for that
 
     def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         owner, name = self._context.owner, self._name
         with self._connected() as target:
-            found = target.marker()
+            found = target.settled()
             refuse_twin(found, owner, name)
             for tries_left in reversed(range(_FENCE_TRIES)):
                 txid = starting_point(found, owner, reached, name, takeover=takeover)
@@ -275,7 +290,7 @@ class StagedCommitter(SinkCommitter):
                     target.publish(Marker.of(owner, txid), found, self._rows({}))
                 except Exception:
                     # A zombie may have published what is decided since we looked: look again (rule 10.8).
-                    before, found = found, target.marker()
+                    before, found = found, target.settled()
                     if found == before or not tries_left:
                         raise
                     # The user has seen another owner than the one that came meanwhile (rule 10.10).
@@ -285,13 +300,13 @@ class StagedCommitter(SinkCommitter):
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
         with self._connected() as target:
-            found = target.marker()
+            found = target.settled()
             while not is_published(found, self._context.owner, attempt.txid, self._name):
                 try:
                     target.publish(Marker.of(self._context.owner, attempt.txid), found, self._rows(committables))
                 except Exception:
                     # Who has moved the marker meanwhile has published it, or is to be given way to (rule 10.8).
-                    before, found = found, target.marker()
+                    before, found = found, target.settled()
                     if found == before:
                         raise
                 else:

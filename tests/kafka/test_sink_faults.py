@@ -9,6 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from statefx import TopologyBuilder
 from statefx.connectors.kafka import KafkaSink, clients
 from statefx.connectors.kafka import topic as topics
+from statefx.connectors.kafka.topic import KafkaTopic
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
 from statefx.testing import Limits, TopologyTester, rows
@@ -82,6 +83,36 @@ def test_a_broker_that_is_away_is_told_in_the_status_until_it_is_back(kafka, top
     assert "no broker answers" in reasons[0] or "took longer than 1 s" in reasons[0], reasons
     assert "no broker answers" in reasons[1], reasons
     assert times[1] - times[0] < 15, "one question after the other waits for a broker that is away"
+    assert values(kafka, topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_broker_that_ends_late_what_it_has_answered_counts_as_no_backup(kafka, topic, tmp_path, monkeypatch, dies):
+    """It dies behind its answer, say: readers see the marker before it until it has come up and found what was open."""
+    monkeypatch.setattr(topics, "_STABLE_SECS", 0.2)
+    commit, initialise, late = KafkaTopic._commit, KafkaTopic._initialised, []
+
+    def answer(self):
+        self._producer.flush()
+        late.append(self._producer)
+        self._has_lost = True
+        monkeypatch.setattr(KafkaTopic, "_commit", commit)
+
+    def ended(self):
+        while late:
+            late.pop().commit_transaction()
+        return initialise(self)
+
+    monkeypatch.setattr(KafkaTopic, "_initialised", ended)
+    with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester:
+        tester.when("before COMMITTING(1, 0)", lambda: monkeypatch.setattr(KafkaTopic, "_commit", answer))
+        tester.send({"lines": [("a",)]})
+        if not dies:
+            tester.when("pause", lambda: pytest.fail(tester.status["stuck"]["reason"]))
+            tester.send({"lines": [("b",)]})
+    if dies:
+        with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester:
+            tester.send({"lines": [("b",)]})
     assert values(kafka, topic) == ["a", "b"]
 
 

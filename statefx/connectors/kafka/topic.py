@@ -352,16 +352,29 @@ class KafkaTopic(Target):
             # Else each question below waits for brokers that are away, one after the other: over a minute in all, in
             # which `query.status` does not say that they are.
             self._questions.connect()
+            self.is_settled = True
             try:
                 found = self._stable_marker(_STABLE_SECS)
             except self._kafka.KafkaException as error:
                 if has_code(error, *_DENIED):
                     raise
                 # A driver that died in a transaction has left it open: until `init_transactions` ends it, only what
-                # was there before can be read.
+                # was there before can be read. Or a broker that is slow, or has just started, has not ended what it
+                # has answered: with the marker before that the target would be said to come from a backup.
+                self.is_settled = False
                 found = self._parsed(self._committed("read_uncommitted", CALL_SECS))
         if found is None:  # a deleted topic takes the marker with it: the error must name the topic
             limits_of(self._publisher, age_secs_max=0)
+        return found
+
+    def settled(self) -> Marker | None:
+        found = self.marker()
+        if not self.is_settled:
+            self._drop_producer()
+            with self._publisher.translated_errors():
+                self._producer = self._initialised()
+                found = self._stable_marker(CALL_SECS)
+            self.is_settled = True
         return found
 
     def _stable_marker(self, secs: float) -> Marker | None:
