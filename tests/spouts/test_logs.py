@@ -1,6 +1,7 @@
 """FilePartitionedSpout with logs: every line once, however logs are renamed, linked, copied and cut."""
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -65,6 +66,37 @@ def test_a_log_that_is_rotated_between_plan_and_emission_is_found(folder, tmp_pa
     (folder / "app.log").write_text(lines("three"))
     with logs(folder, tmp_path) as successor:
         assert read(successor) == {"one": 1, "two": 1, "three": 1}
+
+
+@pytest.mark.parametrize("created", [True, False])
+@pytest.mark.parametrize(
+    "step", ["stat 1", "behind_last_line 1", "head_of 1", "stat 3", "stat 4", "head_of 2", "read 1", "stat 6"]
+)
+def test_a_log_that_is_rotated_before_any_step_of_a_batch_is_read_once(folder, tmp_path, monkeypatch, step, created):
+    log, calls = folder / "app.log", Counter()
+
+    def counted(name, call):
+        def counting(*given, **named):
+            if name != "stat" or given == (str(log),):
+                calls[name] += 1
+                if f"{name} {calls[name]}" == step:
+                    log.rename(folder / "app.log.1")
+                    if created:
+                        log.write_text(lines("three", "four", "five"))
+            return call(*given, **named)
+
+        return counting
+
+    log.write_text(lines("one", "two"))
+    with logs(folder, tmp_path) as tester:
+        with monkeypatch.context() as patched:
+            for name in ("behind_last_line", "head_of", "read"):
+                patched.setattr(files_module, name, counted(name, getattr(files_module, name)))
+            patched.setattr(os, "stat", counted("stat", os.stat))
+            tester.emit()
+        assert read(tester) == dict.fromkeys(["one", "two", *(["three", "four", "five"] if created else [])], 1)
+    name, number = step.split()
+    assert calls[name] >= int(number)
 
 
 @pytest.mark.slow

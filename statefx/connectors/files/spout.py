@@ -606,9 +606,10 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 if not self.growing:
                     self._files.end(partition, file_hash(size, stamp))
                 return None
-            if (until := self._readable(name, said)) is None:
+            until = self._readable(name, said)
+            if until is None or (part := self._part(path, start, until, stamp)) is None:
                 return None
-            stop, end = self._stop(path, start, until)
+            stop, end, head = part
         except FileNotFoundError:
             return self._missing(partition, path, lastMetadata)
         if stop == start and (self.growing or lastMetadata is not None):  # an empty file is read to its end as well
@@ -623,7 +624,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             "end": end and until == size,
         }
         if self.growing:
-            planned["head"] = head_of(path, stop)
+            planned["head"] = head
             self._logs.take(partition, planned)
         return planned
 
@@ -693,6 +694,17 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             path=path,
         )
 
+    def _part(self, path: str, start: int, until: int, stamp: int) -> tuple[int, bool, int | None] | None:
+        """Return where a batch ends, whether the file ends there, and how a log begins; None if that was rotated.
+
+        Else the log of transactions had the beginning of the new file for that of the old one, and no start could pass.
+        """
+        stop, end = self._stop(path, start, until)
+        if not self.growing:
+            return stop, end, None
+        head = head_of(path, stop)
+        return (stop, end, head) if os.stat(path).st_ino == stamp else None
+
     def _stop(self, path: str, start: int, size: int) -> tuple[int, bool]:
         """Return where a batch that begins at `start` ends, and whether the file ends there."""
         if self.format in UNITS:
@@ -730,17 +742,30 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         path = present_path(self.path, metadata) if self.growing else os.path.join(self.path, metadata["file"])
         try:
             said = os.stat(path)
+            if self.growing and present_path(self.path, metadata) != path:
+                raise _rotated(path)
             self._check(path, said.st_size, self._stamp(said), metadata)
             if self.growing and head_of(path, metadata["stop"]) != metadata["head"]:
+                self._check_same(path, metadata)
                 raise self._replaced(path)
             part = Range(path, metadata["start"], metadata["stop"])
             for batch in read(self.format, self.schema, self.header, part):
                 collector.emitBatch(batch)
                 yield
+            self._check_same(path, metadata)
         except (pa.ArrowException, OSError) as error:
             if is_fault(error) or isinstance(error, ShorterError):
                 raise FailedException(f"{path} can't be read: {error}") from error
             raise unreadable(self.format, path, f", from {metadata['start']} to {metadata['stop']}", error) from error
+
+    def _check_same(self, path: str, metadata: Any) -> None:
+        """Raise FailedException if a log was rotated since its path was found: what was read may be of the new one."""
+        if self.growing and os.stat(path).st_ino != metadata["stamp"]:
+            raise _rotated(path)
+
+
+def _rotated(path: str) -> FailedException:
+    return FailedException(f"{path} was rotated while it was read")
 
 
 def _folder(given: Any) -> str:
