@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from statefx.operators.context import Collector, Context, SpoutCollector
     from statefx.operators.sinks import Sink
     from statefx.protocol.identity import TransactionAttempt
+    from statefx.protocol.reports import LeftOut
 
 Metadata = Any
 """JSON: None, booleans, numbers, texts, lists, and dicts with texts as keys."""
@@ -74,7 +75,7 @@ class Backlog(NamedTuple):
     oldestSecs: float | None = None  # noqa: N815 - public
 
 
-class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
+class ReplayingSpout(ABC):
     """The base of spouts of transactions; derive from one of the three below.
 
     Attributes
@@ -95,6 +96,8 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     """How long the source has held back requests of this copy so far, as by a quota; shown to people."""
     _traces: Sequence[str] = ()
     """W3C trace contexts of some of the records that were read in this attempt, which its task begins empty."""
+    _left_out: LeftOut
+    """What was skipped in this attempt, as its user wants it; its task begins with nothing."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -300,7 +300,7 @@ class Barrier(_Message):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows that a spout skipped in its batches, as its user wants it; `emitPartitionBatch` returns it."""
+    """Rows that a spout skipped in its batches, as its user wants it."""
 
     # gone, refused: How many offsets were deleted before they were read, and how many records can't be rows.
     gone: int = 0

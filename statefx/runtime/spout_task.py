@@ -79,9 +79,9 @@ class SpoutTask(SourceTask):
         super().begin()
         spout: ReplayingSpout = self._opened_object()
         self.attempt.costs["throttled"], spout._traces = -float(spout._throttled_secs), []
+        spout._left_out = LeftOut()
         self._metadata: dict[str, Json] = {}
         self._told: Mapping[str, Json] = {}
-        self._left_out = LeftOut()
         self._method = "open"
         """The last call, and how many rows had come when it returned."""
         self._rows = 0
@@ -92,7 +92,7 @@ class SpoutTask(SourceTask):
         self.flush()
         self.attempt.costs["throttled"] += self._object._throttled_secs
         traces = tuple(self._object._traces)
-        return Prepared(metadata=self._metadata or None, left_out=self._left_out, traces=traces)
+        return Prepared(metadata=self._metadata or None, left_out=self._object._left_out, traces=traces)
 
     def keep(self) -> None:
         if self._fresh:
@@ -131,8 +131,6 @@ class SpoutTask(SourceTask):
             if emission is not Emission.AGAIN:
                 last = self._before(name, metadata) if emission is Emission.NEW and returned is not None else None
                 self._take(method, name, returned, self._rows - before, last)
-            if isinstance(returned, LeftOut):
-                self._left_out += returned
             if time is not None and time.asks_finished:
                 self._ask_finished(spout, name, metadata if emission is Emission.AGAIN else returned, time)
             if outbox.pressing:

@@ -32,7 +32,7 @@ class Numbers(PartitionedTransactionalSpout):
             collector.emit((number, START + timedelta(hours=metadata, minutes=number)))
         collector.emit((10, START - timedelta(days=1)))
         collector.emit((11, START + timedelta(days=100_000)))
-        return LeftOut(gone=1, refused=metadata, why="torn")
+        self._left_out += LeftOut(gone=1, refused=metadata, why="torn")
 
 
 class Refuses(BasicBolt):

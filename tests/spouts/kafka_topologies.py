@@ -27,9 +27,9 @@ class Meanwhile(Count):
         super().execute(tup, collector)
 
 
-def spout(kafka, topics, value="string", schema=None, **options):
+def spout(kafka, topics, value="string", schema=None, kind=KafkaSpout, **options):
     given = {"columns": ("value",), "config": QUICK, "patience": 20.0, **options}
-    return KafkaSpout(kafka.address, topics, value, schema, **given)
+    return kind(kafka.address, topics, value, schema, **given)
 
 
 def topology(reads, bolt=None, parallelism=2):

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from statefx import Context
-from statefx.connectors.kafka import clients, planning, reading
+from statefx.connectors.kafka import KafkaSpout, OpaqueKafkaSpout, clients, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.protocol.reports import LeftOut
 from statefx.testing import Limits, TopologyTester
@@ -66,6 +66,15 @@ def test_records_that_retention_took_before_they_were_read(kafka, tmp_path, capl
         assert "skips of spout 'records': 3 offsets that were deleted before they were read" in caplog.text
         kafka.send(topic, "more")
         other.drain()
+
+
+def test_an_opaque_spout_tells_what_retention_took(kafka, tmp_path):
+    topic, tester = after_ten(kafka, tmp_path, kind=OpaqueKafkaSpout, lost="skip")
+    trim(kafka, topic, 13)
+    with tester:
+        assert tester.emit().progress.left_out == {"records": LeftOut(3)}
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 10), *lines(13, 20))
 
 
 @pytest.mark.daily(2)
@@ -196,13 +205,14 @@ def test_a_topic_that_is_made_again_between_plan_and_emission(kafka, lost, tmp_p
             assert counted(other) == once(*lines(0, 10), *lines(100, 130))
 
 
-def test_records_that_are_no_text(kafka, tmp_path, caplog):
+@pytest.mark.parametrize("kind", [KafkaSpout, OpaqueKafkaSpout])
+def test_records_that_are_no_text(kafka, tmp_path, caplog, kind):
     topic = kafka.topic()
     kafka.send(topic, "a", b"\xff\xfe", b"\xff", "b", None)
-    tester = TopologyTester(topology(spout(kafka, topic)), tmp_path / "fail")
+    tester = TopologyTester(topology(spout(kafka, topic, kind=kind)), tmp_path / "fail")
     with tester, pytest.raises(BoltError, match=f"offset 1 of {topic}-0 can't be read: its value is no text"):
         tester.drain()
-    skipping = spout(kafka, topic, bad="skip")
+    skipping = spout(kafka, topic, kind=kind, bad="skip")
     with TopologyTester(topology(skipping), tmp_path / "skip") as tester, caplog.at_level(logging.WARNING):
         sent = tester.emit()
         assert counted(tester) == {"a": 1, "b": 1, None: 1}

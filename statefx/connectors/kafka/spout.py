@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -209,6 +209,8 @@ class KafkaSource:
     _throttled_secs: float = 0.0
     _traces: Sequence[str] = ()
 
+    _left_out: LeftOut
+
     def __init__(
         self,
         servers: str,
@@ -265,8 +267,8 @@ class KafkaSource:
             cluster.tell_group(read)
         return distances(read, ends, cluster.away)
 
-    def _emit(self, collector: Collector, span: Span) -> Generator[None, None, LeftOut]:
-        """Emit a range of offsets, batch by batch; return how much of it was left out."""
+    def _emit(self, collector: Collector, span: Span) -> Iterator[None]:
+        """Emit a range of offsets, batch by batch, and note how much of it was left out."""
         assert self._readers is not None
         tp = span.tp
         self._gone = 0
@@ -284,7 +286,7 @@ class KafkaSource:
         # Only now: a client goes on in a new topic of the same name without an error, so these may be its records.
         self._readers.check(span)
         why = f"{tp}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
-        return LeftOut(self._gone, len(refused), why)
+        self._left_out += LeftOut(self._gone, len(refused), why)
 
     def _throttled(self, event: Any) -> None:
         """Note that a broker has held a request back; called by a client that is being read from."""
@@ -418,17 +420,18 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
 
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
-    ) -> Generator[None, None, Any]:
-        """Emit a range of offsets, batch by batch; return how much of it, and of the gap before it, was left out."""
-        span, gap = Span.of(metadata), LeftOut(metadata.get("gap", 0))
+    ) -> Iterator[None]:
+        span = Span.of(metadata)
         assert self._readers is not None
+        self._left_out += LeftOut(metadata.get("gap", 0))
         if span.start == span.end:
-            return gap
+            return
         if attempt.attempt and self._readers.is_gone(span):
             self._losses.made_again(span.tp, span.start)
             self._losses.pass_over(span.tp, span.start, span.end)
-            return gap + LeftOut(span.end - span.start)
-        return gap + (yield from self._emit(collector, span))
+            self._left_out += LeftOut(span.end - span.start)
+            return
+        yield from self._emit(collector, span)
 
 
 class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
@@ -576,6 +579,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
                 raise
             logger.warning("%s is skipped in transaction %d: %s", tp, attempt.txid, why.message)
             return None
+        self._left_out += LeftOut(planned.get("gap", 0))
         return planned
 
     def _plan(self, attempt: TransactionAttempt, tp: TopicPartition, last: Any) -> Any:
