@@ -51,6 +51,23 @@ def test_one_fault_is_made_up_for(between, storage, fault):
         once(lambda: storage.create("a", b"mine"))
 
 
+def test_an_object_is_read_in_pieces_that_a_slow_network_brings_in_time(between, storage, monkeypatch):
+    monkeypatch.setattr(objects, "READ_BYTES", 3)
+    data = bytes(range(10))
+    storage.put("large", data)
+    for start in range(11):
+        for stop in [None, *range(12)]:
+            assert storage.read("large", start, stop) == data[start:stop]
+    with between.watched() as requests:
+        assert storage.read("large") == data
+    assert [each.headers["range"] for each in requests] == [
+        "bytes=0-2",
+        "bytes=3-5",
+        "bytes=6-8",
+        "bytes=9-9",
+    ]
+
+
 def test_an_answer_that_takes_too_long_is_not_waited_for(between, storage, monkeypatch):
     monkeypatch.setattr(objects, "TIMEOUT", "500ms")
     between.late_secs = 3
