@@ -68,12 +68,19 @@ def _untracked(topology: Topology, config: Mapping[str, Any] | None) -> list[str
     """Name the settings of trees, where there are none."""
     if topology.tracked_spouts:
         return []
-    settings = ("topology.message.timeout.secs", "topology.acker.executors", "topology.trace")
-    given = [key for key in settings if key in (config or {})]
+    settings = (
+        "topology.message.timeout.secs",
+        "topology.acker.executors",
+        "topology.trace",
+        "topology.spout.batch.ms",
+        "topology.sleep.spout.wait.strategy.time.ms",
+    )
+    of_transactions = "; topology.transaction.timeout.secs is how long a transaction may take"
     return [
-        f"{key} has no effect: {topology.name!r} has no Spout, and only tuples of one are tracked; "
-        "topology.transaction.timeout.secs is how long a transaction may take"
-        for key in given
+        f"{key} has no effect: {topology.name!r} has no Spout, and only tuples of one are tracked"
+        f"{of_transactions if key == settings[0] else ''}"
+        for key in settings
+        if key in (config or {})
     ]
 
 
