@@ -230,6 +230,30 @@ def test_a_time_that_was_taken_before_the_table_was_touched(postgres, postgres_d
         assert [what for (_, what), _ in counted(tester)] == ["late", "early", "twin"]
 
 
+@pytest.fixture
+def reader(postgres_database):
+    """A user who may read the table `events`, and is shown nothing of other users' sessions."""
+    user = f"reader_{postgres_database.name}"
+    postgres_database.run(
+        "create table events (at timestamptz not null default now(), what text);"
+        f"create role {user} login; grant select on events to {user}"
+    )
+    yield user
+    postgres_database.run(f"drop owned by {user}; drop role {user}")
+
+
+def test_a_reader_without_privileges_waits_for_others(postgres, postgres_database, reader):
+    database = postgres_database
+    spout = opened(SqlPartitionedSpout(postgres.url(database.name, user=reader), "events", "at"))
+    with closing(spout), closing(postgres.connect(database.name)) as late:
+        late.execute("begin; select now()")
+        database.run("insert into events (what) values ('early')")
+        with pytest.raises(FailedException, match="wait for 1 open transactions"):
+            spout.isReady()
+        late.execute("insert into events (what) values ('late'); commit")
+        assert planned(spout, None)["rows"] == 2
+
+
 def test_writers_of_partitions_of_a_table_are_seen(postgres, postgres_database):
     database = postgres_database
     database.run("create table events (id bigserial primary key, what text) partition by range (id)")

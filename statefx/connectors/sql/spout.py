@@ -201,10 +201,12 @@ _WRITERS = """
         and relation in (select oid from tree) and pid is distinct from pg_backend_pid()
 """
 
+# Of others' sessions, a user without pg_read_all_stats is shown the database and the user, and null for the rest, such
+# as backend_type. Only sessions that run no user's statements, such as autovacuum's, have no user.
 _OPEN = """
     select distinct l.virtualtransaction from pg_locks l join pg_stat_activity a on a.pid = l.pid
     where l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock' and a.datname = current_database()
-        and a.backend_type <> 'autovacuum worker' and l.pid <> pg_backend_pid()
+        and a.usesysid is not null and l.pid <> pg_backend_pid()
 """
 
 
@@ -288,8 +290,9 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     **Rows that come late.** A number is taken before its row is committed: row 6 may be there while row 5 is not. So a
     range ends at a value below which no row can come any more. On SQLite, where one transaction writes at a time,
     that is the largest value. On PostgreSQL it is a value at which every transaction has ended that wrote to the table
-    when it was the largest one. It holds for values that the insert itself takes (``serial``, ``identity``, ``default
-    now()``); for those that a program fetches before or makes up, and for sequences with a cache, give `settleSecs`.
+    when it was the largest one; for a timestamp, every transaction of the database that was open then. It holds for
+    values that the insert itself takes (``serial``, ``identity``, ``default now()``); for those that a program fetches
+    before or makes up, and for sequences with a cache, give `settleSecs`.
 
     Parameters
     ----------
