@@ -254,6 +254,36 @@ def test_a_reader_without_privileges_waits_for_others(postgres, postgres_databas
         assert planned(spout, None)["rows"] == 2
 
 
+def test_a_session_that_begins_during_a_look_is_waited_for(postgres, postgres_database, reader):
+    """The server shows a transaction one list of sessions, made when it first asks."""
+    database = postgres_database
+    spout = opened(SqlPartitionedSpout(database.url, "events", "at"))
+    late = []
+
+    def begins(connection, cursor, statement, *_):
+        if "max(" in statement and not late:
+            late.append(postgres.connect(database.name))
+            late[0].execute("begin; select now()")
+            database.run("insert into events (what) values ('early')")
+
+    with closing(spout), closing(postgres.connect(database.name)) as first:
+        first.execute("begin; select now()")
+        database.run("insert into events (what) values ('a')")
+        with pytest.raises(FailedException):
+            spout.isReady()
+        first.execute("commit")
+        event.listen(Engine, "before_cursor_execute", begins)
+        try:
+            last = planned(spout, None)
+        finally:
+            event.remove(Engine, "before_cursor_execute", begins)
+        assert last["rows"] == 1
+        assert planned(spout, last) is None
+        with closing(late[0]) as second:
+            second.execute("insert into events (what) values ('late'); commit")
+        assert planned(spout, last)["rows"] == 2
+
+
 def test_writers_of_partitions_of_a_table_are_seen(postgres, postgres_database):
     database = postgres_database
     database.run("create table events (id bigserial primary key, what text) partition by range (id)")

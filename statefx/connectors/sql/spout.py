@@ -216,7 +216,9 @@ def holders_of(table: SourceTable) -> Holders:
     def holders(connection: Any) -> set[str]:
         if connection.dialect.name != "postgresql" or table.view:
             return set()  # SQLite has one writer at a time; others need settleSecs
-        if connection.exec_driver_sql("select pg_is_in_recovery()").scalar():
+        # The server lists sessions once in a transaction: without the second call, the list would lack a session that
+        # has come since an earlier look, and takes a lower time than the largest value that was read after that look.
+        if connection.exec_driver_sql("select pg_is_in_recovery(), pg_stat_clear_snapshot()").scalar():
             return set()
         text = alchemy().text
         quote = connection.dialect.identifier_preparer.quote
