@@ -118,6 +118,7 @@ class PostgresServer:
         # The files are in memory, or are lost with the machine: there is nothing to wait for the disk for.
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
         settings["max_connections"] = 400  # crashes that tests play leave theirs to the garbage collector
+        settings["max_prepared_transactions"] = 10  # none by default
         settings["dynamic_shared_memory_type"] = "mmap"  # in its folder: nothing stays behind a server that was killed
         command = [str(self.binaries / "postgres"), "-D", str(self.data)]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]

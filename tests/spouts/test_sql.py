@@ -299,6 +299,53 @@ def test_writers_of_partitions_of_a_table_are_seen(postgres, postgres_database):
         assert planned(opened(spout), None) == {"table": "events", "parts": 1, "order": "id", "to": 2, "rows": 1}
 
 
+def test_a_prepared_writer_is_waited_for_after_a_restart(postgres, postgres_database):
+    database = postgres_database
+    events(database)
+    spout = opened(SqlPartitionedSpout(database.url, "events", "id"))
+    with closing(spout), closing(postgres.connect(database.name)) as late:
+        late.execute("begin; insert into events (what) values ('late')")
+        events(database, "early")
+        with pytest.raises(FailedException, match="wait for 1 open transactions"):
+            spout.isReady()
+        late.execute("prepare transaction 'late'")
+        postgres.restart()
+        with pytest.raises(FailedException, match="can't be read"):
+            spout.isReady()
+        with pytest.raises(FailedException, match="wait for 1 open transactions"):
+            spout.isReady()
+        database.run("commit prepared 'late'")
+        assert planned(spout, None)["rows"] == 2
+
+
+def test_a_server_that_became_a_standby_is_not_read(postgres, postgres_database):
+    """As where a URL names several hosts: only the primary knows which transactions write."""
+    database = postgres_database
+    events(database, "a")
+    spout = opened(SqlPartitionedSpout(database.url, "events", "id"))
+    patient = opened(SqlPartitionedSpout(database.url, "events", "id", settleSecs=0))
+    with closing(spout), closing(patient):
+        last = planned(spout, None)
+        events(database, "b")
+        assert spout.isReady()
+        spout.close()
+        postgres.kill()
+        (postgres.data / "standby.signal").touch()
+        postgres.start()
+        try:
+            for call in (
+                spout.isReady,
+                lambda: spout.planPartitionBatch(0, last),
+                lambda: list(spout.emitPartitionBatch(None, None, 0, last)),
+            ):
+                with pytest.raises(FailedException, match=r"is a standby.*target_session_attrs=read-write"):
+                    call()
+            assert planned(patient, last)["rows"] == 1
+        finally:
+            postgres.run("postgres", "select pg_promote()")
+        assert planned(spout, last)["rows"] == 1
+
+
 def test_a_view_and_settle_secs(postgres_database):
     database = postgres_database
     events(database, "a")

@@ -190,7 +190,7 @@ def _check_zones(fields: pa.Schema, columns: Any, what: str) -> None:
 Holders = Callable[[Any], set[str]]
 
 # Partitions and inheriting tables have locks of their own. Transactions that are prepared (two-phase commit) have no
-# process, and a name such as -1/4711.
+# process, and after a restart of the server a name such as -1/4711.
 _WRITERS = """
     with recursive tree(oid) as (
         select cast(cast(:table as regclass) as oid)
@@ -236,7 +236,7 @@ class Settling:
     """The value up to which one table can be read."""
 
     holders: Holders
-    """Returns the names of the transactions that may still commit lower values. Names are never used again."""
+    """Returns the names of the transactions that may still commit lower values."""
     secs: float
     """The time for which a value must have been there, as well."""
     settled: Any = dataclasses.field(default=None, init=False)
@@ -259,7 +259,9 @@ class Settling:
         self._table = table.name
         if self._waiting is not None:
             value, holders, since = self._waiting
-            holders &= self.holders(connection) if holders else set()
+            if holders:
+                # A prepared transaction may be one of them under another name, which a restart of the server gives it.
+                holders = {name for name in self.holders(connection) if name in holders or name.startswith("-1/")}
             self._waiting = value, holders, since
             if not holders and now - since >= self.secs:
                 self.settled, self._waiting = value, None
@@ -384,8 +386,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         why = ""
         if connection.dialect.name == "postgresql":
             views = [table.name for table in tables if table.view]
-            standby = connection.exec_driver_sql("select pg_is_in_recovery()").scalar()
-            why = f"{views[0]} is a view" if views else "the server is a standby" if standby else ""
+            why = f"{views[0]} is a view" if views else "the server is a standby" if _is_standby(connection) else ""
         elif connection.dialect.name != "sqlite":
             why = f"{connection.dialect.name} does not tell which transactions still write to a table"
         if why:
@@ -445,6 +446,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     def isReady(self) -> bool:
         """Look how far each table can be read; FailedException if rows are there, and none can be read yet."""
         with self._connected() as connection:
+            self._check_primary(connection)
             for number, (table, settling) in enumerate(zip(self.tables, self._settling, strict=True)):
                 try:
                     self._bounds[number] = settling.advance(connection, table, time.monotonic())
@@ -483,6 +485,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         # Rows of other parts are looked at once: up to here this part has none, and none with a lower value can come.
         lower = seen if seen is not None and seen < bound and (after is None or after < seen) else after
         with self._connected() as connection:
+            self._check_primary(connection)
             sqlalchemy = alchemy()
             order = table.order_column
             conditions = self._conditions(table, part, lower, bound)
@@ -522,6 +525,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         conditions = self._conditions(table, part, after, table.from_json(metadata["to"]))
         rows = 0
         with self._connected() as connection:
+            self._check_primary(connection)
             batches = self._batches(connection, table, self.schema, conditions)
             while (batch := self._next(connection, batches, table, conditions)) is not None:
                 rows += batch.num_rows
@@ -575,6 +579,17 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         raise found or FailedException(f"{self.database} can't be read: {failed}") from failed
 
     # ---- both
+
+    def _check_primary(self, connection: sa.Connection) -> None:
+        """Refuse a standby, to which a URL of several hosts or a failover may lead: FailedException, and a later retry.
+
+        A standby knows no writers of the primary's. It may also lack rows that the primary had when they were planned.
+        """
+        if self.settle_secs is None and connection.dialect.name == "postgresql" and _is_standby(connection):
+            raise FailedException(
+                f"{self.database} is a standby now, where rows that are committed late can't be waited for: let the "
+                "URL lead to the primary, as with ?target_session_attrs=read-write, or give settleSecs=..."
+            )
 
     def _partitioned_by(self, table: SourceTable) -> str:
         return self.part_by or table.order
@@ -633,6 +648,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             if away and not reason.startswith("no such "):  # of SQLite: a table or a column is gone
                 raise FailedException(f"{self.database} can't be read: {reason}") from error
             raise InputError(f"{self.database}: {reason}") from error
+
+
+def _is_standby(connection: sa.Connection) -> bool:
+    return bool(connection.exec_driver_sql("select pg_is_in_recovery()").scalar())
 
 
 def _check_arguments(tables: Sequence[str], partitions: Any, take: Any, settle_secs: Any) -> None:
