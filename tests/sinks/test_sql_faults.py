@@ -236,7 +236,28 @@ def writer(postgres_database):
         " origin varchar(64) not null, generation bigint not null, txid bigint not null);"
         f"grant select, insert, update on words, statefx_markers to {user}"
     )
-    return user
+    yield user
+    postgres_database.run(f"drop owned by {user}; drop role {user}")
+
+
+NO_COPY = {
+    "a policy": "alter table words enable row level security; create policy p on words for insert with check (n < 9);"
+    "create view stored as select * from words",
+    "a view": "alter table words rename to stored; create view words as select * from stored;"
+    "grant insert on words to {user}",
+    "a rule": "create table stored (like words);"
+    "create rule r as on insert to words do instead insert into stored values (new.word, new.n)",
+}
+
+
+@pytest.mark.parametrize("change", NO_COPY)
+def test_a_table_without_copy_gets_its_rows_by_insert(postgres_database, writer, change):
+    url = postgres_database.server.url(postgres_database.name, user=writer)
+    with closing(HandDriven(postgres_database, url=url)) as sink:
+        sink.commit([words("a")])
+        postgres_database.run(NO_COPY[change].format(user=writer))
+        sink.commit([words("b", "c")])
+    assert {("b",), ("c",)} <= set(postgres_database.run("select word from stored"))
 
 
 def test_a_lock_of_somebody_else_s_is_told_and_waited_for(postgres_database, tmp_path):
