@@ -260,6 +260,17 @@ def test_a_table_without_copy_gets_its_rows_by_insert(postgres_database, writer,
     assert {("b",), ("c",)} <= set(postgres_database.run("select word from stored"))
 
 
+def test_a_row_that_a_policy_refuses_is_a_dead_letter(postgres_database, writer):
+    columns = "target text, txid bigint, reason text, content text"
+    postgres_database.run(NO_COPY["a policy"])
+    postgres_database.run(f"create table rejected ({columns}); grant insert on rejected to {writer}")
+    url = postgres_database.server.url(postgres_database.name, user=writer)
+    with closing(HandDriven(postgres_database, url=url, deadLetter="rejected")) as sink:
+        sink.commit([words("a", "b", "c", n=[1, 10, 2])])
+    assert sorted(postgres_database.run("select word from words")) == [("a",), ("c",)]
+    assert "policy" in postgres_database.run("select reason from rejected")[0][0]
+
+
 def test_a_lock_of_somebody_else_s_is_told_and_waited_for(postgres_database, tmp_path):
     url = postgres_database.url + "?options=-clock_timeout%3D50ms"
     with (

@@ -463,6 +463,30 @@ def test_a_trigger_may_refuse_rows(database, driven):
     assert "no b" in database.run("select reason from rejected")[0][0]
 
 
+FAILS = {
+    "assert": "assert false",
+    "case": "case new.n when 0 then null; end case",
+    "language": "raise exception using errcode = 'external_routine_exception'",
+    "own code": "raise exception using errcode = 'APP01'",
+    "privilege": "raise exception using errcode = 'insufficient_privilege'",
+    "strict": "select w.n into strict new.n from words w where w.n = new.n",
+    "subquery": "new.n = (select n from generate_series(1, 2) n)",
+}
+
+
+@pytest.mark.parametrize("why", FAILS)
+def test_a_row_is_refused_however_its_trigger_fails(postgres_database, why):
+    postgres_database.run(
+        "create table words (word text, n bigint); create function refuse() returns trigger language plpgsql as "
+        f"$$ begin {FAILS[why]}; return new; end $$;"
+        "create trigger refuses before insert on words for each row when (new.n > 9) execute function refuse()"
+    )
+    with closing(HandDriven(postgres_database, deadLetter="rejected")) as sink:
+        sink.commit([words("a", "b", "c", n=[1, 10, 2])])
+    assert sorted(postgres_database.run("select word from words")) == [("a",), ("c",)]
+    assert len(postgres_database.run("select reason from rejected")) == 1
+
+
 @pytest.mark.parametrize("dead", [None, "rejected"])
 def test_a_constraint_that_is_put_off_to_commit_names_its_row(postgres_database, dead):
     postgres_database.run("create table words (word text, n bigint, unique (n) deferrable initially deferred)")

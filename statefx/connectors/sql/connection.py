@@ -169,8 +169,13 @@ _SETTINGS = """
         case current_setting('lock_timeout') when '0' then '30s' else current_setting('lock_timeout') end, true)
 """
 
-_ROW_STATES = ("P0001", "44000", "54000")
-"""Of PostgreSQL, besides its integrity and data errors: a trigger or a view refuses the row; a value is too long."""
+_ROW_STATES = ("20", "21", "38", "44", "54000", "P0")
+"""How codes of PostgreSQL begin, besides those of its integrity and data errors, if a trigger (in PL/pgSQL or another
+language) or a view refuses the row, or a value is too long."""
+
+_ROW_CHECKS = ("exec_stmt_raise", "ExecWithCheckOptions")
+"""Functions of PostgreSQL, as its errors name them, that refuse a row under a code which has other meanings too: RAISE
+under a code of the trigger's choice, and a policy of row-level security under that of missing permissions."""
 
 
 class RowRefusedError(SinkError):
@@ -261,10 +266,14 @@ class SqlConnection:
 
     def is_refusal(self, error: Exception) -> bool:
         driver, found = self.dialect.dbapi, getattr(error, "orig", error)
-        return (
-            isinstance(found, driver.IntegrityError | driver.DataError)
-            or getattr(found, "sqlstate", None) in _ROW_STATES
-        )
+        if isinstance(found, driver.IntegrityError | driver.DataError):
+            return True
+        diagnosis = getattr(found, "diag", None)
+        if (getattr(diagnosis, "sqlstate", None) or "").startswith(_ROW_STATES):
+            return True
+        # A trigger that raises an operational error, such as a serialization failure, asks for a retry.
+        raised = getattr(diagnosis, "source_function", None) in _ROW_CHECKS
+        return raised and not isinstance(found, driver.OperationalError)
 
     def end_sessions(self, chosen: Callable[[str], bool]) -> None:
         """End sessions of drivers that were replaced, by the name of their transaction; where the database can.
