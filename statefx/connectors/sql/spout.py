@@ -533,11 +533,9 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                 yield
             connection.rollback()
         if rows != metadata["rows"]:
-            raise InputError(
-                f"{self.database}: {table.name} had {metadata['rows']:,} rows of {table.order} up to {metadata['to']} "
-                f"when they were planned, and has {rows:,}: rows that are read may not be changed or deleted, nor come "
-                "with lower values; if they were committed late, set settleSecs higher"
-            )
+            where = alchemy().and_(*conditions).compile(connection, compile_kwargs={"literal_binds": True})
+            found = _change_of_plan(table.name, table.order, str(where).replace("%%", "%"), metadata["rows"], rows)
+            raise InputError(f"{self.database}: {found}")
 
     def _batches(
         self, connection: sa.Connection, table: SourceTable, fields: pa.Schema, conditions: Sequence[Any]
@@ -652,6 +650,21 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
 
 def _is_standby(connection: sa.Connection) -> bool:
     return bool(connection.exec_driver_sql("select pg_is_in_recovery()").scalar())
+
+
+def _change_of_plan(table: str, order: str, where: str, planned: int, rows: int) -> str:
+    """Return why an attempt that finds `rows` in the range of its plan can't go on, and what the user can do."""
+    what = f"{table} had {planned:,} rows WHERE {where} when they were planned, and has {rows:,}"
+    if rows < planned:
+        return (
+            f"{what}: rows must stay until they are committed, and the plan is never changed: put them back and start "
+            "again, or start with a new checkpointLocation"
+        )
+    return (
+        f"{what}: some came late, and the plan is never changed: give {rows - planned:,} of them a higher {order} than "
+        f"any other row has (UPDATE {table} SET {order} = ... WHERE {where}) and start again. Against more of them, "
+        "give or raise settleSecs=..., longer than any transaction takes from its value to its commit"
+    )
 
 
 def _check_arguments(tables: Sequence[str], partitions: Any, take: Any, settle_secs: Any) -> None:
