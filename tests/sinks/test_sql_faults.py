@@ -462,10 +462,11 @@ def test_tables_of_one_name_in_several_schemas_have_a_marker_each(postgres_datab
         assert postgres_database.run(f"select target, txid from {space}.statefx_markers") == [("words", 1)]
 
 
-def test_the_marker_is_where_the_table_is_whatever_the_search_path(postgres_database, tmp_path):
-    postgres_database.run("create schema first; create table words (word text, n bigint)")
+@pytest.mark.parametrize("table", ["words", "per%cent"])
+def test_the_marker_is_where_the_table_is_whatever_the_search_path(postgres_database, tmp_path, table):
+    postgres_database.run(f'create schema first; create table "{table}" (word text, n bigint)')
     for path in ("first,public", "public"):
-        sink = SqlSink(f"{postgres_database.url}?options=-csearch_path%3D{path}", "words")
+        sink = SqlSink(f"{postgres_database.url}?options=-csearch_path%3D{path}", table)
         with TopologyTester(topology(sink), tmp_path / "ck") as tester:
             tester.send({"lines": [("a", 1)]})
     assert postgres_database.run("select txid from public.statefx_markers") == [(2,)]

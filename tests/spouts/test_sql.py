@@ -346,6 +346,12 @@ def test_a_server_that_became_a_standby_is_not_read(postgres, postgres_database)
         assert planned(spout, last)["rows"] == 1
 
 
+def test_a_table_with_a_percent_sign_in_its_name_is_read(postgres_database):
+    events(postgres_database, "a", table='"per%cent"')
+    with closing(opened(SqlPartitionedSpout(postgres_database.url, "per%cent", "id"))) as spout:
+        assert planned(spout, None)["rows"] == 1
+
+
 def test_a_view_and_settle_secs(postgres_database):
     database = postgres_database
     events(database, "a")

@@ -104,7 +104,7 @@ class SqlTable(Target):
         """
         if self._schema or not self._database.postgres:
             return
-        quoted = self._database.dialect.identifier_preparer.quote(self._table_name)
+        quoted = self._database.dialect.identifier_preparer.quote(self._table_name).replace("%%", "%")
         found = connection.exec_driver_sql(
             "select coalesce((select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace "
             "where c.oid = to_regclass(%s)), current_schema())",

@@ -222,7 +222,8 @@ def holders_of(table: SourceTable) -> Holders:
             return set()
         text = alchemy().text
         quote = connection.dialect.identifier_preparer.quote
-        name = ".".join(map(quote, filter(None, (table.space, table.plain))))
+        # SQLAlchemy doubles each % of a name, for statements; this one is a parameter.
+        name = ".".join(map(quote, filter(None, (table.space, table.plain)))).replace("%%", "%")
         found = set(connection.execute(text(_WRITERS), {"table": name}).scalars())
         if not table.numeric:
             found.update(connection.execute(text(_OPEN)).scalars())
