@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from statefx.errors import CheckpointError, CheckpointFormatError, StateCorruptedError
 from statefx.protocol.jsonform import NewerError, from_json, to_json
 from statefx.protocol.records import Checkpoint, Generation, Lineage, Record
 from statefx.storage import Storage
-from statefx.storage.contract import READERS
+from statefx.storage.contract import DAMAGED, READERS
+
+logger = logging.getLogger("statefx")
 
 FORMAT = 2
 FIRST = 1
@@ -30,7 +34,8 @@ FENCING = (Generation, Lineage)
 (rule 3.3)."""
 
 FOLDED = f"{FOLDER}folded"
-"""Made before the first record of a log is deleted; never deleted itself. A log that has it begins at a CHECKPOINT."""
+"""Made before the first record of a log is deleted; never deleted itself. A log that has it begins at a CHECKPOINT. It
+lists the numbers of `FENCING` records, so that no later driver has to read these."""
 
 _NAME = re.compile(r"transactions/(\d{20})\.json\Z")
 _REMEDY = (
@@ -151,15 +156,50 @@ def followers_kept(storage: Storage, first: Entry | None) -> bool:
     """Return whether no record after `first`, where a reading of the log begins, has been deleted by now.
 
     A fold makes `FOLDED`, deletes the older CHECKPOINTs, and only then the other records. So while the CHECKPOINT that
-    a reading begins at is there, all that followed it is there. A reading that begins at no CHECKPOINT looks for
-    `FOLDED`.
+    a reading begins at is there as it was, all that followed it is there. A reading that begins at no CHECKPOINT looks
+    for `FOLDED`.
     """
-    name = entry_name(first.number) if first is not None and isinstance(first.record, Checkpoint) else FOLDED
+    begun = first if first is not None and isinstance(first.record, Checkpoint) else None
     try:
-        storage.read(name, 0, 1)
+        found = storage.read(FOLDED if begun is None else entry_name(begun.number))
     except FileNotFoundError:
-        return name == FOLDED
-    return name != FOLDED
+        return begun is None
+    # A fold keeps what it can't read, and would not know that a damaged record is a CHECKPOINT.
+    return begun is not None and found == begun.data
+
+
+def folded_mark(fencing: Iterable[int]) -> bytes:
+    """Return the content of `FOLDED`; `fencing` are numbers of `FENCING` records."""
+    return json.dumps({"fencing": sorted(fencing)}, separators=(",", ":")).encode("ascii")
+
+
+def kinds_of(storage: Storage, unknown: Sequence[int]) -> dict[int, type[Record] | None]:
+    """Return the kinds of records of earlier drivers; None for a record that is damaged, or of a newer release.
+
+    OSError: one can't be read now. A kind of `FENCING` stands for the other as well.
+    """
+    known: dict[int, type[Record] | None] = {}
+    if unknown:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # without the list, all are read
+            known |= dict.fromkeys(set(unknown).intersection(json.loads(storage.read(FOLDED))["fencing"]), Generation)
+    unread = [number for number in unknown if number not in known]
+    for at in range(0, len(unread), READERS):
+        several = unread[at : at + READERS]
+        for number, found in zip(several, storage.read_all([entry_name(each) for each in several]), strict=True):
+            known[number] = _kind_of(storage, number, found)
+    return known
+
+
+def _kind_of(storage: Storage, number: int, found: bytes | OSError) -> type[Record] | None:
+    if isinstance(found, OSError) and found.errno not in DAMAGED:
+        raise found
+    try:
+        if isinstance(found, OSError):
+            raise corrupted(_path(storage, number), f"it can't be read ({found})")
+        return type(_verified(storage, number, found).record)
+    except (StateCorruptedError, CheckpointFormatError) as error:
+        logger.warning("an old record of the log is not deleted, since it may fence older drivers: %s", error)
+        return None
 
 
 def read_entries(storage: Storage) -> list[Entry]:

@@ -33,10 +33,11 @@ from statefx.log.entries import (
     digest,
     entry_name,
     entry_of,
+    folded_mark,
     followers_kept,
+    kinds_of,
     numbers,
     read_entries,
-    read_entry,
     text_of,
 )
 from statefx.protocol.log_rules import apply, checkpoint
@@ -96,7 +97,7 @@ class TransactionLog:
         self._previous = digest(entries[-1].data) if entries else ""
         self._unfolded = len(entries)
         self._first = entries[0] if entries else None
-        self._kinds: dict[int, type[Record]] = {entry.number: type(entry.record) for entry in entries}
+        self._kinds: dict[int, type[Record] | None] = {entry.number: type(entry.record) for entry in entries}
         self._marked = False
         self.appended: Callable[[str, int, float, float], None] = lambda kind, size_bytes, secs, synced_secs: None
         """Called with each record that is durable: its kind, its size, how long that took, and how much was fsync."""
@@ -260,7 +261,7 @@ class TransactionLog:
         state = replace(state, time_ms=round(now * 1000))
         folded = checkpoint(state)  # equal to what it was made of: it is not read back
         number = self._append(folded, state, text_of(folded))
-        with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left
+        with suppress(OSError):  # the next fold deletes what is left
             self.storage.delete(sorted(aside.difference(named_files(self.state))))
             self._delete_before(number)
             self.storage.discard_unfinished(FOLDER)
@@ -268,18 +269,17 @@ class TransactionLog:
     def _delete_before(self, number: int) -> None:
         """Delete what CHECKPOINT `number` stands for, in the order that `followers_kept` relies on."""
         old = [each for each in numbers(self.storage) if each < number]
-        for each in old:
-            if each not in self._kinds:  # left by a driver that died while it deleted
-                self._kinds[each] = type(read_entry(self.storage, each).record)
+        self._kinds |= kinds_of(self.storage, [each for each in old if each not in self._kinds])
         # Rule 3.3: the next number of every driver of before stays taken.
-        gone = [each for each in old if not issubclass(self._kinds[each], FENCING)]
+        stay = {each: kind for each in old if (kind := self._kinds[each]) is None or issubclass(kind, FENCING)}
+        gone = [each for each in old if each not in stay]
         if gone and not self._marked:
-            self.storage.put(FOLDED, b"Records were deleted: this log begins at its newest CHECKPOINT.\n")
+            self.storage.put(FOLDED, folded_mark(each for each, kind in stay.items() if kind is not None))
             self._marked = True
         # in two steps, because a store may delete many names in any order
         self.storage.delete(entry_name(each) for each in gone if self._kinds[each] is Checkpoint)
         self.storage.delete(entry_name(each) for each in gone if self._kinds[each] is not Checkpoint)
-        self._kinds = {each: kind for each, kind in self._kinds.items() if each >= number or issubclass(kind, FENCING)}
+        self._kinds = {each: kind for each, kind in self._kinds.items() if each >= number or each in stay}
 
 
 def read_state(storage: Storage) -> LogState:

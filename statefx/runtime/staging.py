@@ -7,7 +7,6 @@ source again (rule 15). So nothing here waits for a disk.
 from __future__ import annotations
 
 import base64
-import errno
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from statefx.protocol.watermark import Timing
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.outlets import RowsNotWrittenError
 from statefx.storage import Storage
+from statefx.storage.contract import DAMAGED
 
 FOLDER = "input/"
 """Of the names of parts in the checkpoint, where no folder of the driver's is seen by all tasks."""
@@ -35,10 +35,6 @@ INLINE_BYTES_IN_ALL = FRAME_BYTES_MAX // 4
 
 PART_BYTES = 64 << 20
 """After which another part is begun: a task that writes, or reads, holds one of them in memory."""
-
-
-DAMAGED = {errno.EIO, errno.EBADMSG, errno.ESTALE}
-"""Errors of a file system for a file that no later try will read either."""
 
 
 class PartLostError(Exception):

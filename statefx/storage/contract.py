@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,9 @@ BATCH = 1000
 READERS = 16
 """Files that `Storage.read_all` reads at a time. Restoring 100 files of 20 kB at 30 ms a request took 6.4 s one after
 the other, 0.5 s with 8 at a time, 0.25 s with 32; each of them is held in memory until it is used."""
+
+DAMAGED = frozenset({errno.EIO, errno.EBADMSG, errno.ESTALE})
+"""How `Storage.read` says that no later try will read it either."""
 
 ABANDONED_SECS = 3600.0
 """A file that has no name yet and was not written to for so long is nobody's: its writer has died."""

@@ -679,6 +679,62 @@ def test_the_checkpoint_of_before_is_deleted_before_what_follows_it(tmp_path):
     assert [order for order in orders if order] == [{True}, {False}]
 
 
+class Counting(FolderStorage):
+    """Counts the records that are read."""
+
+    reads = 0
+
+    def read(self, name, start=0, stop=None):
+        self.reads += name.endswith(".json")
+        return super().read(name, start, stop)
+
+
+def test_a_first_fold_reads_none_of_the_earlier_generations(tmp_path):
+    filled(FolderStorage(tmp_path), BEGINNING).fold()
+    for generation in range(2, 60):
+        filled(FolderStorage(tmp_path), [Generation(generation, "/", IDENTITY)]).fold()
+    log = filled(Counting(tmp_path), [Generation(60, "/", IDENTITY)])
+    log.storage.reads = 0
+    log.fold()
+    assert log.storage.reads == 0
+    assert numbers(log.storage) == [1, *range(2, 121, 2), log.number]
+
+
+def newer(data):
+    record = json.loads(data)
+    body = json.dumps({**record, "record": {"kind": "FENCED", "by": 1}}, separators=(",", ":")).encode()
+    body = body[: body.index(b',"checksum"')]
+    return body + b',"checksum":"' + digest(body + b"}").encode() + b'"}\n'
+
+
+@pytest.mark.parametrize("rewritten", [lambda data: data[:-20], newer], ids=["damaged", "of a newer release"])
+def test_an_old_record_that_can_not_be_read_stays_and_the_others_go(tmp_path, rewritten, caplog):
+    class Killed(FolderStorage):
+        def delete(self, names):
+            raise OSError(errno.EIO, "killed before anything was deleted")
+
+    folded = filled(Killed(tmp_path), [*BEGINNING, *transaction(1), *transaction(2)])
+    folded.fold()
+    path = Path(path_of(folded.storage, 4))
+    path.write_bytes(rewritten(path.read_bytes()))
+    log = filled(FolderStorage(tmp_path), [Generation(2, "/", IDENTITY)])
+    for _ in range(2):
+        log.fold()
+    assert numbers(log.storage) == [1, 2, 4, 10, log.number]
+    assert [record.getMessage().count("00004.json") for record in caplog.records] == [1]
+
+
+def test_a_successor_does_not_trust_a_checkpoint_that_was_damaged_since(tmp_path):
+    """Its followers may have been deleted, while it itself stays: nobody can tell any more what it is."""
+    first = filled(FolderStorage(tmp_path), [*BEGINNING, *transaction(1)])
+    first.fold()
+    late = TransactionLog(FolderStorage(tmp_path))
+    path = Path(path_of(late.storage, late.number))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FencedError):
+        late.append(Generation(2, "/", IDENTITY))
+
+
 def test_nothing_is_deleted_before_the_log_says_that_something_was(tmp_path):
     class Full(FolderStorage):
         def put(self, name, data):

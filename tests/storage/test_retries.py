@@ -9,6 +9,7 @@ from statefx.errors import AlreadyExistsError, OutcomeUnknownError
 from statefx.runtime import staging
 from statefx.runtime.staging import PartLostError, PartWriter, read_part
 from statefx.storage import objects, storage_at
+from statefx.storage.contract import DAMAGED
 from tests.storage.network import BUSY, FAULTS, HALF, LATE, LOST, UNANSWERED
 from tests.storage.s3_server import as_users_have_it, s3_server
 
@@ -150,7 +151,7 @@ def test_no_failure_of_a_store_says_that_a_file_is_damaged(between, storage, mon
     between.spoil(*[BUSY] * 1000)
     with pytest.raises(OSError, match="s3://") as caught:
         CALLS[call](again)
-    assert caught.value.errno not in staging.DAMAGED
+    assert caught.value.errno not in DAMAGED
 
 
 def test_who_was_not_answered_reads_what_came_of_it(between, storage):
