@@ -758,7 +758,8 @@ class Checkpoint:
         savepoint : str, optional
             The name of a savepoint.
         txid : int, optional
-            In place of it, a transaction of those since the log was last folded, the last 30 to 100.
+            In place of it, a transaction that the log still knows: one since it was last folded, and right after that
+            the last one alone. The error for another one names them.
         to : str or path, optional
             A folder that is new or empty: it becomes a checkpoint of its own, which stands alone, and this one stays
             as it is. By default this one goes back. With `to`, and neither `savepoint` nor `txid`, the last committed
@@ -775,8 +776,8 @@ class Checkpoint:
         ConfigError
             The arguments are wrong, or state is kept in a server, which keeps no versions.
         CheckpointError
-            There is no such savepoint or transaction, `to` is not empty; or sinks have published rows since, can't
-            take them back, or have taken back those of the very transaction.
+            There is no such savepoint or transaction, or it is not kept any more; `to` is not empty; or sinks have
+            published rows since, can't take them back, or have taken back those of the very transaction.
         StateCorruptedError
             A file that the savepoint needs is missing or damaged.
 

@@ -37,7 +37,7 @@ from statefx.log.entries import read_entries
 from statefx.log.location import Folders, checkpoint_location, write_format
 from statefx.log.log import TransactionLog
 from statefx.log.pins import Savepoint
-from statefx.log.takeover import Renaming
+from statefx.log.takeover import Renaming, read_checkpoint
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, pin_of
@@ -212,10 +212,14 @@ def _asked(
 
 def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
     if (state.generation, state.committed, state.pinned) != (found.generation, found.committed, found.pinned):
-        raise CheckpointError(
-            f"a topology runs on the checkpoint in {folders.location}: it has gone on meanwhile. Stop it first",
-            path=folders.location,
-        )
+        raise _gone_on(folders)
+
+
+def _gone_on(folders: Folders) -> CheckpointError:
+    return CheckpointError(
+        f"a topology runs on the checkpoint in {folders.location}: it has gone on meanwhile. Stop it first",
+        path=folders.location,
+    )
 
 
 def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | None) -> Pin:
@@ -265,22 +269,64 @@ def known_pins(folders: Folders, *, ancestors: bool = False) -> dict[int, Pin]:
 def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: Pin) -> None:
     """Open the state of every task as it was, so that a file that is missing is told before anything is changed."""
     state = at_pin(found, pin)
-    for name in sorted(pin.heads):
-        task = TaskId.parse(name)
-        with closing(open_task(provider, folders, state, task.component, task.task)[0]) as store:
-            next(iter(store.scan(None, None)), None)
-    for ref in files_beside(state):
-        path = f"{folders.storage.url}/{ref.name}"
-        try:
-            whole = ref.fits(folders.storage.read(ref.name))
-        except FileNotFoundError:
-            whole = False
-        if not whole:
-            raise StateCorruptedError(
-                f"{path}, which says how far sources were read in transaction {pin.state_txid}, is gone or damaged. "
-                "Nothing was changed; go back to a savepoint, whose files are kept",
-                path=path,
-            )
+    with _unless_swept(folders, pin, _NOTHING_CHANGED):
+        for name in sorted(pin.heads):
+            task = TaskId.parse(name)
+            with closing(open_task(provider, folders, state, task.component, task.task)[0]) as store:
+                next(iter(store.scan(None, None)), None)
+        for ref in files_beside(state):
+            _read_beside(folders, ref, pin, _NOTHING_CHANGED)
+
+
+_NOTHING_CHANGED = "Nothing was changed"
+
+
+@contextmanager
+def _unless_swept(folders: Folders, pin: Pin, then: str) -> Iterator[None]:
+    """Raise CheckpointError for a missing file of a version that is not kept any more: no backup has to be found."""
+    try:
+        yield
+    except StateCorruptedError as error:
+        if not error.data.get("missing") or _is_among(_kept(read_checkpoint(folders)), pin):
+            raise
+        raise CheckpointError(
+            f"transaction {pin.state_txid} of the checkpoint in {folders.location} is not kept any more: files of it "
+            "were deleted, as of all transactions but the last ones and those of savepoints. "
+            f"{then}; take a savepoint of what has to stay",
+            path=folders.location,
+            txid=pin.state_txid,
+        ) from error
+
+
+def _kept(state: LogState) -> list[Pin]:
+    """Return the pins whose files are never swept while the log is as it is."""
+    return [pin_of(state), *state.pinned.values()]
+
+
+def _is_among(pins: Iterable[Pin], pin: Pin) -> bool:
+    """Return whether one of the pins names the same files; snapshots apart, of which `repair` takes others."""
+    return any(
+        (each.heads, each.notes, each.committed_metadata) == (pin.heads, pin.notes, pin.committed_metadata)
+        for each in pins
+    )
+
+
+def _read_beside(folders: Folders, ref: FileRef, pin: Pin, then: str) -> bytes:
+    path, data = f"{folders.storage.url}/{ref.name}", None
+    try:
+        data = folders.storage.read(ref.name)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CheckpointError(f"{path} can't be read ({error}). {then}; try again", path=path) from error
+    if data is None or not ref.fits(data):
+        raise StateCorruptedError(
+            f"{path}, which says how far sources were read in transaction {pin.state_txid}, is gone or damaged. "
+            f"{then}; go back to a savepoint, whose files are kept",
+            path=path,
+            missing=data is None,
+        )
+    return data
 
 
 def files_beside(state: LogState) -> list[FileRef]:
@@ -473,7 +519,7 @@ class PinCopy(Rewrite):
         heads = {name: Version(pin.heads[name].txid, token) for name, token in written.tokens.items()}
         with self.writing(state):
             for ref in files_beside(state):
-                storage.put(ref.name, self.folders.storage.read(ref.name))
+                storage.put(ref.name, _read_beside(self.folders, ref, pin, f"Delete {self.to.location}"))
             alone = replace(pin, heads=heads, growth=written.sizes, snapshots={})
             first = Generation(1, self.to.location, pin.topology)
             records = (Lineage(target.state.lineage), first, Restored(1, alone))
@@ -501,7 +547,8 @@ class PinCopy(Rewrite):
         """Say of a folder that can't be written what is to be done, and of one that was begun on a full disk."""
         to, as_it_was = self.to.location, f"the checkpoint in {self.folders.location} is as it was"
         try:
-            yield
+            with _unless_swept(self.folders, self.pin, f"Delete {to}"):
+                yield
         except (OSError, StatefxError) as error:
             cause: BaseException | None = error
             while cause is not None and getattr(cause, "errno", None) not in _FULL:

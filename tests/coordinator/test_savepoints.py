@@ -1,6 +1,8 @@
 """Savepoints: what is kept is given back, whatever was committed, folded, merged and swept since."""
 
+import errno
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,22 +260,26 @@ class Large(Whole):
         return {**super().upcoming(last), "padding": "x" * 100_000}
 
 
-@pytest.mark.slow
-def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place):
+@pytest.fixture
+def numbers(place):
     builder = TopologyBuilder("numbers")
     builder.setSpout("numbers", Large(place), 2)
     builder.setBolt("count", CountNumbers(), 2).fieldsGrouping("numbers", "number")
-    topology = builder.createTopology()
+    return builder.createTopology()
+
+
+@pytest.mark.slow
+def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place, numbers):
     with Driver(place) as driver:
-        with driver.start(topology, limits=SMALL) as tester:
+        with driver.start(numbers, limits=SMALL) as tester:
             tester.emit()
         Checkpoint(driver.folder).savepoint("one")
-        with driver.start(topology, limits=SMALL) as tester:
+        with driver.start(numbers, limits=SMALL) as tester:
             tester.drain()
             for _ in range(20):
                 tester._coordinator.log.fold()
         Checkpoint(driver.folder).restore("one")
-        with driver.start(topology) as tester:
+        with driver.start(numbers) as tester:
             tester.drain()
         assert committed(driver) == ALL
         (name,) = read_state(FolderStorage(driver.folder)).pinned["one"].committed_metadata["numbers"]
@@ -283,6 +289,80 @@ def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place):
             with pytest.raises(StateCorruptedError, match=r"metadata/.* is gone or damaged\. Nothing was changed"):
                 Checkpoint(driver.folder).restore("one", **more)
         assert read_state(FolderStorage(driver.folder)).generation == generation
+
+
+UNSWEPT = replace(SMALL, fold_after=100, sweep_every=100, versions_kept=0)
+
+
+@pytest.mark.parametrize("more", [{}, {"to": "copy"}], ids=["in place", "copy"])
+def test_a_version_that_was_swept_is_called_not_kept_and_not_damaged(place, numbers, more):
+    with Driver(place) as driver:
+        tester = driver.start(numbers, limits=UNSWEPT)
+        for _ in range(3):
+            tester.emit()
+        tester.sweep()
+        tester.close()
+        with pytest.raises(CheckpointError, match=r"transaction 1 .* is not kept any more.* take a savepoint"):
+            Checkpoint(driver.folder).restore(txid=1, **{name: place / folder for name, folder in more.items()})
+        assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
+
+
+def test_a_copy_of_what_is_swept_meanwhile_says_so(place, numbers):
+    with Driver(place) as driver:
+        tester, seen = driver.start(numbers, limits=UNSWEPT), []
+        tester.emit()
+
+        def going_on(done, total):
+            if not seen:
+                seen.append(done)
+                tester.emit()
+                tester.emit()
+                tester.sweep()
+
+        with pytest.raises(CheckpointError, match=rf"transaction 1 .* is not kept any more.* Delete {place / 'copy'};"):
+            Checkpoint(driver.folder).restore(to=place / "copy", progress=going_on)
+
+
+@pytest.mark.parametrize("folded", [False, True], ids=["deleted", "folded away"])
+def test_a_file_of_the_original_that_goes_is_not_blamed_on_the_copy(place, numbers, folded):
+    with Driver(place) as driver:
+        tester, seen = driver.start(numbers, limits=UNSWEPT), []
+        tester.emit()
+        (layer,) = read_state(FolderStorage(driver.folder)).committed_metadata["numbers"]
+
+        def going_on(done, total):
+            if not seen:
+                seen.append(done)
+                if folded:
+                    tester.emit()
+                    tester._coordinator.log.fold()
+                else:
+                    Path(driver.folder, layer.file.name).unlink()
+
+        says = "transaction 1 .* is not kept any more" if folded else "is gone or damaged"
+        with pytest.raises(
+            CheckpointError if folded else StateCorruptedError, match=rf"{says}.* Delete {place / 'copy'};"
+        ):
+            Checkpoint(driver.folder).restore(to=place / "copy", progress=going_on)
+
+
+def test_a_file_of_the_original_that_can_not_be_read_is_named(place, numbers, monkeypatch):
+    with Driver(place) as driver:
+        tester = driver.start(numbers)
+        tester.emit()
+        tester.close()
+        reads = []
+
+        def read(self, name, start=0, stop=None, read=FolderStorage.read):
+            if name.startswith("metadata/"):
+                reads.append(name)
+                if len(reads) == 2:  # the first look was before anything was written
+                    raise OSError(errno.ETIMEDOUT, "the store does not answer")
+            return read(self, name, start, stop)
+
+        monkeypatch.setattr(FolderStorage, "read", read)
+        with pytest.raises(CheckpointError, match=r"checkpoint/metadata/\S+ can't be read .*does not answer"):
+            Checkpoint(driver.folder).restore(to=place / "copy")
 
 
 def test_a_server_that_keeps_no_versions_has_no_savepoints(place):
