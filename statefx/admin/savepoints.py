@@ -3,9 +3,10 @@
 Going back, in place::
 
     1 what can be refused is, and every version is opened      2 the next generation: former drivers are fenced
-    3 RESTORED: state and sources are where they were, and the next transaction has the next number
+    3 every version is opened again: a driver may have deleted what the log named no more when it was fenced
+    4 RESTORED: state and sources are where they were, and the next transaction has the next number
 
-A failure before 3 leaves everything as it was. What is gone back to can be written to another folder instead, a
+A failure before 4 leaves everything as it was. What is gone back to can be written to another folder instead, a
 checkpoint of its own: a rewriting (`statefx.admin.rewrite`) that ends with a log there, which is one CHECKPOINT.
 """
 
@@ -446,6 +447,11 @@ def go_back(
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     fence(provider, folders, log.state)
+    # A first look takes minutes, and the driver that is fenced now may have folded its log and swept meanwhile. After a
+    # fold files may go at any time: it deletes without another look at the fence.
+    if not _is_among((*_kept(log.state), *known_pins(folders).values()), pin):
+        raise _gone_on(folders)
+    _open_all(folders, log.state, provider, pin)
     log.append(Restored(log.state.generation, pin, done.taken_back))
     logger.info("%s", done)
     return done

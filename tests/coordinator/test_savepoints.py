@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from statefx import Checkpoint, TopologyBuilder
+from statefx.admin.reading import provider_of
+from statefx.admin.savepoints import go_back, known_pins
 from statefx.command import main
 from statefx.errors import (
     CheckpointError,
@@ -15,9 +17,10 @@ from statefx.errors import (
     FencedError,
     StateCorruptedError,
 )
+from statefx.log.location import Folders
 from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage
-from statefx.testing import Crash
+from statefx.testing import Crash, TopologyTester
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.spouts.numbers import ALL, Whole
@@ -292,6 +295,32 @@ def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place, numbe
 
 
 UNSWEPT = replace(SMALL, fold_after=100, sweep_every=100, versions_kept=0)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "says"),
+    [
+        (lambda tester: tester._coordinator.log.fold(), "it has gone on meanwhile"),
+        (TopologyTester.sweep, "transaction 1 .* is not kept any more"),
+    ],
+    ids=["fold", "sweep"],
+)
+def test_what_a_driver_deletes_while_restore_verifies_refuses_it(place, numbers, meanwhile, says):
+    with Driver(place) as driver:
+        tester, folders = driver.start(numbers, limits=UNSWEPT), Folders(str(driver.folder))
+        for _ in range(3):
+            tester.emit()
+        found, pin = read_state(folders.storage), known_pins(folders)[1]
+
+        def opened(storage):  # every version has been opened
+            meanwhile(tester)
+            return TransactionLog(storage)
+
+        with pytest.raises(CheckpointError, match=says):
+            go_back(folders, found, provider_of(found, None), pin, opened)
+        with driver.start(numbers) as tester:
+            tester.drain()
+        assert committed(driver) == ALL
 
 
 @pytest.mark.parametrize("more", [{}, {"to": "copy"}], ids=["in place", "copy"])
