@@ -18,8 +18,10 @@ from statefx.log.location import Folders
 from statefx.log.takeover import check_newest
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
+from statefx.state.changelog.files import check_fence
 from statefx.state.contract.store import Namespace, Retention, StateProvider
 from statefx.storage import Stored
+from statefx.storage.contract import BATCH
 
 logger = logging.getLogger("statefx")
 
@@ -149,7 +151,9 @@ class Janitor:
         """Delete what is kept under names of no bolt any more, unless a savepoint keeps it."""
         strays = [each for each in self._strays or () if _owner(each.name) not in kept]
         self._strays = []
-        self.folders.storage.delete(each.name for each in strays)
+        for at in range(0, len(strays), BATCH):
+            check_fence(self.folders.storage, self.lineage, self.generation)  # rule 4.3: restore may bring a bolt back
+            self.folders.storage.delete(each.name for each in strays[at : at + BATCH])
         if self._has_forgotten:
             return len(strays)
         try:

@@ -152,9 +152,14 @@ class TransactionLog:
 
     def check(self) -> None:
         """Raise FencedError if another driver has taken over by now."""
+        with suppress(OSError):  # who can't see it learns it from the next record
+            self.check_newest()
+
+    def check_newest(self) -> None:
+        """As `check`, before something is deleted; OSError if the store can't be asked."""
         with self._lock:
             self._check_usable()
-            with suppress(OSError):  # who can't see it learns it from the next record
+            with suppress(FileNotFoundError):
                 self.storage.read(entry_name(self.number + 1))
                 self._fenced(self.number + 1)
 

@@ -234,13 +234,7 @@ class SparkCheckpoint:
             for source in _known(state):
                 self._write("metadata", json.dumps({"id": source.query_id}))
                 self._write(f"offsets/{source.batch_id}", source.offsets)
-            self._sources = SourceFiles(
-                os.path.join(self.folder, "sources"),
-                self._log.storage,
-                state.generation,
-                self._numbers,
-                self._named,
-            )
+            self._sources = SourceFiles(os.path.join(self.folder, "sources"), self._log, self._numbers)
             self._sources.restore(state.notes)
             self._sources.compact(
                 {each for given in _known(state) for each in lists_of(given.offsets, self._numbers)}, compact_interval
@@ -249,9 +243,6 @@ class SparkCheckpoint:
             # A successor may have deleted what is linked here: then this driver is fenced, and nothing is broken.
             check_newest(self._folders, state.generation)
             raise CheckpointError(f"for Spark's query, {not_made(error)}", path=self.folder) from error
-
-    def _named(self) -> frozenset[str]:
-        return self._log.state.notes_files()
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.folder, name)
@@ -274,7 +265,8 @@ class SparkCheckpoint:
     def with_notes(self, batch: StreamInput) -> StreamInput:
         """Return the batch as PREPARING holds it: with the new notes of its sources.
 
-        CheckpointError: something that the batch needs can't be kept, and no transaction may begin.
+        CheckpointError: something that the batch needs can't be kept, and no transaction may begin. FencedError: a
+        newer generation has taken over.
         """
         state = self._log.state
         before = next((source.offsets for source in _known(state) if source.batch_id < batch.batch_id), "")

@@ -22,11 +22,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from uuid import uuid4
 
 from statefx.errors import RESTORE_OR_REPAIR, CheckpointError, StateCorruptedError
+from statefx.log.log import TransactionLog
 from statefx.protocol.identity import FileRef
 from statefx.protocol.records import SourceNotes
 from statefx.storage import Storage
@@ -103,20 +104,12 @@ class _Aside:
 class SourceFiles:
     """The folder ``sources/`` of one run, and the part of it that the log has."""
 
-    def __init__(
-        self,
-        folder: str,
-        storage: Storage,
-        generation: int,
-        sources: Sequence[int],
-        named: Callable[[], frozenset[str]],
-    ) -> None:
+    def __init__(self, folder: str, log: TransactionLog, sources: Sequence[int]) -> None:
         self._sources = sources
-        self._named = named
-        """Returns which files beside the log are named by it, as it is durable now."""
         self._folder = folder
-        self._storage = storage
-        self._generation = generation
+        self._log = log
+        self._storage = log.storage
+        self._generation = log.state.generation
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
         """Folder -> name -> inode and size of what the log has, or will have with the next record."""
         self._newest: dict[str, int] = {}
@@ -137,7 +130,8 @@ class SourceFiles:
     def restore(self, notes: SourceNotes) -> None:
         """Write all that the log has of it, and delete files of older drivers that no record names.
 
-        StateCorruptedError: a file that the log names is missing or damaged.
+        StateCorruptedError: a file that the log names is missing or damaged. FencedError: a newer generation has taken
+        over.
         """
         files: dict[str, str | None] = {}
         for ref in notes.aside:
@@ -147,10 +141,9 @@ class SourceFiles:
         for path, text in (files | dict(notes.files)).items():
             if text is not None:
                 self._write(path, text)
-        named = self._named()
         # Rule 4.3: one of this generation or of a newer one may be named by a record that is just being written.
-        found = (each.name for each in self._storage.list(PREFIX))
-        self._storage.delete(name for name in found if name not in named and _generation(name) < self._generation)
+        found = [each.name for each in self._storage.list(PREFIX)]
+        self._delete_unnamed([name for name in found if _generation(name) < self._generation])
 
     def compact(self, sources: Iterable[str], setting: int) -> None:
         """Write the compacted lists of files that Spark will look for and that no driver has written.
@@ -216,7 +209,8 @@ class SourceFiles:
         """Return the new notes, for the record with which a batch begins.
 
         `before` are the offsets of the oldest batch that Spark may still ask for, empty if there is none.
-        CheckpointError: a list of files that the batch reads is not there, or the notes can't be written.
+        CheckpointError: a list of files that the batch reads is not there, or the notes can't be written. FencedError:
+        a newer generation has taken over.
         """
         self._restore_beginnings()
         lists = lists_of(offsets, self._sources)
@@ -312,7 +306,7 @@ class SourceFiles:
 
     def _recorded(self, known: SourceNotes, new: Mapping[str, str | None]) -> SourceNotes:
         """Return the notes of a record; large ones go to a file first, durable before the record names it."""
-        self._delete_replaced()
+        self._replaced = self._delete_unnamed(self._replaced)
         inline = {**known.files, **new}
         size = sum(len(text) for text in inline.values() if text is not None)
         if size <= INLINE_BYTES_MAX:  # rule 3.8: durable with PREPARING itself, or with NOTED
@@ -344,14 +338,18 @@ class SourceFiles:
         self._replaced += [each.ref.name for each in self._aside if each not in kept]
         return kept, {path for each in live[len(kept) :] for path in each.paths}
 
-    def _delete_replaced(self) -> None:
-        """Delete files that the log no longer names; one that can't be deleted is, by the next start."""
-        named = self._named()
-        gone = [name for name in self._replaced if name not in named]
-        if gone:
-            self._replaced = [name for name in self._replaced if name in named]
+    def _delete_unnamed(self, names: Sequence[str]) -> list[str]:
+        """Delete those of the files that the log does not name, and return the others.
+
+        One that can't be deleted is, by the next start. FencedError: a newer generation has taken over; its log may
+        name what this driver's does not, and nothing was deleted.
+        """
+        named = self._log.state.notes_files()
+        if gone := [name for name in names if name not in named]:
             with contextlib.suppress(OSError):
+                self._log.check_newest()  # rule 4.3
                 self._storage.delete(gone)
+        return [name for name in names if name in named]
 
     def _is_live(self, path: str) -> bool:
         folder, name = os.path.split(path)

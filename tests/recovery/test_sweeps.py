@@ -18,8 +18,9 @@ from statefx.coordinator import janitor
 from statefx.coordinator import janitor as janitor_module
 from statefx.coordinator.janitor import OwnThread
 from statefx.coordinator.participants import SnapshotPolicy
-from statefx.errors import LogOutcomeUnknownError
+from statefx.errors import FencedError, LogOutcomeUnknownError
 from statefx.log.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.protocol.identity import TaskId
 from statefx.state.changelog import chain, files, merging
 from statefx.state.changelog.files import Artefact
 from statefx.storage import FolderStorage, Storage
@@ -159,6 +160,23 @@ def test_a_sweep_runs_beside_what_it_was_started_by():
     own_thread(sweep)
     own_thread.wait(30)
     assert len(done) == 2
+
+
+def test_a_sweep_that_is_fenced_deletes_no_state_of_bolts_that_are_gone(driver):
+    """Rule 4.3: it sleeps when it has read the log, and restore brings the bolt back meanwhile."""
+
+    def asleep() -> Iterator[TaskId]:
+        yield from tasks
+        Checkpoint(driver.folder).restore(txid=1)
+
+    driver.start(totals()).send(BEFORE[0])
+    janitor = driver.start(word_count(name="totals"), drop=["total"])._janitor
+    found, tasks = janitor.look(), list(janitor.tasks)
+    janitor.tasks = asleep()
+    with pytest.raises(FencedError):
+        janitor.delete(found)
+    with Checkpoint(driver.folder).state("total") as state:
+        assert state["total"] == 2
 
 
 def test_a_sweep_that_fails_ends_nothing(caplog):

@@ -1,5 +1,6 @@
 """Spark's folder as each driver builds it from the log: a driver dies, or sleeps, at every step of another's life."""
 
+import errno
 import json
 import os
 import random
@@ -13,13 +14,16 @@ import pytest
 
 from statefx import submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, FencedError, InputError, StateCorruptedError
+from statefx.log.entries import entry_name
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
-from statefx.protocol.records import Committed, Committing, Preparing, RolledBack
+from statefx.protocol.log_rules import pin_of
+from statefx.protocol.records import Committed, Committing, Generation, Pin, Preparing, Restored, RolledBack
 from statefx.spark import source_notes
-from statefx.spark.checkpoint import check_places, query_id
+from statefx.spark.checkpoint import SparkCheckpoint, check_places, query_id
 from statefx.spark.source_notes import INLINE_BYTES_MAX, SETTING, SourceFiles, lists_of, missing_compacted, united
-from tests.spark.checkpoints import QUERY, Checkpoint, bare, offsets
+from statefx.storage import FolderStorage
+from tests.spark.checkpoints import IDENTITY, QUERY, Checkpoint, bare, offsets
 from tests.spark.running import BOUND_SECS, feed, kept, lines_of, local_folders
 from tests.spark.test_spark_state import NOW, keeping
 
@@ -441,6 +445,55 @@ def test_a_file_that_was_replaced_is_deleted_once_the_log_names_it_no_more(ck):
         ck.log.append(Committing(batch + 1, 0, 1, {}))
         seen.append(len(aside(ck)))
     assert max(seen) <= 7
+
+
+def replaced(ck: Checkpoint) -> Pin:
+    """Commit until a batch has replaced files beside the log, and return what the one before it had left."""
+    for batch in range(30):
+        before = pin_of(ck.log.state)
+        ck.write(f"sources/0/{batch}", "v1" + lines(batch, 1000))
+        commit(ck, batch, offsets(batch))
+        if not set(before.notes.aside) <= set(ck.log.state.notes.aside):
+            return before
+    raise AssertionError("nothing was replaced")
+
+
+def restored(ck: Checkpoint, pin: Pin) -> None:
+    """Go back to a pin, beside the driver that was started last."""
+    log = TransactionLog(ck.folders.storage)
+    log.append(Generation(log.state.generation + 1, str(ck.location), IDENTITY))
+    log.append(Restored(log.state.generation, pin))
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["fenced", "the store does not answer"])
+def test_a_driver_that_may_be_fenced_deletes_no_file_that_it_replaced(ck, monkeypatch, seen):
+    """Rule 4.3: it was asleep since its last transaction, and restore has gone back to where these files count."""
+    pin = replaced(ck)
+    restored(ck, pin)
+    number = entry_name(ck.log.number + 1)
+    if not seen:
+
+        def read(self, name, start=0, stop=None, read=FolderStorage.read):
+            if name == number:
+                raise OSError(errno.ETIMEDOUT, "the store does not answer")
+            return read(self, name, start, stop)
+
+        monkeypatch.setattr(FolderStorage, "read", read)
+    ck.write("offsets/29", offsets(29))
+    ck.write("sources/0/29", "v1" + lines(29, 1))
+    with pytest.raises(FencedError) if seen else nullcontext():
+        ck.spark_s.with_notes(ck.spark_s.batch(QUERY, 29))
+    assert {ref.name for ref in pin.notes.aside} <= {f"sources/{path.name}" for path in aside(ck)}
+
+
+def test_a_start_that_is_fenced_meanwhile_deletes_no_notes_of_others(ck):
+    """Rule 4.3: it has taken its generation, and goes on when restore has gone back to files that it does not know."""
+    pin = replaced(ck)
+    ck.generation()
+    restored(ck, pin)
+    with pytest.raises(FencedError):
+        SparkCheckpoint(ck.folders, ck.log, ck.sources).rebuild(10)
+    assert {ref.name for ref in pin.notes.aside} <= {f"sources/{path.name}" for path in aside(ck)}
 
 
 @pytest.mark.soak
