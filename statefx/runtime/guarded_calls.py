@@ -306,10 +306,13 @@ class GuardedCalls:
 
     @staticmethod
     def _is_of_trees(error: Exception, roots: Sequence[Roots] | None) -> bool:
-        """Return whether an error of a batch is to fail single rows, and not the transaction."""
+        """Return whether an error of a batch is to fail single rows, and not the transaction.
+
+        One with a hook is of another hook, called from within, which has no row: a full window was given to the bolt.
+        """
         # A row alone that is of replayable input fails the transaction; among others, the blame has to be found.
         is_replayable = roots is None or all(root is None for root in roots)
-        return isinstance(error, FailedException) and not is_replayable
+        return isinstance(error, FailedException) and "hook" not in error.data and not is_replayable
 
     def _lose_tuple(self, failure: FailedException, execute: Callable[..., object]) -> Callable[..., object]:
         """Undo the call for the tuple that the bolt got last, and lose that; return what executes the others."""

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statefx.errors import FailedException
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
 from statefx.operators.window_state import (
@@ -183,22 +184,27 @@ class Windows:
             return nullcontext()
         return hook(self._task.id, name, self._task.txid)
 
-    def _of_state(self) -> Any:
-        """Return in what a window is given to the bolt: also tuples of earlier transactions are in it."""
-        return nullcontext() if self._task.trees is None else self._task.trees.of_state()
-
     def _give(self, window: Window, value: Any) -> None:
-        with self._hook("emitWindow"), self._of_state():
-            given: object = self._bolt.emitWindow(window, value, self._task.collector)  # type: ignore[func-returns-value]
-            check_nothing("emitWindow", given)
+        self._call("emitWindow", self._bolt.emitWindow, window, value)
 
     def _give_rows(self, span: Window, rows: Sequence[list[Item]]) -> None:
         makers = {shape: self._maker(shape) for shape in {shape for items in rows for _, shape, _ in items}}
         tuples = [[makers[shape](row) for _, shape, row in items] for items in rows]
-        with self._hook("execute"), self._of_state():
-            window = Window(span.key, span.start, span.end, *tuples)
-            given: object = self._bolt.execute(window, self._task.collector)  # type: ignore[func-returns-value]
-            check_nothing("execute", given)
+        self._call("execute", self._bolt.execute, Window(span.key, span.start, span.end, *tuples))
+
+    def _call(self, name: str, call: Callable[..., object], *given: Any) -> None:
+        """Give a window to the bolt by its hook `name`, also in the middle of a batch of rows.
+
+        Tuples of earlier transactions are in it, so what is raised is of no row, and FailedException of no message: a
+        full window stays full, and each later row of its key would fail in its turn.
+        """
+        trees, task = self._task.trees, self._task
+        with hook(task.id, name, task.txid), nullcontext() if trees is None else trees.of_state():
+            try:
+                check_nothing(name, call(*given, task.collector))
+            except FailedException as error:
+                error.data["hook"] = name
+                raise
 
     def _number_shapes(self) -> None:
         """Take the number by which each input's rows are kept: its fields may be others in a later run.

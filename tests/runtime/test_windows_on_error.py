@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, WindowedBolt
-from statefx.errors import BoltError, TopologyError
+from statefx import Spout, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, TopologyError
 from statefx.testing import TopologyTester, rows
 from tests.runtime.recount import KINDS, NOON, at, windowed
 
@@ -133,3 +133,39 @@ def test_without_on_error_the_error_names_the_field(kind, tmp_path):
 def test_rows_are_not_held_back_from_windows(tmp_path):
     with pytest.raises(TopologyError, match=r'held back would come late .*onError="deadLetter"'):
         topology(windowed(Values(), "tumbling"), onError="quarantineKey")
+
+
+def giving(hook, act):
+    """Return a bolt that does something wrong as a full window is given to it, in this hook."""
+
+    def fails(self, *_):
+        if act == "return":
+            return "a row"
+        raise {"raise": KeyError, "fail": FailedException}[act](hook)
+
+    return type("Gives", ({"emitWindow": Values, "execute": Tuples}[hook],), {hook: fails})()
+
+
+@pytest.mark.parametrize("act", ["raise", "return", "fail"])
+@pytest.mark.parametrize("hook", ["emitWindow", "execute"])
+def test_an_error_as_a_full_window_is_given_is_of_no_row(hook, act, tmp_path):
+    """If it were the last row's, that row and each later one of the key would be set aside, without end."""
+
+    class Messages(Spout):
+        outputFields = FIELDS
+
+        def open(self, context):
+            self.left = [0, 1, 2]
+
+        def nextTuple(self, collector):
+            while self.left:
+                number = self.left.pop(0)
+                collector.emit((1.5, at(number), number), id=number if number % 2 else None)
+
+    builder = TopologyBuilder("gives")
+    builder.setSpout("rows", Messages())
+    builder.setBolt("windows", windowed(giving(hook, act), "counted"), onError="skip").fieldsGrouping("rows", "key")
+    error, text = (AttemptsExhaustedError, hook) if act == "fail" else (BoltError, f"hook {hook}")
+    config = {"topology.transaction.attempts.max": 1}
+    with TopologyTester(builder.createTopology(), tmp_path, config) as tester, pytest.raises(error, match=text):
+        tester.emit()
