@@ -69,7 +69,8 @@ class AsyncBoltTask(BoltTask):
         execute = getattr(bolt, self._hook_name)
         if guarded is not None:
             guarded.state, guarded.hook = None, self._hook_name
-        is_counted_later = guarded is not None or bolt.threads is not None
+        # With retries a call that fails need not fail the attempt, as otherwise without onError: it must count nothing.
+        is_counted_later = guarded is not None or bolt.threads is not None or bolt._keeps_calls
         context_of(bolt).metrics.calls = _CALL if is_counted_later else None
         self._scheduled_secs = self._loop.scheduled_secs()
         if bolt.vectorised:

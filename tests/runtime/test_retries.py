@@ -164,17 +164,20 @@ def test_short_retries_are_made_in_the_same_transaction(kind, ordered):
 
 
 @pytest.mark.slow
-def test_what_was_emitted_by_a_call_that_failed_is_forgotten():
+@pytest.mark.parametrize("mode", ["deadLetter", "fail"])
+def test_what_a_call_that_failed_emitted_and_counted_is_forgotten(mode):
     class Emits(Asks):
         async def execute(self, tup, collector):
+            self.context.metrics.counter("tried").inc()
             collector.emit((100 + tup.n, "first"))
             await super().execute(tup, collector)
 
     SERVICE.until = NOON + timedelta(seconds=5)
-    with started(Emits()) as tester:
+    with started(Emits(), mode=mode) as tester:
         assert emitted(tester.send({"in": numbered(3)})) == []
         tester.advance(20)
         assert emitted(tester.send({"in": []})) == [0, 1, 2, 100, 101, 102]
+        assert [metric["value"] for metric in tester.metrics if metric["name"] == "tried_total"] == [3]
 
 
 # ---- tuples that wait
