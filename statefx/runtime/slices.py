@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from statefx.errors import StatePhaseError
 from statefx.state.view import task_state
-from statefx.state.view.changes import Journal
+from statefx.state.view.changes import StepJournal
 from statefx.state.view.task_state import TaskState
 
 LEAVE_SECS = 1.0
@@ -40,7 +40,7 @@ class Slices:
 
     def __init__(self, state: TaskState, who: str, fail: Callable[[BaseException], None]) -> None:
         self._state, self._who, self._fail = state, who, fail
-        self._journal: Journal = []
+        self._journal = StepJournal()
         self._lock = threading.Lock()
         self._has_left = False
         task_state.keep_journal(state, self._journal)

@@ -318,6 +318,31 @@ def test_state_that_changes_before_an_await_is_refused():
         assert tester.state("bolt") == {}
 
 
+@pytest.mark.parametrize("value", [1, [1]])
+def test_a_read_that_restarts_a_time_is_no_change(value):
+    """So it may come before an await; and what its call changes is undone to what was read."""
+    seen = []
+
+    class Touches(StatefulAsyncBolt):
+        def initState(self, state):
+            self.last = state.map("last", ttl="100 seconds", touch="read")
+
+        async def execute(self, tup, collector):
+            found = [self.last.get(tup.key), self.last.getAll([tup.key]).get(tup.key), tup.key in self.last]
+            await asyncio.sleep(0)
+            seen.append(found)
+            self.last.put(tup.key, "undone" if tup.n else value)
+            if tup.n:
+                raise ValueError("the row is bad")
+
+    with TopologyTester(built(Touches(), by=["key"], onError="skip")) as tester:
+        for n in range(3):
+            tester.send({"in": [(n, "a")]})
+            tester.advance(60)
+            assert tester.state("bolt", map="last") == {"a": value}
+    assert seen == [[None, None, False], [value, value, True], [value, value, True]]
+
+
 def test_state_that_a_task_of_a_call_changes_fails_the_transaction():
     class Stray(Sums):
         async def execute(self, tup, collector):

@@ -237,6 +237,12 @@ Undo = tuple[dict[Any, Any], Any, Any] | Callable[[], object]
 Journal = list[Undo]
 
 
+class StepJournal(Journal):
+    """The journal of a step of a call that others overlap; a read is no change there, also if it restarts a time."""
+
+    __slots__ = ()
+
+
 def take_back(journal: Journal) -> None:
     while journal:
         undo = journal.pop()

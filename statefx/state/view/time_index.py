@@ -43,7 +43,17 @@ from statefx.state.contract.spaces import Space, end_of, head_of, name_of
 from statefx.state.contract.store import Write
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.values import EXPIRY_BYTES, NEVER, expiring, expiry_of
-from statefx.state.view.changes import ABSENT, KeyKind, MemoryKey, Overlay, StoreReads, Upgrade, of_key, overlay_for
+from statefx.state.view.changes import (
+    ABSENT,
+    KeyKind,
+    MemoryKey,
+    Overlay,
+    StepJournal,
+    StoreReads,
+    Upgrade,
+    of_key,
+    overlay_for,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST = datetime.min.replace(tzinfo=UTC)
@@ -632,7 +642,11 @@ class ExpiringOverlay(Overlay):
         self._set_bytes(place, data)
 
     def touch(self, key: Any, place: MemoryKey, value: Any) -> None:
-        """Note that `key` was read: its time restarts, if enough of it has gone by."""
+        """Note that `key` was read: its time restarts, if enough of it has gone by.
+
+        No `StepJournal` has that: a call may read and then await, and others may change the entry before it fails. If
+        the call has changed the entry before, the undo of that covers it.
+        """
         kind, name, _ = place
         if name in self.changed[kind]:
             return
@@ -640,7 +654,13 @@ class ExpiringOverlay(Overlay):
         if data is None:  # only the store knows its time, which may be later than the map's ttl would have it
             data = self._read([place[2]])[0]
         if data is None or expiry_of(data) < self._expiry - self.lifetime.ttl_ms // TOUCHED_PART:
-            self.put(key, value)
+            journal = self.journal
+            if isinstance(journal, StepJournal):
+                self.journal = None
+            try:
+                self.put(key, value)
+            finally:
+                self.journal = journal
 
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
         """Remove the entries of a range, those that are over as well; return how many lived."""
