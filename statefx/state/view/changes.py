@@ -90,7 +90,7 @@ class PendingKeys:
         self._decode_key = decode_key
         self._places: OrderedEntries[tuple[KeyKind, Any]] = OrderedEntries()
         self._counted: dict[KeyKind, int] = {}  # of each dict of `changed`, how many of its first keys have their place
-        self._scans: list[weakref.ref[PendingScan]] = []
+        self._scans: set[weakref.ref[PendingScan]] = set()  # each leaves it as its scan does
         self._deletions = 0  # of all changes, how many are deletions
         self._hidden = 0  # of the first `_asked` places, how many have an entry below
         self._asked = 0
@@ -102,13 +102,11 @@ class PendingKeys:
         """Return what is changed in a range now, whatever is changed while it is read."""
         self._catch_up()
         scan = PendingScan(self, start, stop, reverse)
-        self._scans.append(weakref.ref(scan))
+        self._scans.add(weakref.ref(scan, self._scans.discard))
         return scan
 
     def has_scans(self) -> bool:
         """Return whether a scan goes on, which must see every change before it is made."""
-        if self._scans:
-            self._scans = [ref for ref in self._scans if ref() is not None]
         return bool(self._scans)
 
     def balance(self, below: Callable[[list[bytes]], list[bytes | None]]) -> int:
@@ -129,7 +127,7 @@ class PendingKeys:
             self._deletions -= 1
         if self._scans:
             before = self.change(kind, name)
-            for ref in self._scans:
+            for ref in [*self._scans]:
                 scan = ref()
                 if scan is not None:
                     scan.keep(key, before)
@@ -146,7 +144,7 @@ class PendingKeys:
 
     def end(self) -> None:
         """Note that all changes are about to be removed."""
-        for ref in self._scans:
+        for ref in [*self._scans]:
             scan = ref()
             if scan is not None:
                 scan.freeze()
