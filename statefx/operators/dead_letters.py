@@ -47,7 +47,8 @@ class ReplayDeadLetters(BasicBolt):
         The rows go to a bolt with ``onError="quarantineKey"``. The letters' field ``number`` is needed: each row is
         executed once, however often it is replayed, and none before those of its key that came earlier.
     forget : bool
-        The bolt is not to execute the rows, but to forget them; with `quarantined` alone.
+        The bolt is not to execute the rows, but to forget them; with `quarantined` alone. A letter without a number
+        waits nowhere, and is dropped.
 
     Raises
     ------
@@ -93,6 +94,8 @@ class ReplayDeadLetters(BasicBolt):
             batch = batch.filter(pc.equal(batch.column(batch.schema.get_field_index(name)), value))
         # A letter of a timer has no row.
         batch = batch.filter(pc.is_valid(batch.column(batch.schema.get_field_index("row"))))
+        if self._forget:  # without a number, the bolt would take a row for a live one
+            batch = batch.filter(pc.is_valid(batch.column("number")))
         texts = batch.column(batch.schema.get_field_index("row")).to_pylist()
         if not texts:
             return
