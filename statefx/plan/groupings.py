@@ -142,9 +142,10 @@ class Direct(Router):
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         """Yield the rows of each task that was named; BoltError for a batch that was emitted whole."""
-        if not self._chosen:
+        number = batch.num_rows  # of more that were named, the rows come in a later batch
+        if len(self._chosen) < max(number, 1):
             raise self._unnamed()
-        chosen, self._chosen = self._chosen, []
+        chosen, self._chosen = self._chosen[:number], self._chosen[number:]
         yield from _shared_out(batch, chosen)
 
     def _unnamed(self) -> BoltError:

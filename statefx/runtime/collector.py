@@ -149,8 +149,9 @@ class TaskCollector(Collector):
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
         if task is not None or stream in self._direct_streams:
-            gathering.choose(task)
-        gathering.take(values)
+            gathering.take_for(task, values)
+        else:
+            gathering.take(values)
 
     def checked(self, values: Any, stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what is emitted as a row of the stream that can be emitted later."""

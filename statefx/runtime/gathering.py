@@ -133,6 +133,17 @@ class Gathering:
             self._held_bytes += sum([weight(row[place]) for place, _ in self._nested])
         self.add(row)
 
+    def take_for(self, task: int | None, row: tuple[Any, ...]) -> None:
+        """Take one row for a task; a bolt that goes on after the error of a row has named none for that."""
+        chosen = [route.chosen for route in self.direct]
+        try:
+            self.choose(task)
+            self.take(row)
+        except BaseException:
+            for route, before in zip(self.direct, chosen, strict=True):
+                route.forget(before)
+            raise
+
     def flush(self) -> None:
         if self._send_error is not None:
             raise self._send_error

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Stateful, Topology, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Spout, Stateful, Topology, TopologyBuilder
 from statefx.errors import BoltError, ConfigError
 from statefx.plan.hashing import row_hasher
 from statefx.plan.levels import compile_plan
+from statefx.plan.wire import BATCH_BYTES
 from statefx.testing import rows
 from tests.testing.topologies import Driver
 
@@ -314,6 +316,64 @@ def test_a_direct_row_needs_a_task_that_there_is(driver, task, says):
 
     with pytest.raises(BoltError, match=f"hook execute, .*{says}"):
         driver.start(built(declare)).send({"numbers": ROWS})
+
+
+class Stubborn(BasicBolt):
+    """Goes on after each error of its emit; the last row of a call comes after a whole batch."""
+
+    outputFields = {"default": "key string, n long", "whole": "key string, n long"}
+
+    def execute(self, tup, collector):
+        for values, task in (((tup.key,), 0), ((tup.key, tup.n), 2), ((tup.key, tup.n), None)):
+            with suppress(BoltError):
+                collector.emit(values, task=task)
+        collector.emit((tup.key, tup.n), task=tup.n % 2)
+        collector.emitBatch(pa.record_batch([["whole"], [tup.n]], ["key", "n"]), stream="whole")
+        collector.emit((tup.key, tup.n), task=1 - tup.n % 2)
+
+
+@pytest.mark.parametrize("mode", ["fail", "skip"])
+def test_tasks_are_those_of_the_rows_that_were_emitted(driver, mode, monkeypatch):
+    """Not of a row that was refused, nor of one that waits for the end of its call while others leave."""
+    monkeypatch.setattr("statefx.runtime.guard.BATCH_BYTES", 1)  # each row fills a batch
+
+    def declare(b: TopologyBuilder) -> None:
+        b.setBolt("first", Stubborn(), onError=mode).shuffleGrouping("numbers")
+        b.setBolt("seen", Seen(), 3).directGrouping("first")
+        b.setBolt("less", Seen(), 2).directGrouping("first")
+        b.setBolt("whole", Seen()).globalGrouping("first", stream="whole")
+
+    tester = driver.start(built(declare))
+    tester.send({"numbers": ROWS[:4]})
+    for reader in ("seen", "less"):
+        found = shares(tester, reader)
+        assert [found[task] for task in (0, 1)] == [ROWS[:4], ROWS[:4]]
+
+
+def test_a_tracked_batch_that_is_cut_keeps_its_tasks(driver):
+    class Messages(Spout):
+        outputFields = "n long"
+
+        def open(self, context):
+            self.left = [0, 1, 2]
+
+        def nextTuple(self, collector):
+            while self.left:
+                collector.emit((self.left[0],), id=self.left.pop(0))
+
+    class Large(BasicBolt):
+        outputFields = "key string, n long"
+
+        def execute(self, tup, collector):
+            collector.emit(("x" * (BATCH_BYTES // 2), tup.n), task=tup.n % 2)
+
+    builder = TopologyBuilder("cut")
+    builder.setSpout("messages", Messages())
+    builder.setBolt("large", Large()).globalGrouping("messages")
+    builder.setBolt("seen", Seen(), 2).directGrouping("large")
+    tester = driver.start(builder.createTopology())
+    tester.emit()
+    assert {task: [n for _, n in found] for task, found in shares(tester).items()} == {0: [0, 2], 1: [1]}
 
 
 def test_a_stream_that_is_not_the_topologys_is_refused(driver):
