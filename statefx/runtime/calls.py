@@ -40,7 +40,7 @@ from statefx.operators.user_errors import place_of_frames
 from statefx.operators.waiting import Waiting
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import NO_ANCHORS, TaskCollector
-from statefx.runtime.loops import WATCH_SECS, LoopThread
+from statefx.runtime.loops import WATCH_SECS, LoopThread, NoThreadError
 from statefx.runtime.rate import Rate
 from statefx.runtime.slices import Slices
 from statefx.runtime.trees import Roots
@@ -461,9 +461,11 @@ class Calls:
                     await asyncio.sleep(0)
                 began = monotonic()
 
-    @staticmethod
-    def _note(error: BaseException, worker: _Worker, call: Call) -> None:
+    def _note(self, error: BaseException, worker: _Worker, call: Call) -> None:
         """Note what a call has raised."""
+        if isinstance(error, NoThreadError):  # as an error of the call it would fail the row's message, or lose it
+            self.fail(error)
+            call.epoch = -1  # nor does it show a breaker that the service is there
         if isinstance(error, asyncio.CancelledError):
             worker.is_cancelled = True
             cause = error

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from statefx import logs
+from statefx.errors import FailedException
 from statefx.operators.bolts import Bolt
 from statefx.operators.user_errors import user_stack
 from statefx.runtime.activity import Schedstat
@@ -41,6 +42,13 @@ BLOCKED_SECS = 0.75
 
 REPORT_SECS = 10.0
 """How long a loop that is still blocked is not reported again."""
+
+LEFT_MIN = 100
+"""Threads that calls which took too long may leave behind, at least; twice as many as run calls, if those are more."""
+
+
+class NoThreadError(FailedException):
+    """There is no thread for a call, through no fault of its row: the attempt fails."""
 
 
 class LoopThread:
@@ -205,7 +213,8 @@ def loop_of(bolt: Bolt) -> LoopThread:
 class Threads:
     """Daemon threads that run calls that block; begun when there is something to do.
 
-    Not an executor of Python's: the interpreter waits for its threads as it ends, and one may hang.
+    Not an executor of Python's: the interpreter waits for its threads as it ends, and one may hang. Then another one
+    takes its place, until as many hang as may.
     """
 
     def __init__(self, loop: LoopThread, number: int, name: str) -> None:
@@ -214,16 +223,34 @@ class Threads:
         self._idle = self._number = 0
 
     async def run(self, call: Callable[[], None]) -> None:
-        """Run a call in one of the threads; on the loop. Once it is cancelled, nobody waits for that thread."""
+        """Run a call in one of the threads; on the loop. Once it is cancelled, nobody waits for that thread.
+
+        Raises NoThreadError if none is idle and no more may, or can, be started.
+        """
         future: asyncio.Future[None] = self._loop.loop.create_future()
         context = copy_context()
         if self._idle:
             self._idle -= 1
         else:
-            self._number += 1
-            threading.Thread(target=self._work, name=f"{self._name}-{self._number}", daemon=True).start()
+            self._start()
         self._waiting.put((lambda: context.run(call), future))
         await future
+
+    def _start(self) -> None:
+        left = self._number - self._most  # at least so many are left behind, for no more calls are made at once
+        why: object = f"{left} are left behind"
+        if left < max(2 * self._most, LEFT_MIN):
+            try:
+                threading.Thread(target=self._work, name=f"{self._name}-{self._number + 1}", daemon=True).start()
+            except RuntimeError as error:
+                why = error
+            else:
+                self._number += 1
+                return
+        raise NoThreadError(
+            f"{self._name}: there is no thread for a call ({why}): calls that took longer than the bolt's timeout "
+            "still run in theirs, and the transaction is tried again. Give the client a shorter timeout of its own"
+        )
 
     def _work(self) -> None:
         while (job := self._waiting.get()) is not None:

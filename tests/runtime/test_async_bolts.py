@@ -19,7 +19,7 @@ from statefx import (
     TopologyBuilder,
     isTick,
 )
-from statefx.errors import BoltError, FailedException, TopologyError
+from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, TopologyError
 from statefx.runtime import loops
 from statefx.runtime.calls import SLICE_CALLS
 from statefx.runtime.user_objects import AbandonedError
@@ -617,6 +617,44 @@ def test_open_may_raise_and_close_may_hang(monkeypatch, caplog):
     with TopologyTester(built(NoClose())) as tester:
         tester.send({"in": given(1)})
     assert "close() has not ended within 0.05 s" in caplog.text
+
+
+OVER = threading.Event()
+
+
+class HangsInThreads(AsyncBolt):
+    """Its client returns for the number 0, and for others when it is over."""
+
+    outputFields = FIELDS
+    threads, timeout = 2, "20 ms"
+
+    def execute(self, tup, collector):
+        if tup.n:
+            OVER.wait()
+
+
+@pytest.mark.parametrize("cause", ["as many as may", "no new thread"])
+def test_calls_without_a_thread_fail_the_attempt(cause, monkeypatch):
+    """Not their rows, which would be set aside although nothing is wrong with them."""
+    start = threading.Thread.start
+    OVER.clear()
+
+    def starts(thread):
+        if thread.name.startswith("statefx-bolt-0-2") and cause == "no new thread":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    monkeypatch.setattr(loops, "LEFT_MIN", 3)
+    config = {"topology.transaction.attempts.max": 1}
+    text = "can't start new thread" if cause == "no new thread" else "4 are left behind.*timeout of its own"
+    with TopologyTester(built(HangsInThreads(), onError="skip"), config=config, freshObjects=False) as tester:
+        if cause == "as many as may":
+            tester.send({"in": given(4)})  # these are left, and others have their threads all the same
+            assert tester.send({"in": given(1)}).progress.set_aside == {}
+        with pytest.raises(AttemptsExhaustedError, match=text):
+            tester.send({"in": given(9)})
+    OVER.set()
 
 
 # ---- attempts that are abandoned
