@@ -61,6 +61,9 @@ of the files begin."""
 _PATIENCE_SECS = 0.5
 """How long a job may go on that nobody needs any more."""
 
+SWEEP_BATCHES = 50
+"""Batches with files until those are looked for that no job's result named: one listing, with an object store."""
+
 SLOTS_SECS = 5.0
 """How long no task of a job may have begun until that is shown: it waits for slots, for as long as others hold them."""
 
@@ -179,6 +182,9 @@ class Stager:
         self._attempts_max, self._retry_delay_secs = attempts_max, retry_delay_secs
         self._stopping = stopping
         self._tag = ""
+        self._live = set[str]()
+        """How the names of files begin of batches whose parts are still read."""
+        self._batches = 0
         self._workers = 0
         self._context: Any = None
         self._idle = threading.Event()
@@ -213,9 +219,23 @@ class Stager:
                 context.cancelJobsWithTag(self._tag)
 
     def delete(self, parts: Iterable[StagedPart]) -> None:
-        """Delete the files of parts that are read no more."""
-        with contextlib.suppress(OSError):  # the next start deletes what is left
-            self._storage.delete([part.name for part in parts if part.name])
+        """Delete the files of parts that are read no more; any thread may call it."""
+        names = [part.name for part in parts if part.name]
+        self._live.difference_update(map(_stem, names))
+        with contextlib.suppress(OSError):  # `_delete_unnamed` or the next start deletes what is left
+            self._storage.delete(names)
+
+    def _delete_unnamed(self) -> None:
+        """Delete, after every `SWEEP_BATCHES`-th batch with files, those that no batch which is still read has.
+
+        Spark may run a task twice, by speculation or since its worker died, and the job's result names the files of one
+        attempt. The other may even write some after the job's end, so those of a batch go once that was committed.
+        """
+        self._batches += 1
+        if self._batches % SWEEP_BATCHES == 0:
+            with contextlib.suppress(OSError):
+                found = [each.name for each in self._storage.list(self._prefix)]
+                self._storage.delete(name for name in found if _stem(name) not in self._live)
 
     def sweep(self) -> None:
         """Delete the files of older drivers, also where they ran on a cluster (rule 15.4)."""
@@ -290,6 +310,9 @@ class Stager:
                 if has_shuffles and self._ran_again(kept_before, kept):
                     raise JobFailedError("a stage of the job had to be run again: rows of two runs may be mixed")
                 parts = [StagedPart.unpack(row) for row in rows]
+            if any(part.name for part in parts):
+                self._live.add(stem)
+                self._delete_unnamed()
         except (AnalysisException, StatefxError):
             raise
         except Exception as error:
@@ -333,7 +356,7 @@ class Stager:
             watching.join()
 
     def _drop(self, stem: str) -> None:
-        """Delete the files of a failed job; the next start deletes what its tasks still write."""
+        """Delete the files of a failed job; `_delete_unnamed` deletes what its tasks still write."""
         with contextlib.suppress(OSError):
             self._storage.delete([each.name for each in self._storage.list(stem)])
 
@@ -414,6 +437,11 @@ def _wrote_twice(jobs: Mapping[int, Sequence[int]], ran: Mapping[int, int]) -> b
     before_last = {stage for stages in jobs.values() for stage in stages if stage != max(stages)}
     times = Counter(ran.values())
     return any(times[rdd] > 1 for stage, rdd in ran.items() if stage in before_last)
+
+
+def _stem(name: str) -> str:
+    """Return how the names of all files of a batch begin."""
+    return "-".join(name.split("-", 2)[:2])
 
 
 def _generation(name: str) -> int:

@@ -114,6 +114,30 @@ def test_files_of_a_job_that_failed_are_deleted(spark, place):
     assert state(place / "ck", "count") == {long[0]: 1000, "b": 1}
 
 
+def test_files_that_a_repeated_task_has_left_are_deleted(spark, place, monkeypatch):
+    """Spark runs a task twice, by speculation or since its worker died; the job names the files of one attempt."""
+    left = []
+
+    def repeated(self, *given, stage=staging.Stager.stage):
+        staged = stage(self, *given)
+        left.append(f"{staged[0].name.removesuffix('.arrow')}1.arrow")
+        self._storage.put(left[-1], b"of another attempt")
+        return staged
+
+    monkeypatch.setattr(staging.Stager, "stage", repeated)
+    monkeypatch.setattr(staging, "SWEEP_BATCHES", 1)
+    (place / "in").mkdir()
+    query = submit(counting(lines_of(spark, place / "in")), spark, place / "ck")
+    for name in "abc":
+        feed(place / "in", **{name: [name * 100] * 1000})
+        query.processAllAvailable()
+    found = {f"input/{path.name}" for path in staged_files(place)}
+    query.stop()
+    assert left[0] not in found
+    assert left[2] in found, "its batch may not be committed yet"
+    assert state(place / "ck", "count") == {name * 100: 1000 for name in "abc"}
+
+
 @pytest.mark.soak
 def test_parts_of_older_drivers_are_deleted_in_the_checkpoint_too(spark, place):
     """They ran on a cluster, and this one with a local master."""
