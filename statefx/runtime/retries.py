@@ -314,8 +314,10 @@ class Retries:
         if self._count > WAITING_MAX:
             self._calls.fail(
                 FailedException(
-                    f"{WAITING_MAX:,} tuples of the task wait for calls to be made again, as many as may: the "
-                    "transaction is tried again, and takes no more rows until calls succeed"
+                    f"{WAITING_MAX:,} tuples of the task wait for calls to be made again, as many as may. The "
+                    "transaction is tried again, at most topology.transaction.attempts.max times; then the query ends, "
+                    "and nothing is lost: start again when calls succeed, or raise that setting for a service that is "
+                    "away longer"
                 )
             )
 

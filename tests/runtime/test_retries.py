@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from statefx import AsyncBolt, Checkpoint, Spout, StatefulAsyncBolt, TopologyBuilder, WindowedBolt, isTick
-from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TopologyError
+from statefx.errors import AttemptsExhaustedError, BoltError, CheckpointMismatchError, FailedException, TopologyError
 from statefx.runtime import retries
 from statefx.runtime.retries import Admission, Breaker, delay_secs
 from statefx.testing import TopologyTester, rows
@@ -335,8 +335,17 @@ def test_an_attempt_that_is_rolled_back_leaves_nothing_that_waits():
 
 
 def test_no_more_tuples_wait_than_may(monkeypatch):
-    """The transaction fails and is tried again: no more rows are read until the service is back."""
+    """The transaction fails and is tried again; if the service is away for longer, the next start goes on."""
     monkeypatch.setattr(retries, "WAITING_MAX", 4)
+    SERVICE.until = NOON + timedelta(seconds=60)
+    config = {"topology.state.provider": "memory", "topology.transaction.attempts.max": 2}
+    with TopologyTester(topology(Asks(), 1), config=config, now=NOON) as tester:
+        with pytest.raises(AttemptsExhaustedError, match=r"4 tuples of the task wait.*nothing is lost: start again"):
+            tester.send({"in": numbered(5, "b")})
+        tester.advance(60)
+        tester = tester.restart()
+        assert emitted(tester.send({"in": numbered(5, "b")})) == [*range(5)]
+        tester.close()
     SERVICE.until = NOON + timedelta(seconds=5)
     with started(Asks(), 1) as tester:
         tester.send({"in": numbered(4, "a")})
