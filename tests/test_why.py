@@ -274,6 +274,6 @@ def test_it_is_plain_data_too():
 
 def test_the_page_has_every_diagnosis():
     page = (DOCS / "observing.md").read_text(encoding="utf-8")
-    rows = page.partition("| `why` says |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = page.partition("| name (")[2].partition("\n\n")[0].splitlines()[2:]
     assert {row.split("|")[1].strip() for row in rows} == set(CASES)
     assert len({row.name for row in DIAGNOSES}) == len(DIAGNOSES)
