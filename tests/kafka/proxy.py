@@ -10,7 +10,7 @@ from typing import BinaryIO, Self
 
 from tests.kafka.broker import WAIT_SECS, KafkaBroker
 
-END_TXN, TXN_OFFSET_COMMIT = 26, 28
+OFFSET_COMMIT, END_TXN, TXN_OFFSET_COMMIT = 8, 26, 28
 """Numbers of requests, as Kafka's protocol has them."""
 
 
@@ -34,7 +34,12 @@ class LateBroker(KafkaBroker):
 
     def keep(self, request: int) -> None:
         """Keep the next request of that number, and cut the connection that it came on."""
+        self._has_kept.clear()
         self._wanted = request
+
+    @property
+    def has_kept(self) -> bool:
+        return self._has_kept.is_set()
 
     def deliver(self) -> None:
         """Hand the broker what was kept, and wait for its answer."""

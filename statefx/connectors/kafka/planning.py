@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from statefx.connectors.kafka.clients import (
     AWAY,
     REQUEST_SECS,
     Clients,
-    close_consumer,
+    bounded,
     denial,
     describe_topics,
     has_code,
@@ -79,9 +80,11 @@ def cut_off(tp: TopicPartition, offset: int, end: str) -> InputError:
     )  # fmt: skip
 
 
-# ---- the consumer group that is told what is committed: nothing depends on it, nobody waits for it
+# ---- the consumer group that is told what is committed: nothing depends on it, and the driver's end alone waits for it
 
 _MEMBERS = "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"
+
+_LISTEN_SECS = 0.02
 
 
 class Group:
@@ -92,39 +95,61 @@ class Group:
         self._wanted: dict[TopicPartition, int] = {}
         self._known: dict[TopicPartition, int] = {}
         """Offsets that the group has committed."""
+        self._asked: Consumer | None = None
+        """The client whose commit has no answer yet."""
         self._refusal = ""
         """Why it has not taken more: logged once, and not with each transaction."""
 
     def tell(self, consumer: Consumer, read: Mapping[TopicPartition, int], topics: Collection[str]) -> None:
-        """Commit to the group those of the offsets `read` that have changed; see `repeat`."""
+        """Commit to the group those of the offsets `read` that have changed, of topics that are there."""
         self._wanted = dict(read)
+        self.go_on(consumer, topics)
+
+    def go_on(self, consumer: Consumer, topics: Collection[str]) -> None:
+        """Tell the group what it has not taken yet, unless it refuses; see `repeat`."""
         self._listen(consumer)
-        # While the group is denied, the client keeps what it is told, and its end waits for all of that.
         if not self._refusal:
             self.repeat(consumer, topics)
 
-    def repeat(self, consumer: Consumer, topics: Collection[str]) -> None:
-        """Tell the group what it has not taken of topics that are there, as often as the driver looks for new ones."""
+    def repeat(self, consumer: Consumer, topics: Collection[str]) -> bool:
+        """Tell the group what it has not taken, also if it refused; return whether there is anything.
+
+        One commit is on its way at a time: one that the client sends again would come behind the next, and undo it.
+        While the group is denied, the client keeps what it is told, and its end waits for all of that.
+        """
         self._listen(consumer)
         told = [
             kafka().TopicPartition(*tp, offset)
             for tp, offset in self._wanted.items()
             if self._known.get(tp) != offset and tp.topic in topics
         ]
-        if told:
+        if told and self._asked is not consumer:
             consumer.commit(offsets=told)
+            self._asked = consumer
+        return bool(told)
 
-    def _listen(self, consumer: Consumer) -> None:
+    def finish(self, consumer: Consumer, topics: Collection[str], secs: float) -> None:
+        """Wait until the group has taken everything, unless it refuses."""
+        limit = time.monotonic() + secs
+        self._listen(consumer)
+        while not self._refusal and self.repeat(consumer, topics) and time.monotonic() < limit:
+            self._listen(consumer, _LISTEN_SECS)
+
+    def _listen(self, consumer: Consumer, secs: float = 0) -> None:
         """Have the client call `on_commit`; that access to the group is denied, it says by an event alone."""
-        while (event := consumer.poll(0)) is not None:
+        while (event := consumer.poll(secs)) is not None:
             if has_code(event.error(), "GROUP_AUTHORIZATION_FAILED"):
-                self.on_commit(event.error(), [])
+                self._note(event.error())
 
     def on_commit(self, error: Any, told: Sequence[Any]) -> None:
         """Note what the group has taken, and log why it has not; librdkafka's callback of this name."""
+        self._asked = None
         if error is None:
             self._known |= {TopicPartition(tp.topic, tp.partition): tp.offset for tp in told if tp.error is None}
             error = next((tp.error for tp in told if tp.error is not None), None)
+        self._note(error)
+
+    def _note(self, error: Any) -> None:
         if error is None:
             self._refusal = ""
             return
@@ -232,6 +257,7 @@ class Cluster:
         """
         now = self._clock()
         if self._looked is not None and now < self._looked + DISCOVERY_SECS and not self.doubts:
+            self._group.go_on(self.consumer, self.ids)
             return
         wanted, read = self._wanted(), {topic for topic in read if self.reads(topic)}
         names = sorted({*wanted, *read})
@@ -404,8 +430,15 @@ class Cluster:
         self._group.tell(self.consumer, read, self.ids)
 
     def close(self) -> None:
-        """Close the client, which waits until the group has the last offsets."""
-        close_consumer(self.consumer)
+        """Close the client when the group has the last offsets; one that does not come to its end is left behind."""
+        with suppress(kafka().KafkaException):
+            bounded(self._end, REQUEST_SECS)
+
+    def _end(self, secs: float) -> None:
+        try:
+            self._group.finish(self.consumer, self.ids, secs)
+        finally:
+            self.consumer.close()
 
 
 def _shown(partitions: Collection[TopicPartition]) -> str:

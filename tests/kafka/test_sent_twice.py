@@ -1,14 +1,16 @@
-"""A request of KafkaSink that the client has sent twice, and whose first copy arrives in the next transaction."""
+"""Requests that a client sends twice: what comes behind the next one changes nothing."""
 
 from contextlib import suppress
 
 import pytest
 
 from statefx.testing import TopologyTester
-from tests.kafka.proxy import END_TXN, TXN_OFFSET_COMMIT, LateBroker
+from tests.kafka.proxy import END_TXN, OFFSET_COMMIT, TXN_OFFSET_COMMIT, LateBroker
 from tests.kafka.sink_process import topology
 from tests.kafka.topics import once, read, settled, steps
 from tests.spark.running import wait_for
+from tests.spouts.kafka_topologies import lines, spout
+from tests.spouts.kafka_topologies import topology as reading
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +73,15 @@ def test_a_producer_is_kept_while_no_connection_is_lost(broker, tmp_path):
         for work in WORK[:3]:
             tester.send(work)
     assert moments.count("after _initialised") == 2
+
+
+def test_a_group_has_the_last_offset_when_the_driver_has_ended(broker, tmp_path):
+    """A commit that the client sends again comes behind the one of the next transaction."""
+    topic = broker.topic()
+    broker.send(topic, *lines(0, 20))
+    reads = spout(broker, topic, group="behind", maxRows=10)
+    with TopologyTester(reading(reads), tmp_path, freshObjects=False) as tester:
+        broker.keep(OFFSET_COMMIT)
+        assert tester.drain() == 2
+    assert broker.has_kept
+    assert broker.group_offsets("behind", topic) == {0: 20}
