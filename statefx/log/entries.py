@@ -121,13 +121,8 @@ def numbers(storage: Storage) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def read_entry(storage: Storage, number: int) -> Entry:
-    """Read and verify one record: else FileNotFoundError, StateCorruptedError, or CheckpointFormatError."""
-    return _verified(storage, number, storage.read(entry_name(number)))
-
-
-def _verified(storage: Storage, number: int, data: bytes) -> Entry:
-    """Return the record of these bytes, if it is whole and is this one (see `read_entry`)."""
+def verified(storage: Storage, number: int, data: bytes) -> Entry:
+    """Return the record of these bytes; StateCorruptedError or CheckpointFormatError if it is not whole, or another."""
     path = _path(storage, number)
     try:
         fields = json.loads(data)
@@ -196,7 +191,7 @@ def _kind_of(storage: Storage, number: int, found: bytes | OSError) -> type[Reco
     try:
         if isinstance(found, OSError):
             raise corrupted(_path(storage, number), f"it can't be read ({found})")
-        return type(_verified(storage, number, found).record)
+        return type(verified(storage, number, found).record)
     except (StateCorruptedError, CheckpointFormatError) as error:
         logger.warning("an old record of the log is not deleted, since it may fence older drivers: %s", error)
         return None
@@ -254,7 +249,7 @@ def _backwards(storage: Storage, newest: int) -> Iterator[Entry]:
         for number, found in zip(several, storage.read_all([entry_name(each) for each in several]), strict=True):
             if isinstance(found, OSError):
                 raise found
-            yield _verified(storage, number, found)
+            yield verified(storage, number, found)
 
 
 def corrupted(path: str, what: str) -> StateCorruptedError:

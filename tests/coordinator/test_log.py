@@ -31,8 +31,8 @@ from statefx.log.entries import (
     entry_name,
     entry_of,
     numbers,
-    read_entry,
     text_of,
+    verified,
 )
 from statefx.log.log import TransactionLog, read_state
 from statefx.protocol.log_rules import apply, fold
@@ -49,6 +49,10 @@ def folder(tmp_path):
 
 def path_of(folder, number):
     return folder.path(entry_name(number))
+
+
+def read_entry(storage, number):
+    return verified(storage, number, storage.read(entry_name(number)))
 
 
 def filled(folder, records=EVENTFUL, limit=100):

@@ -375,6 +375,17 @@ def test_a_column_of_a_type_that_does_not_fit_is_told_at_submit(postgres_databas
     refused_at_submit(SqlSink(postgres_database.url, "words"), tmp_path, said)
 
 
+@pytest.mark.parametrize("name", ["words", "per%cent", 'a"b', "Upper", "a b"])
+def test_the_statement_that_a_refusal_gives_can_be_run_as_it_is(postgres_database, tmp_path, name):
+    table = '"{}"'.format(name.replace('"', '""'))
+    postgres_database.run(f"create table {table} (word text, n real)")
+    sink = SqlSink(postgres_database.url, name, key="word")
+    for statement in (r"CREATE UNIQUE INDEX .*\)", "ALTER TABLE .* TYPE BIGINT"):
+        error = refused_at_submit(sink, tmp_path, statement)
+        postgres_database.run(re.search(statement, str(error))[0])
+    TopologyTester(topology(sink), tmp_path / "ck").close()
+
+
 def test_a_column_of_arrays_is_refused_at_submit(postgres_database):
     postgres_database.run("create table words (word text, n bigint[])")
     schema = pa.schema([("word", pa.string()), ("n", pa.list_(pa.int64()))])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.sql.connection import alchemy, reason_of
+from statefx.connectors.sql.connection import alchemy, quoted, reason_of
 from statefx.errors import InputError, SinkError, TopologyError
 from statefx.operators.fitting import MISFITS
 from statefx.operators.json_values import NUMBER, JsonType
@@ -195,8 +195,8 @@ def _altered(dialect: Any, table: sa.Table, name: str, wanted: str) -> str:
     """Return the statement that changes a column's type, where the database has one."""
     if dialect.name != "postgresql":
         return ""
-    quote = dialect.identifier_preparer
-    return f" (ALTER TABLE {quote.format_table(table)} ALTER COLUMN {quote.quote(name)} TYPE {wanted})"
+    place = quoted(dialect, table.schema, table.name)
+    return f" (ALTER TABLE {place} ALTER COLUMN {quoted(dialect, name)} TYPE {wanted})"
 
 
 def changed_values(connection: sa.Connection, table: sa.Table, fields: pa.Schema) -> list[tuple[int, str, Mask]]:
@@ -272,8 +272,7 @@ _COLLATIONS = """
 
 
 def _postgres_columns(connection: sa.Connection, table: sa.Table) -> dict[str, Column]:
-    name = connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
-    rows = connection.exec_driver_sql(_COLUMNS, (name,)).all()
+    rows = connection.exec_driver_sql(_COLUMNS, (quoted(connection.dialect, table.schema, table.name),)).all()
     return {name: Column(shown, base, _size(base, modifier)) for name, shown, base, modifier in rows}
 
 
@@ -426,7 +425,7 @@ def _folding(
         return
     if connection.dialect.name == "postgresql":
         yield from ((name, columns[name].shown) for name in key if columns[name].base == "citext")
-        name = connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
+        name = quoted(connection.dialect, table.schema, table.name)
         for field, collation in connection.exec_driver_sql(_COLLATIONS, (name,)):
             if field in key:
                 yield field, f"compared by the collation {collation!r}"

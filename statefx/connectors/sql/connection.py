@@ -41,6 +41,16 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", error)).split())
 
 
+def quoted(dialect: Any, *parts: str | None) -> str:
+    """Return a name, with its schema in front where there is one, as the database writes it.
+
+    SQLAlchemy doubles each percent sign of it, for statements with parameters: here it stands for itself, as it must in
+    a parameter, in a statement without any, and in what a person is to type.
+    """
+    name = ".".join(map(dialect.identifier_preparer.quote, filter(None, parts)))
+    return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
+
+
 class SqlUrl:
     """A database's URL, read without connecting; ConfigError if SQLAlchemy can't read it, or the database is in memory.
 

@@ -50,6 +50,7 @@ from statefx.connectors.sql.connection import (
     alchemy,
     count_up,
     open_engine,
+    quoted,
     reason_of,
 )
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
@@ -220,10 +221,7 @@ def holders_of(table: SourceTable) -> Holders:
         # has come since an earlier look, and takes a lower time than the largest value that was read after that look.
         if connection.exec_driver_sql("select pg_is_in_recovery(), pg_stat_clear_snapshot()").scalar():
             return set()
-        text = alchemy().text
-        quote = connection.dialect.identifier_preparer.quote
-        # SQLAlchemy doubles each % of a name, for statements; this one is a parameter.
-        name = ".".join(map(quote, filter(None, (table.space, table.plain)))).replace("%%", "%")
+        text, name = alchemy().text, quoted(connection.dialect, table.space, table.plain)
         found = set(connection.execute(text(_WRITERS), {"table": name}).scalars())
         if not table.numeric:
             found.update(connection.execute(text(_OPEN)).scalars())
