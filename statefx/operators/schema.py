@@ -386,7 +386,7 @@ _WRITTEN = {
 
 
 def _named(field: pa.Field, mark: str) -> str:
-    plain = re.fullmatch(r"[A-Za-z_]\w*", field.name)
+    plain = re.fullmatch(r"[A-Za-z_]\w*", field.name, re.ASCII)  # Spark takes others in quotes alone
     name = field.name if plain else f"`{field.name.replace('`', '``')}`"
     return f"{name}{mark}{to_ddl_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
 

@@ -18,7 +18,7 @@ from statefx.operators.context import DEFAULT_STREAM
 from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.hooks import overrides
 from statefx.operators.joins import IntervalJoin, Wired
-from statefx.operators.schema import declared_schemas, parse_schema, parse_streams, to_ddl_type
+from statefx.operators.schema import declared_schemas, parse_schema, parse_streams, to_ddl, to_ddl_type
 from statefx.operators.sinks import Sink
 from statefx.operators.spouts import ReplayingSpout, Spout
 from statefx.operators.windows import WindowedBolt
@@ -134,8 +134,8 @@ def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
             other = components[edge.source].outputs[edge.stream]
             if not other.equals(schema):
                 raise TopologyError(
-                    f"sink {component.id!r} reads {first.source!r} ({', '.join(_fields(schema))}) and {edge.source!r} "
-                    f"({', '.join(_fields(other))}): the rows of a sink have the same fields. Use two sinks, or a bolt "
+                    f"sink {component.id!r} reads {first.source!r} ({to_ddl(schema)}) and {edge.source!r} "
+                    f"({to_ddl(other)}): the rows of a sink have the same fields. Use two sinks, or a bolt "
                     "between",
                     component=component.id,
                 )
@@ -163,10 +163,6 @@ def check_loops(components: Iterable[Component], wanted: Collection[str]) -> Non
                 component=sink,
                 source=spout,
             )
-
-
-def _fields(schema: pa.Schema) -> list[str]:
-    return [f"{field.name} {to_ddl_type(field.type)}" for field in schema]
 
 
 def _check_state_schema(id: str, bolt: Stateful) -> None:
@@ -347,26 +343,11 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
                 f"nobody reads the {component.kind} {component.id!r}; give a bolt a grouping of it, or take it out",
                 component=component.id,
             )
-    _check_maps(components, [edge for edge in edges if components[edge.source].is_stream])
     # Each keyed input is compared with the first one of its consumer: equality is transitive, so no pair is left out.
     first: dict[str, Edge] = {}
     for edge in edges:
         if edge.grouping.by_key:
             _check_same_types(components, first.setdefault(edge.target, edge), edge)
-
-
-def _check_maps(components: Mapping[str, Component], raw: Sequence[Edge]) -> None:
-    """Refuse streams of maps alone whose rows go to several bolts: Spark sends them by a hash of the row.
-
-    A row that goes to one bolt goes by Spark's own ``repartition``, which needs no hash.
-    """
-    shared_out = len(raw) > 1 and any(edge.grouping.promise is Promise.ANY for edge in raw)
-    schemas = [components[edge.source].outputs[edge.stream] for edge in raw]
-    if shared_out and all(_holds_map(field.type) for schema in schemas for field in schema):
-        raise TopologyError(
-            "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it",
-            component=raw[0].source,
-        )
 
 
 def _check_fields(reader: str, id: str, given: DeclaredInput, schema: pa.Schema) -> None:

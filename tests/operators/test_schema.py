@@ -62,7 +62,7 @@ def test_types(ddl, kind):
         ("STRUCT<word:string,count:bigint>", "word string, count bigint"),
         ("a int COMMENT 'it''s, a <comment>', b int comment \"b\"", None),
         ("a int not null comment 'never', b int", "a int NOT NULL, b int"),
-        ("`a b` int, `c``d` int, 2nd int, größe int", "`a b` int, `c``d` int, `2nd` int, größe int"),
+        ("`a b` int, `c``d` int, 2nd int, größe int", "`a b` int, `c``d` int, `2nd` int, `größe` int"),
         ("struct int, array array<int>, comment string", "struct int, array array<int>, comment string"),
     ],
 )

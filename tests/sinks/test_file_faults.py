@@ -162,6 +162,7 @@ def test_a_disk_that_is_full_for_some_files_of_a_task(tmp_path, monkeypatch):
         ({"format": "json"}, "word string, n long", r"format 'parquet', not 'json': give the sink a new folder"),
         ({"partitionBy": "n"}, "word string, n long", r"partitionBy \(\), not \('n',\)"),
         ({}, "word string, n string", r"field 'n' is bigint, not string"),
+        ({}, "word string, N long", r"field 'n', which Spark takes for 'N': give the sink a new folder"),
     ],
 )
 @pytest.mark.parametrize("adopt", [None, "takeover"])

@@ -379,6 +379,11 @@ def test_two_inputs_of_a_sink_have_the_same_fields(tmp_path):
     builder.setSink("out", FileSink(tmp_path / "out")).shuffleGrouping("pass").shuffleGrouping("count")
     with pytest.raises(TopologyError, match="the rows of a sink have the same fields"):
         builder.createTopology()
+    builder = wired(tmp_path)
+    builder.setStream("sure", rows("value string not null"))
+    builder.setSink("out", FileSink(tmp_path / "out")).shuffleGrouping("pass").shuffleGrouping("sure")
+    with pytest.raises(TopologyError, match=r"'pass' \(value string\) and 'sure' \(value string NOT NULL\)"):
+        builder.createTopology()
 
 
 def test_nobody_reads_from_a_sink(tmp_path):

@@ -14,7 +14,6 @@ import statefx
 from statefx import Checkpoint, TopologyBuilder, submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, InputError, TopologyError
 from statefx.spark.session import DAEMON, LOADED_WORKERS
-from tests.bolts import Split
 from tests.spark.bolts import word_count
 from tests.spark.running import BOUND_SECS, feed, lines_of, listing, records, run, state
 
@@ -138,17 +137,6 @@ def test_a_module_that_raises_when_workers_import_it_is_named(spark, batch, plac
     with pytest.raises(ConfigError, match=f"^bolt 'shout': Spark's workers import module '{name}'.*{says}"):
         submit(builder.createTopology(), spark, place / "ck")
     assert not (place / "ck" / "transactions").exists()
-
-
-def test_a_stream_of_maps_only(spark, place):
-    builder = TopologyBuilder("maps")
-    builder.setStream("maps", spark.sql("select map('a', 1) as m"))
-    for name in ("one", "two"):
-        builder.setBolt(name, Split()).shuffleGrouping("maps")
-    before = listing(place)
-    with pytest.raises(TopologyError, match="Spark hashes no maps; add a column"):
-        submit(builder.createTopology(), spark, place / "ck")
-    assert listing(place) == before
 
 
 def test_a_session_that_is_none_or_too_old(spark, batch, place):

@@ -91,6 +91,14 @@ def test_every_type_comes_back_as_it_was(spark, place, format, folders, stream):
     ]
 
 
+def test_names_come_back_as_they_were(spark, place):
+    """Spark takes a name without quotes if its letters are of ASCII."""
+    names = ["größe", "año", "m²", "Ähnlich", "名前", "a b", "x`y", "2nd", "select", "a.b"]
+    write(place, [range(len(names))], ddl=", ".join("`{}` int".format(name.replace("`", "``")) for name in names))
+    frame = readCommitted(spark, target(place))
+    assert (frame.columns, [tuple(row) for row in frame.collect()]) == (names, [tuple(range(len(names)))])
+
+
 def seen(value, name):
     """PySpark hands out times in the zone of this process, structs as rows, and bytes as what can be changed."""
     if name == "at" and value is not None:
@@ -170,7 +178,8 @@ def test_fields_that_came_later_are_null_in_older_rows(spark, place):
 
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("options", [{}, {"partitionBy": "word"}], ids=["flat", "folders"])
-def test_what_is_ready_and_not_committed_can_be_looked_at(spark, place, options):
+def test_what_is_ready_and_not_committed_can_be_looked_at(spark, place, options, monkeypatch):
+    monkeypatch.setattr("statefx.connectors.files.sink.COMMITTABLE_BYTES_MAX", 1)  # the files are named in another one
     write(place, words(1), **options)
     assert readUncommitted(spark, target(place), txid="t").collect() == []
     crashed(lambda at: TopologyTester(topology(place, **options), place / "ck", crash_at=at), spark, place)
@@ -192,7 +201,9 @@ def crashed(tester, spark, place):
             return
 
 
-def test_rows_that_wait_in_the_checkpoint_can_be_looked_at(spark, place):
+def test_rows_that_wait_in_the_checkpoint_can_be_looked_at(spark, place, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(place / "nothing"))  # as another python3 on the path
+    monkeypatch.delenv("PYSPARK_PYTHON")
     builder = TopologyBuilder("writes")
     builder.setStream("rows", rows("word string, n long"))
     builder.setSink("table", SqlSink(f"sqlite:///{place}/db", "words")).shuffleGrouping("rows")
@@ -223,8 +234,9 @@ def test_what_can_not_be_read_says_why(spark, place):
     with pytest.raises(CheckpointError):
         readUncommitted(spark, place / "empty", "table")
     write(place, words(1))
-    with pytest.raises(ConfigError, match="'word' already"):
-        readCommitted(spark, target(place), txid="word")
+    for name in ("word", "Word"):
+        with pytest.raises(ConfigError, match=f"'{name}' already"):
+            readCommitted(spark, target(place), txid=name)
     for name, value in [("fileStreamSink.ignoreMetadata", "true"), ("fileSink.log.compactInterval", "3")]:
         spark.conf.set(f"spark.sql.streaming.{name}", value)
         try:

@@ -10,8 +10,8 @@ from pyspark.sql.types import Row
 
 from statefx import TopologyBuilder
 from tests.bolts import Pass, WithState
-from tests.spark.bolts import PassBatch
-from tests.spark.running import run, state
+from tests.spark.bolts import Keep, PassBatch
+from tests.spark.running import kept, run, state
 from tests.spouts.timed import Watch, secs
 
 pytestmark = pytest.mark.slow
@@ -95,6 +95,17 @@ def test_null_keys_and_keys_of_every_type_group(spark, place):
     run(builder.createTopology(), spark, place / "ck")
     tasks = [state(place / "ck", "look", task) for task in range(3)]
     assert sorted(key for task in tasks for key in task) == [1, 2, 3]  # a row and its copy meet in one task
+
+
+def test_a_stream_of_maps_alone_goes_to_two_bolts(spark, place):
+    builder = TopologyBuilder("maps")
+    builder.setStream("maps", spark.sql("select map('a', id) as m from range(5)"))
+    for name in ("one", "two"):
+        builder.setBolt(name, Keep(), parallelism=2).shuffleGrouping("maps")
+    run(builder.createTopology(), spark, place / "ck")
+    for name in ("one", "two"):
+        found = [tup for task in kept(place / "ck", name, 2) for tup in task]
+        assert sorted(found) == [([("a", number)],) for number in range(5)]
 
 
 def test_event_time_is_the_same_instant_in_any_time_zone_of_the_session(spark, place):

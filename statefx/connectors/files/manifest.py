@@ -95,7 +95,14 @@ class Layout:
                     f"{folder} holds rows with {what.replace('_by', 'By')} {old!r}, not {new!r}: {remedy}", path=folder
                 )
         old, new = before.fields, self.fields
+        known = {name.lower(): name for name in old.names}
         for field in new:
+            if (was := known.get(field.name.lower(), field.name)) != field.name:
+                raise SinkMismatchError(
+                    f"{folder} holds rows with the field {was!r}, which Spark takes for {field.name!r}: {remedy}",
+                    path=folder,
+                    field=field.name,
+                )
             at = old.get_field_index(field.name)
             if at >= 0 and (was := to_ddl_type(old.field(at).type)) != (now := to_ddl_type(field.type)):
                 raise SinkMismatchError(

@@ -7,18 +7,19 @@ the format and the fields before the first row is written, and refuses settings 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.files.manifest import INTERVAL, Layout, Manifest, txid_of_file
+from statefx.connectors.files.manifest import INTERVAL, LISTS, Layout, Manifest, txid_of_file
 from statefx.connectors.files.sink import FORMATS
 from statefx.connectors.staged import FOLDER, txid_of_staged
 from statefx.errors import ConfigError, SinkError
 from statefx.log.location import Folders, checkpoint_location
 from statefx.log.log import read_state
-from statefx.operators.schema import to_ddl
+from statefx.operators.schema import to_ddl_type
 from statefx.storage import Storage, path_of
 
 _SETTINGS = {
@@ -104,11 +105,12 @@ def readUncommitted(
     manifest, layout = _written(path)
     storage = manifest.storage
     # Listed first: what is committed between the two is in the manifest then, and not shown.
-    found = [stored.name for stored in storage.list() if txid_of_file(stored.name) is not None]
-    named = {file.name for file in manifest.files()}
-    files = [storage.path(name) for name in found if name not in named]
+    found = {stored.name for stored in storage.list() if txid_of_file(stored.name) is not None}
+    found -= {file.name for file in manifest.files()}
+    files = [storage.path(name) for name in sorted(found) if not name.startswith(f"{LISTS}/")]
     if not files:
-        return _selected(spark.createDataFrame([], layout.ddl_as_files), layout, None, _null(txid))
+        nulls = (f"cast(null as {to_ddl_type(field.type)}) as {_quoted(field.name)}" for field in layout.fields)
+        return spark.range(0).selectExpr(*nulls, *_null(txid))
     # A partition's value may have a brace, and Spark would take the name for a pattern.
     reader = _set_up(spark.read, layout).option("basePath", storage.root).option("__globPaths__", "false")
     return _selected(reader.load(files), layout, txid)
@@ -131,8 +133,9 @@ def _set_up(reader: Any, layout: Layout) -> Any:
     return reader.format(layout.format).schema(layout.ddl_as_files).options(**FORMATS[layout.format].reading)
 
 
-def _selected(frame: Any, layout: Layout, txid: str | None, more: Iterable[str] = ()) -> Any:
+def _selected(frame: Any, layout: Layout, txid: str | None) -> Any:
     """Return the columns in the order in which the rows had them; files are named after their transaction."""
+    more = []
     if txid is not None:
         _refuse_field(layout.fields, txid)
         more = [f"cast(regexp_extract(_metadata.file_name, 'part-([0-9]+)-', 1) as bigint) as {_quoted(txid)}"]
@@ -148,7 +151,7 @@ def _quoted(name: str) -> str:
 
 
 def _refuse_field(schema: pa.Schema, txid: str) -> None:
-    if txid in schema.names:
+    if txid.lower() in map(str.lower, schema.names):  # Spark takes them for one
         raise ConfigError(f"the rows have a field {txid!r} already: give the transaction's column another name")
 
 
@@ -157,28 +160,30 @@ def _staged(spark: Any, path: str | os.PathLike[str], sink: str, txid: str | Non
     committed = read_state(storage).committed
     names = [stored.name for stored in storage.list(f"{FOLDER}/{sink}/") if txid_of_staged(stored.name) > committed]
     if not names:
-        return spark.createDataFrame([], "" if txid is None else f"{_quoted(txid)} bigint")
+        return spark.range(0).selectExpr(*_null(txid))
     with storage.reader(names[0]) as file, pa.ipc.open_stream(file) as reader:
         schema = reader.schema
     if txid is not None:
         _refuse_field(schema, txid)
         schema = schema.append(pa.field(txid, pa.int64()))
-    return spark.createDataFrame([(name,) for name in names], "name string").mapInArrow(
-        _Unstage(storage, schema, txid), to_ddl(schema)
-    )
+    from statefx.spark.tables import frame_of  # noqa: PLC0415 - pyspark, which sinks do without
+
+    return frame_of(spark, schema, [_Staged(storage, name, schema, txid) for name in names])
 
 
-class _Unstage:
-    """Reads staged files in Spark's tasks."""
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """The rows of a staged file, which Spark's tasks read."""
 
-    def __init__(self, storage: Storage, schema: pa.Schema, txid: str | None) -> None:
-        self._storage, self._schema, self._txid = storage, schema, txid
+    storage: Storage
+    name: str
+    schema: pa.Schema
+    txid: str | None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name in (name for batch in batches for name in batch.column(0).to_pylist()):
-            with self._storage.reader(name) as file, pa.ipc.open_stream(file) as reader:
-                for batch in reader:
-                    columns = batch.columns
-                    if self._txid is not None:
-                        columns = [*columns, pa.repeat(pa.scalar(txid_of_staged(name), pa.int64()), len(batch))]
-                    yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        with self.storage.reader(self.name) as file, pa.ipc.open_stream(file) as reader:
+            for batch in reader:
+                columns = batch.columns
+                if self.txid is not None:
+                    columns = [*columns, pa.repeat(pa.scalar(txid_of_staged(self.name), pa.int64()), len(batch))]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
