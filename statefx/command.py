@@ -632,8 +632,8 @@ def _print(done: object, in_json: bool, limit: int | None) -> int:
         click.echo(said.splitlines()[0] if isinstance(done, Verified) else _in_shell(said))
         if isinstance(done, Verified) and done.damaged:
             _show(tables.damaged(done), in_json, limit)
-    damaged = isinstance(done, Verified | Repair) and done.damaged
-    return 1 if damaged and not (isinstance(done, Repair) and done.done) else 0
+    left = isinstance(done, Verified | Repair) and done.damaged and not (isinstance(done, Repair) and done.done)
+    return 1 if left or (isinstance(done, Answered) and done.result.get("ended") is False) else 0
 
 
 def _show(listing: tables.Listing, in_json: bool, limit: int | None) -> None:

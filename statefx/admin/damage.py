@@ -37,6 +37,7 @@ from statefx.protocol.log_rules import apply, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Pin, Rescaled
 from statefx.state.changelog.chain import Changelog, Damaged, find_damage
+from statefx.state.changelog.files import snapshot_name
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Space, name_of
 from statefx.state.contract.store import SnapshotRef, StateProvider
@@ -280,13 +281,16 @@ class Repair:
         Transactions since then, whose input is read again; 0: no state is lost.
     rebuilt : tuple of str
         Tasks (``count/0``) whose state is read from other files than before: an older snapshot, or changelogs alone.
+    dropped : tuple of str
+        Damaged files that are not needed to go on, and that the log then names no more: snapshots, and plans of
+        spouts for transactions to come, who make others.
     undone : tuple of str
         Bolts and spouts that tools have rescaled, written, renamed or dropped since the state that is gone on from:
         they are again as they were then, and it is to be done once more.
     savepoints : tuple of str
         Names of savepoints that can't be restored any more.
     done : bool
-        False: nothing was changed.
+        False: nothing was changed, since `yes` was not given, or only files are damaged that the state does not need.
     published : Mapping[str, int]
         By sink, the rows of transactions that are given up: as of `Restoration`.
     taken_back : Mapping[str, str]
@@ -300,6 +304,7 @@ class Repair:
     txid: int
     given_up: int
     rebuilt: tuple[str, ...]
+    dropped: tuple[str, ...]
     undone: tuple[str, ...]
     savepoints: tuple[str, ...]
     done: bool
@@ -326,6 +331,8 @@ class Repair:
             )
         if self.rebuilt:
             lines.append(f"read from other files: {', '.join(self.rebuilt)}")
+        if self.dropped:
+            lines.append(f"not needed (spouts make other plans): {', '.join(self.dropped)}")
         if self.savepoints:
             lost = ", ".join(self.savepoints)
             lines.append(
@@ -336,8 +343,14 @@ class Repair:
             return "\n".join(lines)
         if said := said_of_sinks(self.published, self.taken_back):
             lines.append("; ".join(said))
-        lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say --yes, or yes=True")
+        why = "stop the topology, and say --yes, or yes=True" if self._mends else "the state is whole without them"
+        lines.append("repaired" if self.done else f"nothing was changed: {why}")
         return "\n".join(lines)
+
+    @property
+    def _mends(self) -> bool:
+        """Whether there is something to do: else savepoints alone are damaged, or files that nobody needs."""
+        return bool(self.rebuilt or self.dropped or self.given_up or self.undone)
 
 
 def repair(
@@ -356,18 +369,16 @@ def repair(
     kept.check_keeps_versions(provider)
     verified = verify(folders, config, progress)
     if verified.ok:
-        return Repair(folders.location, (), found.state_txid, 0, (), (), (), done=False)
+        return Repair(folders.location, (), found.state_txid, 0, (), (), (), (), done=False)
     check_idle(found, folders, "repair it")
     pin = _newest_whole(folders, found)
     planned = _planned(folders, found, verified.damaged, pin)
-    # Else savepoints alone are damaged: there is nothing to go back to.
-    goes_back = bool(planned.rebuilt or planned.given_up or planned.undone)
-    if goes_back:
-        planned = _with_sinks(planned, folders, found, pin, sinks, yes=yes)
+    if not planned._mends:
+        return planned
+    planned = _with_sinks(planned, folders, found, pin, sinks, yes=yes)
     if yes:
         _keep_aside(folders, verified.damaged)
-        if goes_back:
-            go_back(folders, found, provider, pin, sinks=sinks)
+        go_back(folders, found, provider, pin, sinks=sinks)
     return replace(planned, done=yes)
 
 
@@ -389,8 +400,18 @@ def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin
     changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
     rebuilt = tuple(changed) if same else ()
     undone = () if same else _changed_since(folders, pin.state_txid)
+    dropped = tuple(sorted({each.path for each in damaged}.intersection(_dropped(found))))
     lost = tuple(sorted(name for name, one in found.pinned.items() if not _restorable(folders, found, one)))
-    return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, undone, lost, done=False)
+    return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, dropped, undone, lost, done=False)
+
+
+def _dropped(found: LogState) -> Iterator[str]:
+    """Yield the files that the log names no more after RESTORED, but for the snapshots of its pin, which are whole."""
+    planned = (layer.file for by_spout in found.planned_metadata.values() for layer in by_spout.values())
+    yield from (file.name for file in planned if file is not None)
+    for name, snapshots in found.snapshots.items():
+        prefix = found.namespace(TaskId.parse(name)).prefix
+        yield from (snapshot_name(prefix, each.version, each.checksum) for each in snapshots)
 
 
 def _changed_since(folders: Folders, txid: int) -> tuple[str, ...]:

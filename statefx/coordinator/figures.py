@@ -14,15 +14,18 @@ from typing import Any
 from statefx.coordinator.attempt import Attempt
 from statefx.metrics.catalog import BY_NAME, METRICS, Metric
 from statefx.metrics.registry import Figures
+from statefx.operators.acker import is_of_acks
+from statefx.operators.bolts import ReadyMade
 from statefx.operators.dead_letters import DEAD_LETTER
-from statefx.operators.spouts import DEAD
-from statefx.plan.levels import name_shown
+from statefx.operators.spouts import DEAD, Spout
+from statefx.operators.windows import WindowedBolt
+from statefx.plan.levels import Plan, name_shown
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.reports import Ack
 from statefx.protocol.watermark import BEGINNING, END
 from statefx.state.view.time_index import time_of
-from statefx.topology.graph import INTERNAL, Edge
+from statefx.topology.graph import INTERNAL, Edge, OnError
 
 Series = dict[tuple[str, ...], float]
 
@@ -38,6 +41,35 @@ class _Figures(dict[str, Series]):
     def add(self, name: str, amount: float, *labels: str) -> None:
         series = self.setdefault(name, {})
         series[labels] = series.get(labels, 0) + amount
+
+
+def zeros_of(plan: Plan) -> Figures:
+    """Return counters at 0 of all that they can tell of the components of a plan.
+
+    Who asks by how much a counter has grown, as alerts do, takes its first value for where it began.
+    """
+    found = _Figures()
+    for outcome in ("committed", "rolled_back"):
+        found.add("statefx_transactions", 0, outcome)
+    for edge in plan.edges:
+        if not is_of_acks(edge.target):
+            for direction in ("in", "out"):
+                found.add("statefx_rows", 0, *ends_of(edge), direction)
+                found.add("statefx_bytes", 0, *ends_of(edge), direction)
+        if edge.stream in (DEAD_LETTER, DEAD) and not edge.source.startswith(INTERNAL):
+            found.add("statefx_dead_letters", 0, edge.source)
+    for name, component in plan.components.items():
+        if name.startswith(INTERNAL):
+            continue
+        if component.timings:
+            found.add("statefx_rows_ahead", 0, name)
+        if name in plan.timed and isinstance(component.operator, ReadyMade | WindowedBolt):
+            found.add("statefx_rows_late", 0, name)
+        if component.on_error is not OnError.FAIL:
+            found.add("statefx_rows_set_aside", 0, name)
+        if isinstance(component.operator, Spout):
+            found.add("statefx_messages_timed_out", 0)
+    return found
 
 
 def figures_of(attempt: Attempt, edges: Mapping[int, Edge]) -> Figures:

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from statefx.coordinator.attempt import Attempt
-from statefx.coordinator.figures import at_rest, emitted, ends_of, least_watermarks
+from statefx.coordinator.figures import at_rest, emitted, ends_of, least_watermarks, zeros_of
 from statefx.log.log import TransactionLog
 from statefx.metrics.lag import Lag
 from statefx.metrics.registry import Figures, Registry, Sample, UserMetrics
@@ -139,10 +139,8 @@ class Measures:
         """What each component reads from."""
         for edge in self.edges.values():
             self._read.setdefault(edge.target, set()).add(edge.source)
-        for edge in self.edges.values():
-            ends = ends_of(edge)
-            both: dict[tuple[str, ...], float] = {(*ends, "in"): 0, (*ends, "out"): 0}
-            self.registry.count({"statefx_rows": both, "statefx_bytes": both})
+        if plan is not None:
+            self.registry.count(zeros_of(plan))
         self._lock = threading.Lock()
         """Of what `flow` returns."""
         self._tasks: dict[TaskId, tuple[int, int]] = {}

@@ -6,20 +6,20 @@ All of it goes through `Checkpoint`, which changes nothing, and may be called wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 from statefx.admin import tables
 from statefx.admin.columns import json_text
+from statefx.admin.layouts import kept_names
 from statefx.admin.looking import Transaction
 from statefx.admin.narrowing import key_of
 from statefx.checkpoint import Checkpoint
-from statefx.errors import StatefxError
 from statefx.log.observation import transaction_entry
 from statefx.logs import iso
 from statefx.protocol.log_state import GIVEN_UP
+from statefx.state.contract.spaces import NameKind
 
 STRIP = 60
 """How many attempts the strip of transactions shows."""
@@ -125,16 +125,22 @@ def _changes(checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
             yield {"at": _time(row["time_ms"]), "record": row["kind"], "says": str(listing.cells(row)[-1])[:500]}
 
 
-def bolts(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+def bolts(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the stateful bolts, as the log has them."""
-    return [dict(row) for row in tables.bolts(checkpoint._folders).rows]
+    return {"bolts": [dict(row) for row in tables.bolts(checkpoint._folders).rows]}
 
 
-def maps(checkpoint: Checkpoint, component: str) -> list[Any]:
-    """Return the maps that a bolt keeps; none if its state can't be opened. Opens the state of each task."""
-    with suppress(StatefxError, OSError), checkpoint.state(component, byTask=True) as view:
-        return [each for each in tables.maps(view).rows if each["kind"] in ("map", "broadcast")]
-    return []
+def maps(checkpoint: Checkpoint, component: str) -> dict[str, Any]:
+    """Return the names of the maps that a bolt keeps.
+
+    Files are read block by block, and no store is opened: state that fits over all workers alone would be in the
+    driver then.
+    """
+    table, found = checkpoint._table(component), set[str]()
+    for moment, task in product(table.moments, () if table.own is not None else table.tasks):
+        names = kept_names(table.reader(moment, task))
+        found.update(*(names.get(kind, ()) for kind in (NameKind.MAP, NameKind.BROADCAST)))
+    return {"component": component, "maps": sorted(found)}
 
 
 def explained(checkpoint: Checkpoint, component: str, key: str, map: str | None, task: int | None) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def bundle(one: Watched, lines: Iterable[logging.LogRecord] = ()) -> bytes:
         "observation.json": lambda: document,
         "transactions.json": lambda: archive.attempts(checkpoint),
         "history.json": lambda: archive.history(checkpoint),
-        "state.json": lambda: {"bolts": archive.bolts(checkpoint)},
+        "state.json": lambda: archive.bolts(checkpoint),
     }
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -89,7 +88,8 @@ class Site:
             (f"{own}/worked", self._of(self._worked)),
             (f"{own}/transactions", self._reading("transactions", archive.attempts)),
             (f"{own}/history", self._reading("history", archive.history)),
-            (f"{own}/state", self._of(self._state)),
+            (f"{own}/state", self._reading("state", archive.bolts)),
+            (f"{own}/state/maps", self._of(self._maps)),
             (f"{own}/state/key", self._of(self._key)),
             (f"{own}/deadletters", self._of(self._held)),
             (f"{own}/bundle", self._of(self._bundle)),
@@ -192,8 +192,10 @@ class Site:
             404, f"times of tasks are known of the last {len(known)} transactions that this driver has committed"
         )
 
-    async def _state(self, request: Request, one: Watched) -> Response:
-        return _json(await self._look(lambda: _bolts_of(one)))
+    async def _maps(self, request: Request, one: Watched) -> Response:
+        component = _given(request, "component")
+        look = lambda: one.lately(("maps", component), MAPS_SECS, lambda: archive.maps(one.checkpoint, component))  # noqa: E731
+        return _json(await self._look(look))
 
     async def _key(self, request: Request, one: Watched) -> Response:
         component, key = _given(request, "component"), _given(request, "key")
@@ -271,16 +273,6 @@ class Site:
             raise HTTPException(503, "; ".join(missing) or "no topology is shown here")
         text, kind = await run_in_threadpool(exposed, measured, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": kind})
-
-
-def _bolts_of(one: Watched) -> dict[str, Any]:
-    """Return the stateful bolts with the names of their maps, for which state is opened, so that is seldom done."""
-    checkpoint, rows = one.checkpoint, []
-    for row in one.lately(("bolts",), LOG_SECS, partial(archive.bolts, checkpoint)):
-        name = row["component"]
-        maps = one.lately(("maps", name), MAPS_SECS, partial(archive.maps, checkpoint, name))
-        rows.append({**row, "maps": maps})
-    return {"bolts": rows}
 
 
 def _given(request: Request, name: str) -> str:

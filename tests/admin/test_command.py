@@ -178,7 +178,7 @@ def test_a_wrong_command_is_told_with_code_2(capsys, arguments) -> None:
 class Running:
     """A driver that answers what is asked, as a query does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, ended: bool = True) -> None:
         log = taken(folder)
         status = {"status": {"phase": "idle"}}
         self.server = RequestServer(
@@ -187,7 +187,7 @@ class Running:
                 "status": lambda: {"observation": {**status, "health": {"state": "idle"}}},
                 "pause": lambda: status,
                 "resume": lambda: status,
-                "stop": lambda timeout: {"ended": True, "committed": 2, "error": None},
+                "stop": lambda timeout: {"ended": ended, "committed": 2, **({"error": None} if ended else status)},
                 "loglevel": lambda level, name: {"logger": name, "level": level, "was": "INFO"},
             },
             look_secs=0.02,
@@ -225,6 +225,16 @@ def test_json_of_every_command_is_objects_of_what_the_method_returns(tmp_path, c
     assert name in LISTS or len(lines) == 1
     assert lines or name in ("quarantined", "resolve")
     assert (code, len(printed.err.splitlines())) == (name == "top", not lines)  # whose document no driver has written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_stop_is_done_when_the_query_has_ended(tmp_path, capsys, ended) -> None:
+    ck = made(tmp_path) / "ck"
+    running = Running(ck, ended=ended)
+    code = main(["stop", str(ck), "--table"])
+    running.end()
+    assert ("it has not ended" in capsys.readouterr().out, code) == (not ended, int(not ended))
 
 
 @pytest.mark.parametrize("name", sorted(CHECKPOINTS))

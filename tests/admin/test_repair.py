@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from statefx import Checkpoint
+from statefx import Checkpoint, TopologyBuilder, TransactionalSpout, TransactionAttempt
 from statefx.admin import damage
 from statefx.admin.savepoints import go_back
 from statefx.command import main
@@ -18,12 +18,14 @@ from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError, StateCorruptedError
 from statefx.log.location import Folders
 from statefx.log.log import read_state
+from statefx.protocol.metadata import INLINE_MAX_BYTES
 from statefx.state.changelog.files import Artefact, read_heads, read_range
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedStorage, every_crash
 from tests.admin.checkpoints import Keeper, keeping, put, server
 from tests.admin.test_verify import flip
+from tests.bolts import Count, Split
 from tests.testing.places import place
 from tests.testing.topologies import archived, lines
 
@@ -227,9 +229,83 @@ def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
             flip(path, path.stat().st_size - 1)
         found = Checkpoint(keeper.folder).repair(yes=True)
         assert found.savepoints == ("three",)
-        assert (found.txid, found.given_up, found.done) == (8, 0, True)
+        assert (found.txid, found.given_up, found.done) == (8, 0, False)
         assert kept(keeper.folder) == after(8)
         assert "savepoints that can't be restored any more: three" in str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["flipped", "deleted"])
+@pytest.mark.parametrize("which", ["older", "newest", "pinned"])
+def test_repaired_is_said_where_verify_finds_nothing_any_more(place: Path, which: str, how: str) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:3], limits=IMAGES).close()
+        pinned = newest(keeper.folder, 0, "snapshot")
+        if which == "pinned":
+            Checkpoint(keeper.folder).savepoint("three")
+        keeper.run(*WORK[3:], limits=IMAGES).close()
+        *_, older, last = sorted((keeper.folder / "state/keep/0").glob("*.snapshot"))
+        path = {"older": older, "newest": last, "pinned": pinned}[which]
+        flip(path, path.stat().st_size - 1) if how == "flipped" else path.unlink()
+        before, is_mended = files(keeper.folder), which != "pinned"
+        planned = Checkpoint(keeper.folder).repair()
+        assert (str(path.relative_to(keeper.folder)) in planned.dropped) is is_mended
+        done = Checkpoint(keeper.folder).repair(yes=True)
+        assert (done.given_up, done.done) == (0, is_mended)
+        assert Checkpoint(keeper.folder).verify().ok is is_mended
+        if not is_mended:
+            assert files(keeper.folder) == before
+            assert str(done) == str(planned)
+            assert str(done).endswith("nothing was changed: the state is whole without them")
+        assert main(["repair", str(keeper.folder), "--yes"]) == (0 if is_mended else 1)
+        assert kept(keeper.folder) == after(8)
+
+
+class LargePlans(TransactionalSpout):
+    """Emits a line in each transaction; its plans are too large for the log."""
+
+    outputFields = "value string"
+    lines = ("to be", "or not", "to be")
+
+    def initializeTransaction(self, txid: int, previous: Any) -> Any:
+        done = previous[0] if previous else 0
+        return [done + 1, "x" * INLINE_MAX_BYTES] if done < len(self.lines) else None
+
+    def emitBatch(self, attempt: TransactionAttempt, metadata: Any, collector: Any) -> None:
+        collector.emit((self.lines[metadata[0] - 1],))
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("how", ["flipped", "deleted"])
+def test_a_spout_makes_another_plan_where_one_is_lost(place: Path, how: str) -> None:
+    builder = TopologyBuilder("word-count")
+    builder.setSpout("lines", LargePlans())
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
+    topology = builder.createTopology()
+    with Keeper(place) as keeper:
+        tester = keeper.start(topology)
+        tester.when("before COMMITTING(2, 0)", crash)
+        with pytest.raises(Crash):
+            tester.drain()
+        keeper.start(topology).close()
+        state = read_state(FolderStorage(keeper.folder))
+        (plan,) = state.planned_metadata[2].values()
+        assert plan.file is not None, "rolled back, and to be read again"
+        path = keeper.folder / plan.file.name
+        flip(path, 70) if how == "flipped" else path.unlink()
+        with pytest.raises(StateCorruptedError, match=r"Checkpoint\(location\).repair\(\)"):
+            keeper.start(topology).drain()
+        planned = Checkpoint(keeper.folder).repair()
+        assert (planned.txid, planned.given_up, planned.dropped) == (1, 0, (plan.file.name,))
+        assert Checkpoint(keeper.folder).repair(yes=True).done
+        assert Checkpoint(keeper.folder).verify().ok
+        tester = keeper.start(topology)
+        tester.drain()
+        assert tester.state("count") == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
 @pytest.mark.slow

@@ -131,6 +131,28 @@ def test_the_rules_are_prometheus_rules(prometheus):
     assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", RULES)
 
 
+ONCE = {
+    "StatefxRowsSetAside": ["statefx_rows_set_aside_total", "statefx_dead_letters_total"],
+    "StatefxMessagesTimedOut": ["statefx_messages_timed_out_total"],
+}
+"""Counters of which one burst, and nothing after it, fires an alert."""
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize(("alert", "name"), [(alert, name) for alert, names in ONCE.items() for name in names])
+@pytest.mark.parametrize("values", ["0 500x10", "_x30 500x10", "7x30 _x30 0 7x10"])
+def test_an_alert_fires_for_one_burst(prometheus, tmp_path, alert, name, values):
+    """Of a driver that has been scraped before, of one that has not, and of one that has followed another."""
+    minutes = sum(int(part.partition("x")[2] or 0) + 1 for part in values.split()) - 5
+    firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    asked = [{"expr": firing, "eval_time": f"{minutes}m", "exp_samples": [{"labels": "{}", "value": 1}]}]
+    case = {"interval": "1m", "input_series": [series(name, values)], "promql_expr_test": asked}
+    path = tmp_path / "test.yml"
+    path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}))
+    promtool("test", "rules", path)
+
+
 @pytest.mark.daily(5)
 @pytest.mark.server
 @pytest.mark.slow

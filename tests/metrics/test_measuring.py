@@ -10,7 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from statefx import BasicBolt, BatchBolt, OpaquePartitionedTransactionalSpout, Spout, StatefulBolt, TopologyBuilder
+from statefx import (
+    BasicBolt,
+    BatchBolt,
+    Count,
+    OpaquePartitionedTransactionalSpout,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    WindowedBolt,
+)
 from statefx.connectors.files import FileSink
 from statefx.coordinator import figures, measuring
 from statefx.coordinator.measuring import Measures
@@ -163,6 +172,52 @@ def test_dead_letters(tmp_path):
     with TopologyTester(builder.createTopology()) as tester:
         tester.send(lines("a", "bad", "bb", "bad"))
         assert value(tester.metrics, "statefx_dead_letters_total", component="bolt") == 2
+
+
+class Latest(WindowedBolt):
+    outputFields = "value string"
+
+    def execute(self, window, collector):
+        pass
+
+
+def everything(folder):
+    """Return a topology to which all counters of rows that go astray apply, each to some components."""
+    builder = TopologyBuilder("everything")
+    builder.setSpout("events", Partitions(), timestamp="at")
+    builder.setSpout("asked", Asked())
+    builder.setBolt("skips", Refuses(), onError="skip").shuffleGrouping("asked")
+    builder.setBolt("letters", Refuses(), onError="deadLetter").shuffleGrouping("asked")
+    builder.setBolt("fails", Refuses()).shuffleGrouping("letters")
+    builder.setBolt("latest", Latest().withTumblingWindow("1 minute"), onError="skip").fieldsGrouping("events", "at")
+    builder.setBolt("counted", Latest().withTumblingWindow(Count(3))).fieldsGrouping("asked", "value")
+    builder.setSink("out", FileSink(folder, "json")).shuffleGrouping("letters", stream="deadLetter")
+    return builder.createTopology()
+
+
+ASTRAY = {
+    "statefx_transactions_total": ["committed", "rolled_back"],
+    "statefx_messages_timed_out_total": [None],
+    "statefx_rows_ahead_total": ["events"],
+    "statefx_rows_late_total": ["latest"],
+    "statefx_rows_set_aside_total": ["latest", "letters", "skips"],
+    "statefx_dead_letters_total": ["letters"],
+}
+
+
+def test_a_counter_of_what_goes_astray_is_0_before_anything_does_so(tmp_path):
+    """Else what comes first is where it begins, and no increase: the alerts miss it."""
+    with TopologyTester(everything(tmp_path)) as tester:
+        begun = tester.metrics
+    for name, labels in ASTRAY.items():
+        found = [each for each in begun if each["name"] == name]
+        assert {each["labels"].get("component", each["labels"].get("outcome")) for each in found} == set(labels), name
+        assert {each["value"] for each in found} == {0}
+
+
+def test_no_counter_of_what_goes_astray_is_shown_of_a_topology_where_nothing_can(driver):
+    found = {each["name"] for each in driver.start(word_count()).metrics}
+    assert found & set(ASTRAY) == {"statefx_transactions_total"}
 
 
 class Timed(BatchBolt):

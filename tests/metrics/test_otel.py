@@ -64,9 +64,9 @@ def test_metrics_have_the_names_and_values_of_the_table(sdk):
     assert "statefx.transactions" in found
     assert {metric.unit for metric in found.values()} == {"", "s", "By"}
     assert not [name for name in found if name.endswith("_total") or not name.startswith("statefx.")]
-    (point,) = found["statefx.transactions"].data.data_points
-    assert point.value == 1
-    assert dict(point.attributes) == {"topology": "word-count", "outcome": "committed"}
+    points = {point.attributes["outcome"]: point for point in found["statefx.transactions"].data.data_points}
+    assert {outcome: point.value for outcome, point in points.items()} == {"committed": 1, "rolled_back": 0}
+    assert dict(points["committed"].attributes) == {"topology": "word-count", "outcome": "committed"}
     assert found["statefx.transactions"].data.is_monotonic
     (keys,) = found["statefx.state_keys_changed"].data.data_points
     assert keys.value == 4

@@ -308,6 +308,17 @@ def test_state_shows_bolts_and_looks_up_a_key(read):
     assert "state/" in read.locator("#found table").inner_text()
 
 
+def test_maps_are_asked_for_when_a_key_is_looked_up(read):
+    choice = read.locator("form.lookup select[name=map]")
+    read.locator("form.lookup input[name=key]").wait_for()
+    assert choice.count() == 0
+    read.locator("form.lookup input[name=key]").fill("ann")
+    choice.select_option("seen")
+    read.keyboard.press("Enter")
+    read.locator("#found pre").wait_for()
+    assert read.locator("#found pre").inner_text() == "102"
+
+
 def test_a_key_that_is_not_there_is_said(read):
     read.locator("form.lookup input[name=key]").fill("nobody")
     read.get_by_role("button", name="Look up").click()

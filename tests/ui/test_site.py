@@ -1,5 +1,6 @@
 """The data of the page, over checkpoints of real topologies."""
 
+import shutil
 import threading
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from statefx.testing import Limits, TopologyTester
 from statefx.ui import archive
 from statefx.ui.site import Site
 from statefx.ui.watched import Watched
+from statefx_memory import MemoryStateProvider
 from tests.ui.checkpoints import bank, filled
 
 TOP = "/v1/topologies"
@@ -59,10 +61,30 @@ def test_history_has_savepoints_generations_and_changes(place):
     assert {"GENERATION", "PINNED", "RESCALED"} <= {each["record"] for each in found["changes"]}
 
 
-def test_state_lists_bolts_with_their_maps(place):
+def test_state_lists_bolts(place):
     (bolt,) = served(place).get(f"{TOP}/bank/state").json()["bolts"]
     assert (bolt["component"], bolt["tasks"], bolt["provider"]) == ("balances", 2, "memory")
-    assert {"name": "seen", "kind": "map"} in bolt["maps"]
+
+
+def test_maps_of_a_bolt_are_named(place):
+    page = served(place)
+    assert page.get(f"{TOP}/bank/state/maps", params={"component": "balances"}).json()["maps"] == ["seen"]
+    assert page.get(f"{TOP}/bank/state/maps", params={"component": "nobody"}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["", "state", "state/maps", "history", "transactions"])
+def test_what_a_page_shows_opens_no_state(place, monkeypatch, path):
+    """State that fits over all workers alone would be in the memory of the driver then, or on its disk."""
+    opened = []
+    monkeypatch.setattr(MemoryStateProvider, "newState", lambda *given: opened.append(given))
+    assert served(place).get(f"{TOP}/bank/{path}".rstrip("/"), params={"component": "balances"}).status_code == 200
+    assert opened == []
+
+
+@pytest.mark.parametrize("path", ["", "state", "history", "transactions"])
+def test_what_a_page_asks_again_and_again_needs_no_file_of_state(place, path):
+    shutil.rmtree(place / "state")
+    assert served(place).get(f"{TOP}/bank/{path}".rstrip("/")).status_code == 200
 
 
 def test_a_key_shows_its_value_and_where_it_comes_from(place):

@@ -11,22 +11,22 @@ export function state(page) {
   if (found.error) return h("p", {class: "failed"}, found.error);
   if (!found.bolts.length) return h("p", {class: "empty"}, "No bolt keeps state.");
   const look = page.lookup;
-  const chosen = found.bolts.find((each) => each.component === look.component) || found.bolts[0];
+  const chosen = (found.bolts.find((each) => each.component === look.component) || found.bolts[0]).component;
+  const maps = page.maps[chosen] || [];
   return h("div", null,
     h("div", {class: "scroll rows", tabindex: "0", role: "region", "aria-label": "State by bolt"}, h("table", {id: "bolts"},
-      h("thead", null, h("tr", null, h("th", {scope: "col"}, "bolt"), h("th", {scope: "col"}, "kept in"), ["bytes", "keys", "tasks", "skew"].map((name) => h("th", {scope: "col", class: "n"}, name)), h("th", {scope: "col"}, "maps"))),
+      h("thead", null, h("tr", null, h("th", {scope: "col"}, "bolt"), h("th", {scope: "col"}, "kept in"), ["bytes", "keys", "tasks", "skew"].map((name) => h("th", {scope: "col", class: "n"}, name)))),
       h("tbody", null, found.bolts.map((each) => {
         const measured = components[each.component] || {};
         return h("tr", {key: each.component}, h("th", {scope: "row"}, line(each.component)), h("td", null, each.provider),
           h("td", {class: "n"}, bytes(measured.stateBytes ?? each.bytes)), h("td", {class: "n"}, whole(measured.stateKeys)), h("td", {class: "n"}, each.tasks),
-          h("td", {class: `n${measured.skew && measured.skew.ratio > 3 ? " warn" : ""}`, title: measured.skew ? `task ${measured.skew.task} has had most rows` : ""}, measured.skew ? `×${measured.skew.ratio.toFixed(1)}` : "–"),
-          h("td", null, each.maps.map((map) => line(map.name)).join(", ") || "–"));
+          h("td", {class: `n${measured.skew && measured.skew.ratio > 3 ? " warn" : ""}`, title: measured.skew ? `task ${measured.skew.task} has had most rows` : ""}, measured.skew ? `×${measured.skew.ratio.toFixed(1)}` : "–"));
       })))),
     h("form", {class: "lookup", role: "search", "aria-label": "Look up a key", onsubmit: (event) => { event.preventDefault(); page.lookUp(new FormData(event.target)); }},
-      h("label", {key: "bolt"}, h("span", null, "Bolt"), h("select", {name: "component", onchange: (event) => { look.component = event.target.value; page.draw(); }},
+      h("label", {key: "bolt"}, h("span", null, "Bolt"), h("select", {name: "component", onchange: (event) => { look.component = event.target.value; page.askMaps(look.component); page.draw(); }},
         found.bolts.map((each) => h("option", {key: each.component, value: each.component}, line(each.component))))),
-      chosen.maps.length > 0 && h("label", {key: "map"}, h("span", null, "In"), h("select", {name: "map"}, h("option", {value: ""}, "its own keys"), chosen.maps.map((map) => h("option", {key: map.name, value: map.name}, line(map.name))))),
-      h("label", {key: "key", class: "grow"}, h("span", null, "Key"), h("input", {name: "key", placeholder: "spark, 7, or [\"a\", 1]", autocomplete: "off", spellcheck: "false", required: true})),
+      maps.length > 0 && h("label", {key: "map"}, h("span", null, "In"), h("select", {name: "map"}, h("option", {value: ""}, "its own keys"), maps.map((map) => h("option", {key: map, value: map}, line(map))))),
+      h("label", {key: "key", class: "grow"}, h("span", null, "Key"), h("input", {name: "key", onfocus: () => page.askMaps(chosen), placeholder: "spark, 7, or [\"a\", 1]", autocomplete: "off", spellcheck: "false", required: true})),
       h("button", {class: "main", disabled: look.busy}, look.busy ? "Looking…" : "Look up")),
     h("div", {"aria-live": "polite", id: "found"}, answer(look.answer)));
 }

@@ -34,6 +34,7 @@ class Page {
     this.looks = {};
     this.lookup = {component: null, answer: null, busy: false};
     this.held = {};
+    this.maps = {};             // by bolt, once somebody looks up a key: their names are in its files alone
     this.waiting = false;
     this.tableOpen = null;
     this.live = new Live(name, () => this.draw());
@@ -102,6 +103,15 @@ class Page {
     this.draw();
     this.lookup.answer = await this.live.ask("state/key", asked);
     this.lookup.busy = false;
+    this.draw();
+  }
+
+  async askMaps(component) {
+    if (this.maps[component]) return;
+    this.maps[component] = [];
+    const found = await this.live.ask("state/maps", {component});
+    if (found.error) delete this.maps[component];
+    else this.maps[component] = found.maps;
     this.draw();
   }
 
